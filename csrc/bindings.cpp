@@ -1,0 +1,25 @@
+// Operator schemas and their registration through torch's stable ABI: one binary serves every later torch.
+#include <torch/csrc/stable/library.h>
+
+#include "operators.h"
+
+// Raw and functional: forward and backward are separate operators, and the public functions own the autograd.
+STABLE_TORCH_LIBRARY(evenkeel, m) {
+  m.def(
+      "rows_forward(Tensor x, Tensor? weight, Tensor? bias, int axes, bool center, float eps, int eps_mode, "
+      "float weight_offset) -> (Tensor y, Tensor statistics)");
+  m.def(
+      "rows_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, int axes, bool center, "
+      "float eps, int eps_mode, float weight_offset, bool need_dx, bool need_dweight, bool need_dbias) "
+      "-> (Tensor dx, Tensor dweight, Tensor dbias)");
+  m.def("simd_level() -> str");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(evenkeel, CPU, m) {
+  m.impl("rows_forward", TORCH_BOX(&evenkeel::rows_forward));
+  m.impl("rows_backward", TORCH_BOX(&evenkeel::rows_backward));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(evenkeel, CompositeExplicitAutograd, m) {
+  m.impl("simd_level", TORCH_BOX(&evenkeel::simd_level));
+}

@@ -1,0 +1,28 @@
+// The operators that bindings.cpp registers.
+#pragma once
+
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <string>
+#include <tuple>
+
+namespace evenkeel {
+
+using torch::stable::Tensor;
+
+std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Tensor>& weight,
+                                        const std::optional<Tensor>& bias, int64_t axes, bool center, double eps,
+                                        int64_t eps_mode, double weight_offset);
+
+std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor& x,
+                                                 const std::optional<Tensor>& weight,
+                                                 const std::optional<Tensor>& bias, const Tensor& statistics,
+                                                 int64_t axes, bool center, double eps, int64_t eps_mode,
+                                                 double weight_offset, bool need_dx, bool need_dweight,
+                                                 bool need_dbias);
+
+// "avx512", "avx2" or "baseline": the best this processor has, or what EVENKEEL_SIMD asks for if it has that.
+std::string simd_level();
+
+}  // namespace evenkeel

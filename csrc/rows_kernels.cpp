@@ -1,0 +1,356 @@
+// Statistics over dense rows: LayerNorm and RMSNorm, forward and backward. Compiled once per instruction set.
+//
+// The mean is taken of x - x[0] and rounded to the arithmetic type; the second pass over the row (which is in cache)
+// takes the differences from it, their mean, which is what the rounding lost, and their squares. So a mean of 1e4
+// with a spread of 0.01 costs no accuracy, and a constant row gives exactly 0. A row whose scale leaves the range in
+// which float squares are safe is done again in double: float's whole range fits there.
+#include "rows_kernels.h"
+
+#include <cmath>
+
+#include "simd.h"
+
+namespace evenkeel {
+namespace EVENKEEL_ISA {
+namespace {
+
+template <class C>
+struct Statistics {
+  C mean, mean_rest, reciprocal, bend;
+};
+
+inline int64_t row_offset(const RowLayout& layout, int64_t row) {
+  int64_t offset = 0;
+  for (int axis = layout.axes - 1; axis > 0; --axis) {
+    offset += row % layout.sizes[axis] * layout.strides[axis];
+    row /= layout.sizes[axis];
+  }
+  return layout.axes ? offset + row * layout.strides[0] : 0;
+}
+
+// Scales between which float squares neither overflow nor lose bits to underflow (with or without flush-to-zero).
+inline bool in_float_range(double reciprocal) { return reciprocal > 0x1p-60 && reciprocal < 0x1p48; }
+inline bool safe(const Statistics<float>& s) { return in_float_range(s.reciprocal); }
+inline bool safe(const Statistics<double>&) { return true; }
+
+template <class C>
+Statistics<C> measure(const C* x, const RowsSpec& spec) {
+  using V = typename Lanes<C>::vector;
+  const double n = static_cast<double>(spec.features);
+  Statistics<C> s{};
+  double square;
+  if (spec.center) {
+    const C first = x[0];
+    double sum[1], sums[2];
+    sum_terms<C>(spec.features, sum, [&](auto at, V(&out)[1]) { out[0] = at.keep(at.load(x) - first); });
+    s.mean = static_cast<C>(static_cast<double>(first) + sum[0] / n);
+    const C mean = s.mean;
+    sum_terms<C>(spec.features, sums, [&](auto at, V(&out)[2]) {
+      const V d = at.keep(at.load(x) - mean);
+      out[0] = d;
+      out[1] = d * d;
+    });
+    const double rest = sums[0] / n;
+    s.mean_rest = static_cast<C>(rest);
+    square = sums[1] / n - rest * rest;
+    if (square < 0) square = 0;
+  } else {
+    double sum[1];
+    sum_terms<C>(spec.features, sum, [&](auto at, V(&out)[1]) {
+      const V v = at.load(x);
+      out[0] = v * v;
+    });
+    square = sum[0] / n;
+  }
+  if (spec.eps_mode == EpsMode::inside) {
+    s.reciprocal = static_cast<C>(1.0 / std::sqrt(square + spec.eps));
+    s.bend = 1;
+  } else if (spec.eps_mode == EpsMode::outside) {
+    const double root = std::sqrt(square);
+    s.reciprocal = static_cast<C>(1.0 / (root + spec.eps));
+    s.bend = static_cast<C>(root == 0 ? 0.0 : (root + spec.eps) / root);
+  } else {
+    const double root = std::sqrt(square);
+    s.reciprocal = static_cast<C>(1.0 / (root < spec.eps ? spec.eps : root));
+    s.bend = root < spec.eps ? 0 : 1;
+  }
+  return s;
+}
+
+template <class C>
+void save(const Statistics<C>& s, const RowsSpec& spec, C* saved) {
+  if (spec.center) {
+    *saved++ = s.mean;
+    *saved++ = s.mean_rest;
+  }
+  *saved++ = s.reciprocal;
+  if (spec.eps_mode != EpsMode::inside) *saved = s.bend;
+}
+
+template <class C>
+Statistics<C> restore(const RowsSpec& spec, const C* saved) {
+  Statistics<C> s{0, 0, 0, 1};
+  if (spec.center) {
+    s.mean = *saved++;
+    s.mean_rest = *saved++;
+  }
+  s.reciprocal = *saved++;
+  if (spec.eps_mode != EpsMode::inside) s.bend = *saved;
+  return s;
+}
+
+template <bool center, class C, class At>
+inline typename Lanes<C>::vector normalized(const At& at, const C* x, const Statistics<C>& s) {
+  if constexpr (center) return ((at.load(x) - s.mean) - s.mean_rest) * s.reciprocal;
+  return at.load(x) * s.reciprocal;
+}
+
+template <bool center, class C, class Out>
+void write_row(const C* x, const C* weight, const C* bias, int64_t n, const Statistics<C>& s, Out* y) {
+  if (weight && bias) {
+    for_each_position<C>(n, [&](auto at) {
+      at.store(y, normalized<center>(at, x, s) * at.load(weight) + at.load(bias));
+    });
+  } else if (weight) {
+    for_each_position<C>(n, [&](auto at) { at.store(y, normalized<center>(at, x, s) * at.load(weight)); });
+  } else if (bias) {
+    for_each_position<C>(n, [&](auto at) { at.store(y, normalized<center>(at, x, s) + at.load(bias)); });
+  } else {
+    for_each_position<C>(n, [&](auto at) { at.store(y, normalized<center>(at, x, s)); });
+  }
+}
+
+template <class C, class Out>
+void write_row(const RowsSpec& spec, const C* x, const C* weight, const C* bias, const Statistics<C>& s, Out* y) {
+  if (spec.center) {
+    write_row<true>(x, weight, bias, spec.features, s, y);
+  } else {
+    write_row<false>(x, weight, bias, spec.features, s, y);
+  }
+}
+
+// A row in double: null stays null.
+template <class T>
+const double* in_double(const T* row, double* scratch, int64_t n) {
+  if (!row) return nullptr;
+  for (int64_t i = 0; i < n; ++i) scratch[i] = to_double(row[i]);
+  return scratch;
+}
+
+template <class T>
+__attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForward& a, const T* x, T* y,
+                                                                  double* scratch) {
+  const int64_t n = a.spec.features, stride = padded(n);
+  const double* wide = in_double(x, scratch, n);
+  const double* weight = in_double(static_cast<const float*>(a.weight), scratch + stride, n);
+  const double* bias = in_double(static_cast<const float*>(a.bias), scratch + 2 * stride, n);
+  const Statistics<double> s = measure(wide, a.spec);
+  double* out = scratch + 3 * stride;
+  write_row(a.spec, wide, weight, bias, s, out);
+  narrow(y, out, n);
+  return {static_cast<float>(s.mean), static_cast<float>(s.mean - static_cast<float>(s.mean)),
+          static_cast<float>(s.reciprocal), static_cast<float>(s.bend)};
+}
+
+template <class T>
+void forward_rows(const RowsForward& a, int64_t begin, int64_t end, void* scratch) {
+  using C = typename Compute<T>::type;
+  const int64_t n = a.spec.features;
+  const int width = a.spec.statistics_width();
+  C* saved = static_cast<C*>(a.statistics);
+  double* rows = static_cast<double*>(scratch);
+  C* widened = reinterpret_cast<C*>(rows + (scratch_rows - 1) * padded(n));
+  for (int64_t row = begin; row < end; ++row) {
+    const T* source = static_cast<const T*>(a.x) + row_offset(a.x_layout, row);
+    const C* x = widen(source, widened, n);
+    T* y = static_cast<T*>(a.y) + row * n;
+    Statistics<C> s = measure(x, a.spec);
+    if constexpr (sizeof(C) == sizeof(float)) {
+      if (!safe(s)) {
+        save(forward_row_in_double(a, source, y, rows), a.spec, saved + row * width);
+        continue;
+      }
+    }
+    write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y);
+    save(s, a.spec, saved + row * width);
+  }
+}
+
+// One row of the backward: adds to the accumulators (padded, or null) and writes dx unless it is null.
+//   x_hat = (x - mean) / scale,  g = dy * weight
+//   dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale,  dweight += dy * x_hat,  dbias += dy
+template <bool center, class C, class Out>
+void backward_row(const C* x, const C* dy, const C* weight, int64_t n, const Statistics<C>& s, C* dweight, C* dbias,
+                  Out* dx) {
+  using V = typename Lanes<C>::vector;
+  double sums[2];
+  sum_terms<C>(n, sums, [&](auto at, V(&out)[2]) {
+    const V upstream = at.load(dy);
+    const V x_hat = at.keep(normalized<center>(at, x, s));
+    const Whole<C> whole{at.i};  // the accumulators are padded
+    if (dweight) whole.store(dweight, whole.load(dweight) + upstream * x_hat);
+    if (dbias) whole.store(dbias, whole.load(dbias) + upstream);
+    const V g = weight ? upstream * at.load(weight) : upstream;
+    out[0] = g;
+    out[1] = g * x_hat;
+  });
+  if (!dx) return;
+  const C mean_g = center ? static_cast<C>(sums[0] / static_cast<double>(n)) : 0;
+  const C mean_gx = static_cast<C>(sums[1] / static_cast<double>(n));
+  for_each_position<C>(n, [&](auto at) {
+    const V g = weight ? at.load(dy) * at.load(weight) : at.load(dy);
+    const V along = (normalized<center>(at, x, s) * s.bend) * mean_gx;
+    at.store(dx, ((g - mean_g) - along) * s.reciprocal);
+  });
+}
+
+template <class C, class Out>
+void backward_row(const RowsSpec& spec, const C* x, const C* dy, const C* weight, const Statistics<C>& s, C* dweight,
+                  C* dbias, Out* dx) {
+  if (spec.center) {
+    backward_row<true>(x, dy, weight, spec.features, s, dweight, dbias, dx);
+  } else {
+    backward_row<false>(x, dy, weight, spec.features, s, dweight, dbias, dx);
+  }
+}
+
+template <class T>
+__attribute__((noinline)) void backward_row_in_double(const RowsBackward& a, const T* x, const T* dy, double* dweight,
+                                                      double* dbias, T* dx, double* scratch) {
+  const int64_t n = a.spec.features, stride = a.padded_features;
+  const double* wide = in_double(x, scratch, n);
+  const double* upstream = in_double(dy, scratch + stride, n);
+  const double* weight = in_double(static_cast<const float*>(a.weight), scratch + 2 * stride, n);
+  double* out = dx ? scratch + 3 * stride : nullptr;
+  backward_row(a.spec, wide, upstream, weight, measure(wide, a.spec), dweight, dbias, out);
+  if (dx) narrow(dx, out, n);
+}
+
+template <class C>
+void flush(double* total, C* part, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    total[i] += part[i];
+    part[i] = 0;
+  }
+}
+
+template <class T>
+void backward_task(const RowsBackward& a, int64_t task, double* scratch) {
+  using C = typename Compute<T>::type;
+  constexpr int64_t rows_per_flush = 64;  // float sums stay short; the longer ones are double
+  const int64_t n = a.spec.features, stride = a.padded_features, width = a.spec.statistics_width();
+  // four rows for the double path, then: widened x, widened dy, and the two accumulators
+  C* widened = reinterpret_cast<C*>(scratch + 4 * stride);
+  C* widened_dy = reinterpret_cast<C*>(scratch + 5 * stride);
+  C* accumulators = reinterpret_cast<C*>(scratch + 6 * stride);
+  double* dweight_total = a.dweight_partial ? a.dweight_partial + task * stride : nullptr;
+  double* dbias_total = a.dbias_partial ? a.dbias_partial + task * stride : nullptr;
+  C* dweight = dweight_total ? accumulators : nullptr;
+  C* dbias = dbias_total ? accumulators + stride : nullptr;
+  if (sizeof(C) == sizeof(double)) {  // no shorter sums to flush
+    dweight = reinterpret_cast<C*>(dweight_total);
+    dbias = reinterpret_cast<C*>(dbias_total);
+  } else {
+    std::memset(accumulators, 0, 2 * stride * sizeof(C));
+  }
+  const int64_t first = task * a.rows_per_task;
+  const int64_t last = first + a.rows_per_task < a.spec.rows ? first + a.rows_per_task : a.spec.rows;
+  for (int64_t row = first; row < last; ++row) {
+    const T* x = static_cast<const T*>(a.x) + row_offset(a.x_layout, row);
+    const T* dy = static_cast<const T*>(a.dy) + row_offset(a.dy_layout, row);
+    T* dx = a.dx ? static_cast<T*>(a.dx) + row * n : nullptr;
+    const Statistics<C> s = restore(a.spec, static_cast<const C*>(a.statistics) + row * width);
+    if constexpr (sizeof(C) == sizeof(float)) {
+      if (!safe(s)) {
+        backward_row_in_double(a, x, dy, dweight_total, dbias_total, dx, scratch);
+        continue;
+      }
+    }
+    backward_row(a.spec, widen(x, widened, n), widen(dy, widened_dy, n), static_cast<const C*>(a.weight), s, dweight,
+                 dbias, dx);
+    if (sizeof(C) == sizeof(float) && (row - first) % rows_per_flush == rows_per_flush - 1) {
+      if (dweight) flush(dweight_total, dweight, n);
+      if (dbias) flush(dbias_total, dbias, n);
+    }
+  }
+  if (sizeof(C) == sizeof(float)) {
+    if (dweight) flush(dweight_total, dweight, n);
+    if (dbias) flush(dbias_total, dbias, n);
+  }
+}
+
+void forward(const RowsForward& a, int64_t begin, int64_t end, void* scratch) {
+  switch (a.dtype) {
+    case DType::float32: return forward_rows<float>(a, begin, end, scratch);
+    case DType::float64: return forward_rows<double>(a, begin, end, scratch);
+    case DType::bfloat16: return forward_rows<bf16>(a, begin, end, scratch);
+    case DType::float16: return forward_rows<f16>(a, begin, end, scratch);
+  }
+}
+
+void backward(const RowsBackward& a, int64_t begin, int64_t end, void* scratch) {
+  double* rows = static_cast<double*>(scratch);
+  for (int64_t task = begin; task < end; ++task) {
+    switch (a.dtype) {
+      case DType::float32: backward_task<float>(a, task, rows); break;
+      case DType::float64: backward_task<double>(a, task, rows); break;
+      case DType::bfloat16: backward_task<bf16>(a, task, rows); break;
+      case DType::float16: backward_task<f16>(a, task, rows); break;
+    }
+  }
+}
+
+void finish(const double* partial, int64_t tasks, int64_t stride, int64_t begin, int64_t end, DType dtype, void* out) {
+  constexpr int64_t block = 256;
+  double sums[block];
+  for (int64_t start = begin; start < end; start += block) {
+    const int64_t count = end - start < block ? end - start : block;
+    for (int64_t i = 0; i < count; ++i) sums[i] = 0;
+    for (int64_t task = 0; task < tasks; ++task) {
+      const double* row = partial + task * stride + start;
+      for (int64_t i = 0; i < count; ++i) sums[i] += row[i];
+    }
+    switch (dtype) {
+      case DType::float32: narrow(static_cast<float*>(out) + start, sums, count); break;
+      case DType::float64: narrow(static_cast<double*>(out) + start, sums, count); break;
+      case DType::bfloat16: narrow(static_cast<bf16*>(out) + start, sums, count); break;
+      case DType::float16: narrow(static_cast<f16*>(out) + start, sums, count); break;
+    }
+  }
+}
+
+template <class T>
+void widen_as(const T* source, double offset, int64_t n, bool to_double_, void* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const double value = to_double(source[i]) + offset;
+    if (to_double_) {
+      static_cast<double*>(out)[i] = value;
+    } else {
+      static_cast<float*>(out)[i] = static_cast<float>(value);
+    }
+  }
+}
+
+void widen_vector(const void* source, DType dtype, double offset, int64_t n, bool to_double_, void* out) {
+  switch (dtype) {
+    case DType::float32: return widen_as(static_cast<const float*>(source), offset, n, to_double_, out);
+    case DType::float64: return widen_as(static_cast<const double*>(source), offset, n, to_double_, out);
+    case DType::bfloat16: return widen_as(static_cast<const bf16*>(source), offset, n, to_double_, out);
+    case DType::float16: return widen_as(static_cast<const f16*>(source), offset, n, to_double_, out);
+  }
+}
+
+}  // namespace
+}  // namespace EVENKEEL_ISA
+
+#define EVENKEEL_JOIN_(a, b) a##b
+#define EVENKEEL_JOIN(a, b) EVENKEEL_JOIN_(a, b)
+#define EVENKEEL_TEXT_(a) #a
+#define EVENKEEL_TEXT(a) EVENKEEL_TEXT_(a)
+
+extern const RowsKernels EVENKEEL_JOIN(rows_kernels_, EVENKEEL_ISA);
+const RowsKernels EVENKEEL_JOIN(rows_kernels_, EVENKEEL_ISA) = {
+    EVENKEEL_TEXT(EVENKEEL_ISA), EVENKEEL_ISA::forward, EVENKEEL_ISA::backward, EVENKEEL_ISA::finish,
+    EVENKEEL_ISA::widen_vector};
+
+}  // namespace evenkeel

@@ -1,0 +1,77 @@
+// What the operators in rows.cpp ask of the row kernels; plain data only, shared by every instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace evenkeel {
+
+enum class DType : int { float32, float64, bfloat16, float16 };
+enum class EpsMode : int { inside, outside, clamp };
+
+// Where the rows of a strided tensor start: the leading sizes and strides, in elements, outermost first.
+struct RowLayout {
+  static constexpr int max_axes = 8;
+  int axes;
+  int64_t sizes[max_axes];
+  int64_t strides[max_axes];
+};
+
+struct RowsSpec {
+  int64_t rows, features;
+  bool center;
+  double eps;
+  EpsMode eps_mode;
+  // statistics of a row: [mean, what the mean lost in rounding,] 1/scale [, slope of the scale where eps bends it]
+  int statistics_width() const { return (center ? 2 : 0) + 1 + (eps_mode == EpsMode::inside ? 0 : 1); }
+};
+
+// weight and bias are in the arithmetic type (double for float64, else float), offset included, or null.
+struct RowsForward {
+  RowsSpec spec;
+  DType dtype;
+  const void* x;
+  RowLayout x_layout;
+  const void* weight;
+  const void* bias;
+  void* y;           // contiguous
+  void* statistics;  // arithmetic type, (rows, statistics_width)
+};
+
+// Sums over rows follow a fixed tree: tasks of rows_per_task consecutive rows, then the tasks in order.
+struct RowsBackward {
+  RowsSpec spec;
+  DType dtype;  // of x, dy and dx
+  const void* dy;
+  RowLayout dy_layout;
+  const void* x;
+  RowLayout x_layout;
+  const void* weight;
+  const void* statistics;
+  void* dx;                      // contiguous, or null
+  int64_t rows_per_task;
+  int64_t padded_features;       // row length of the partial sums, a multiple of 16
+  double* dweight_partial;       // (tasks, padded_features), zeroed, or null
+  double* dbias_partial;
+};
+
+struct RowsKernels {
+  const char* name;
+  // scratch: see scratch_bytes; begin and end are rows (forward), tasks (backward), features (finish)
+  void (*forward)(const RowsForward&, int64_t begin, int64_t end, void* scratch);
+  void (*backward)(const RowsBackward&, int64_t begin, int64_t end, void* scratch);
+  // out[i] = sum over tasks of partial[task][i], rounded to dtype
+  void (*finish)(const double* partial, int64_t tasks, int64_t padded_features, int64_t begin, int64_t end,
+                 DType dtype, void* out);
+  // out[i] = source[i] + offset in the arithmetic type
+  void (*widen)(const void* source, DType dtype, double offset, int64_t n, bool to_double, void* out);
+};
+
+// Seven rows of doubles, padded: widened inputs, the row in double, and two accumulators.
+inline constexpr int scratch_rows = 7;
+inline constexpr int64_t padded(int64_t features) { return (features + 15) / 16 * 16; }
+
+extern const RowsKernels rows_kernels_baseline;
+extern const RowsKernels rows_kernels_avx2;
+extern const RowsKernels rows_kernels_avx512;
+
+}  // namespace evenkeel

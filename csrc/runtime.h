@@ -1,0 +1,64 @@
+// What every operator file needs: dtypes, allocation, parallel loops that survive a fork, the choice of SIMD level.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "rows_kernels.h"
+
+namespace evenkeel {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+enum class Simd : int { baseline, avx2, avx512 };
+Simd simd();
+const char* simd_name(Simd level);
+
+inline DType dtype_of(const Tensor& t) {
+  switch (t.scalar_type()) {
+    case ScalarType::Float: return DType::float32;
+    case ScalarType::Double: return DType::float64;
+    case ScalarType::BFloat16: return DType::bfloat16;
+    case ScalarType::Half: return DType::float16;
+    default: STD_TORCH_CHECK(false, "evenkeel: expected float32, float64, bfloat16 or float16"); 
+  }
+}
+
+inline Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
+  std::vector<int64_t> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t axis = sizes.size(); axis-- > 0;) {
+    strides[axis] = stride;
+    stride *= sizes[axis] > 0 ? sizes[axis] : 1;
+  }
+  AtenTensorHandle handle;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
+                                                  torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)),
+                                                  aoti_torch_device_type_cpu(), 0, &handle));
+  return Tensor(handle);
+}
+
+// A child of fork has none of the parent's threads: loops there run serially instead of waiting for them forever.
+bool in_forked_child();
+
+template <class Body>
+void parallel_for(int64_t count, int64_t grain, const Body& body) {
+  if (count <= grain || in_forked_child()) {
+    if (count > 0) body(0, count);
+  } else {
+    torch::stable::parallel_for(0, count, grain, body);
+  }
+}
+
+template <class T>
+std::unique_ptr<T[]> uninitialized(int64_t count) {
+  return std::unique_ptr<T[]>(new T[static_cast<size_t>(count)]);
+}
+
+}  // namespace evenkeel

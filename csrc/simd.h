@@ -1,0 +1,270 @@
+// Vectors of 64 bytes in the compilers' own vector types, and the conversions between float and 16-bit formats.
+//
+// Every kernel file is compiled once per instruction set, with EVENKEEL_ISA naming it; all code lives in a namespace
+// of that name, so that the linker cannot merge a function built for AVX-512 with its baseline copy. The vector
+// width does not depend on the instruction set and fused multiply-add is off (-ffp-contract=off), so all of them
+// give the same bits.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#if defined(__F16C__)
+#include <immintrin.h>
+#endif
+
+namespace evenkeel {
+namespace EVENKEEL_ISA {
+
+struct bf16 {
+  uint16_t bits;
+};
+struct f16 {
+  uint16_t bits;
+};
+
+template <class C>
+struct Lanes;
+template <>
+struct Lanes<float> {
+  static constexpr int width = 16;
+  typedef float vector __attribute__((vector_size(64)));
+  typedef int32_t mask __attribute__((vector_size(64)));
+};
+template <>
+struct Lanes<double> {
+  static constexpr int width = 8;
+  typedef double vector __attribute__((vector_size(64)));
+  typedef int64_t mask __attribute__((vector_size(64)));
+};
+
+using Floats = Lanes<float>::vector;
+using Ints = Lanes<float>::mask;
+using Doubles = Lanes<double>::vector;
+typedef uint32_t UnsignedInts __attribute__((vector_size(64)));
+typedef uint16_t Shorts __attribute__((vector_size(32)));
+typedef float HalfFloats __attribute__((vector_size(32)));
+
+// The type a dtype is computed in.
+template <class T>
+struct Compute {
+  using type = float;
+};
+template <>
+struct Compute<double> {
+  using type = double;
+};
+
+template <class To, class From>
+inline To bits_as(const From& from) {
+  static_assert(sizeof(To) == sizeof(From));
+  To to;
+  std::memcpy(&to, &from, sizeof(To));
+  return to;
+}
+
+inline UnsignedInts choose(Ints condition, UnsignedInts yes, UnsignedInts no) {
+  const UnsignedInts keep = bits_as<UnsignedInts>(condition);
+  return (yes & keep) | (no & ~keep);
+}
+
+inline Floats load(const float* p) {
+  Floats v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+inline Doubles load(const double* p) {
+  Doubles v;
+  std::memcpy(&v, p, sizeof(v));
+  return v;
+}
+
+inline UnsignedInts load_16_bits(const void* p) {
+  Shorts s;
+  std::memcpy(&s, p, sizeof(s));
+  return __builtin_convertvector(s, UnsignedInts);
+}
+inline Floats load(const bf16* p) { return bits_as<Floats>(load_16_bits(p) << 16); }
+
+inline Floats load(const f16* p) {
+#if defined(__AVX512F__)
+  return bits_as<Floats>(_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#elif defined(__F16C__)
+  HalfFloats halves[2];
+  const __m128i* source = reinterpret_cast<const __m128i*>(p);
+  halves[0] = bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source)));
+  halves[1] = bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source + 1)));
+  return bits_as<Floats>(halves);
+#else
+  const UnsignedInts half = load_16_bits(p);
+  const UnsignedInts magnitude = half & 0x7fffu;
+  UnsignedInts bits = (magnitude << 13) + ((127u - 15u) << 23);
+  bits = choose(magnitude >= 0x7c00u, bits + ((128u - 16u) << 23), bits);  // infinity and NaN
+  const Floats subnormal = __builtin_convertvector(bits_as<Ints>(magnitude), Floats) * 0x1p-24f;
+  bits = choose(magnitude < 0x0400u, bits_as<UnsignedInts>(subnormal), bits);
+  return bits_as<Floats>(bits | ((half & 0x8000u) << 16));
+#endif
+}
+
+inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof(v)); }
+inline void store(double* p, Doubles v) { std::memcpy(p, &v, sizeof(v)); }
+
+inline void store(bf16* p, Floats v) {
+  const UnsignedInts bits = bits_as<UnsignedInts>(v);
+  const UnsignedInts rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+  const Shorts s = __builtin_convertvector(choose(v != v, (bits >> 16) | 0x40u, rounded), Shorts);
+  std::memcpy(p, &s, sizeof(s));
+}
+
+inline void store(f16* p, Floats v) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_maskz_cvtps_ph(0xffff, bits_as<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#elif defined(__F16C__)
+  __m256 halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  __m128i* target = reinterpret_cast<__m128i*>(p);
+  _mm_storeu_si128(target, _mm256_cvtps_ph(halves[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm_storeu_si128(target + 1, _mm256_cvtps_ph(halves[1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+#else
+  const UnsignedInts bits = bits_as<UnsignedInts>(v);
+  const UnsignedInts magnitude = bits & 0x7fffffffu;
+  UnsignedInts half = (magnitude - ((127u - 15u) << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  // below 2^-14: adding 0.5 rounds to a multiple of 2^-24, the spacing of subnormal halves
+  const Floats shifted = bits_as<Floats>(magnitude) + 0.5f;
+  half = choose(magnitude < 0x38800000u, bits_as<UnsignedInts>(shifted) - 0x3f000000u, half);
+  half = choose(magnitude >= 0x477ff000u, UnsignedInts{} + 0x7c00u, half);
+  half = choose(magnitude > 0x7f800000u, UnsignedInts{} + 0x7e00u, half);
+  const Shorts s = __builtin_convertvector(half | ((bits >> 16) & 0x8000u), Shorts);
+  std::memcpy(p, &s, sizeof(s));
+#endif
+}
+
+// One position in a row: a whole vector, or the last elements that do not fill one.
+template <class C>
+struct Whole {
+  using V = typename Lanes<C>::vector;
+  int64_t i;
+  template <class T>
+  V load(const T* p) const {
+    return EVENKEEL_ISA::load(p + i);
+  }
+  template <class T>
+  void store(T* p, V v) const {
+    EVENKEEL_ISA::store(p + i, v);
+  }
+  V keep(V v) const { return v; }
+};
+
+template <class C>
+struct Rest {
+  using V = typename Lanes<C>::vector;
+  static constexpr int width = Lanes<C>::width;
+  int64_t i;
+  int count;
+  template <class T>
+  V load(const T* p) const {
+    T buffer[width] = {};
+    std::memcpy(buffer, p + i, count * sizeof(T));
+    return EVENKEEL_ISA::load(buffer);
+  }
+  template <class T>
+  void store(T* p, V v) const {
+    T buffer[width];
+    EVENKEEL_ISA::store(buffer, v);
+    std::memcpy(p + i, buffer, count * sizeof(T));
+  }
+  V keep(V v) const {  // 0 in the lanes past the end
+    using Mask = typename Lanes<C>::mask;
+    Mask lane;
+    for (int l = 0; l < width; ++l) lane[l] = l < count ? -1 : 0;
+    return bits_as<V>(bits_as<Mask>(v) & lane);
+  }
+};
+
+// Calls body(position) along a row of n elements.
+template <class C, class Body>
+inline void for_each_position(int64_t n, const Body& body) {
+  constexpr int width = Lanes<C>::width;
+  int64_t i = 0;
+  for (; i + width <= n; i += width) body(Whole<C>{i});
+  if (i < n) body(Rest<C>{i, static_cast<int>(n - i)});
+}
+
+inline Doubles as_doubles(Floats v) {
+  HalfFloats halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  return __builtin_convertvector(halves[0], Doubles) + __builtin_convertvector(halves[1], Doubles);
+}
+inline Doubles as_doubles(Doubles v) { return v; }
+
+inline double sum_of_lanes(Doubles v) {
+  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+}
+
+// Sums K terms along a row: term(position, out) gives K vectors. Partial sums are C inside blocks of 32 vectors and
+// double across blocks, so that the error does not grow with the length of the row.
+template <class C, int K, class Term>
+inline void sum_terms(int64_t n, double (&sums)[K], const Term& term) {
+  using V = typename Lanes<C>::vector;
+  constexpr int64_t width = Lanes<C>::width, block = 32 * width;
+  Doubles totals[K] = {};
+  int64_t i = 0;
+  while (i < n) {
+    V even[K] = {}, odd[K] = {}, out[K];
+    const int64_t end = i + block < n ? i + block : n;
+    for (; i + 2 * width <= end; i += 2 * width) {
+      term(Whole<C>{i}, out);
+      for (int k = 0; k < K; ++k) even[k] += out[k];
+      term(Whole<C>{i + width}, out);
+      for (int k = 0; k < K; ++k) odd[k] += out[k];
+    }
+    if (i + width <= end) {
+      term(Whole<C>{i}, out);
+      for (int k = 0; k < K; ++k) even[k] += out[k];
+      i += width;
+    }
+    if (i < end) {
+      term(Rest<C>{i, static_cast<int>(end - i)}, out);
+      for (int k = 0; k < K; ++k) odd[k] += out[k];
+      i = end;
+    }
+    for (int k = 0; k < K; ++k) totals[k] += as_doubles(even[k]) + as_doubles(odd[k]);
+  }
+  for (int k = 0; k < K; ++k) sums[k] = sum_of_lanes(totals[k]);
+}
+
+inline float to_float(float v) { return v; }
+inline float to_float(bf16 v) { return bits_as<float>(static_cast<uint32_t>(v.bits) << 16); }
+inline float to_float(f16 v) {
+  f16 buffer[16] = {v};
+  return load(buffer)[0];
+}
+inline double to_double(double v) { return v; }
+template <class T>
+inline double to_double(T v) {
+  return to_float(v);
+}
+
+// Rows of 16-bit floats are widened into scratch; rows of float and double are used where they are.
+inline const float* widen(const float* row, float*, int64_t) { return row; }
+inline const double* widen(const double* row, double*, int64_t) { return row; }
+template <class T>
+inline const float* widen(const T* row, float* scratch, int64_t n) {
+  for_each_position<float>(n, [&](auto at) { at.store(scratch, at.load(row)); });
+  return scratch;
+}
+
+// Rounds doubles to a row of T; the 16-bit formats by way of float.
+inline void narrow(double* row, const double* source, int64_t n) { std::memcpy(row, source, n * sizeof(double)); }
+template <class T>
+inline void narrow(T* row, const double* source, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) {
+    const int count = static_cast<int>(n - i < 16 ? n - i : 16);
+    Floats v = {};
+    for (int l = 0; l < count; ++l) v[l] = static_cast<float>(source[i + l]);
+    Rest<float>{i, count}.store(row, v);
+  }
+}
+
+}  // namespace EVENKEEL_ISA
+}  // namespace evenkeel

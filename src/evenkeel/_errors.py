@@ -1,0 +1,42 @@
+"""The exceptions evenkeel raises: one base, and subclasses that are also the built-in a caller expects."""
+
+__all__ = ["BackendError", "EvenkeelError", "InvalidArgumentError", "InvalidInputError", "InvalidTypeError", "StudyError"]
+
+
+class EvenkeelError(Exception):
+    """Base of every exception that evenkeel raises on purpose.
+
+    A message states what is wrong, what was seen and how to fix it.
+
+    Example:
+        >>> import evenkeel as ek, torch
+        >>> try:
+        ...     ek.functional.layer_norm(torch.ones(2, 3), (4,))
+        ... except ek.EvenkeelError as error:
+        ...     print(type(error).__name__)
+        InvalidInputError
+    """
+
+
+class InvalidArgumentError(EvenkeelError, ValueError):
+    """An option or argument has a value that is never valid, whatever the input."""
+
+
+class InvalidInputError(EvenkeelError, ValueError, RuntimeError):
+    """An input tensor does not fit the other arguments (shape, dtype, device, mask).
+
+    torch raises `ValueError` for some of these and `RuntimeError` for others; this class is both, so code
+    written for torch.nn keeps catching it.
+    """
+
+
+class BackendError(EvenkeelError, RuntimeError):
+    """The backend that was asked for is missing or cannot run this input."""
+
+
+class StudyError(EvenkeelError):
+    """A study cannot start, continue or be reported: bad text, settings or output directory."""
+
+
+class InvalidTypeError(EvenkeelError, TypeError):
+    """An argument has a type that is never accepted."""

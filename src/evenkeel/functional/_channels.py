@@ -1,0 +1,159 @@
+"""What the per-channel norms share: masks, moments, running statistics and checks in torch's words."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from evenkeel._errors import InvalidInputError
+from evenkeel.functional._common import (
+    apply_affine,
+    arithmetic_dtype,
+    centred_moments,
+    check_floating,
+    reciprocal_scale,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+def check_affine(name: str, input: Tensor, weight: Tensor | None, bias: Tensor | None, message: str) -> None:
+    """Raise `InvalidInputError` with ``message`` unless weight and bias have one element for each channel."""
+    for label, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and tuple(parameter.shape) != (input.shape[1],):
+            shape, expected = list(parameter.shape), input.shape[1]
+            text = message.format(label=label, shape=shape, input=list(input.shape), expected=expected)
+            raise InvalidInputError(f"{name}: {text}")
+
+
+def check_channels(name: str, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
+    """Raise `InvalidInputError` unless the input is (batch, channels, ...) and the affine has its channels."""
+    if input.ndim < 2:
+        raise InvalidInputError(
+            f"{name}: expected at least 2 dimensions (batch, channels, ...), but got input of shape "
+            f"{tuple(input.shape)}"
+        )
+    check_floating(name, input)
+    check_affine(
+        name, input, weight, bias, "{label} should contain {expected} elements, one a channel, but has shape {shape}"
+    )
+
+
+def check_running(name: str, label: str, running: Tensor | None, channels: int) -> None:
+    """Raise `InvalidInputError` unless a running statistic has one element for each channel."""
+    if running is not None and tuple(running.shape) != (channels,):
+        raise InvalidInputError(
+            f"{name}: {label} should contain {channels} elements not {running.numel()}: "
+            f"it has shape {tuple(running.shape)} and the input has {channels} channels"
+        )
+
+
+def check_values_per_channel(shape: Sequence[int]) -> None:
+    """Raise `InvalidInputError`, in torch's words, where each statistic would come from a single value."""
+    if shape[0] * math.prod(shape[2:]) == 1:
+        raise InvalidInputError(
+            f"Expected more than 1 value per channel when training, got input size {list(shape)}; "
+            "a single value has no spread: use a larger batch or evaluation mode"
+        )
+
+
+def expand_mask(name: str, mask: Tensor | None, input: Tensor) -> Tensor | None:
+    """View a mask as (batch, 1, *positions) so that it broadcasts over the input (batch, channels, *positions)."""
+    if mask is None:
+        return None
+    positions = (input.shape[0], *input.shape[2:])
+    if mask.dtype != torch.bool:
+        raise InvalidInputError(
+            f"{name}: mask must be boolean (True where valid), but got {mask.dtype}; pass mask.bool()"
+        )
+    if mask.ndim == 0 or tuple(mask.shape) != positions[: mask.ndim]:
+        raise InvalidInputError(
+            f"{name}: mask must have the input's shape without its channel axis, {positions}, or its leading axes, "
+            f"but got {tuple(mask.shape)} for an input of shape {tuple(input.shape)}"
+        )
+    leading = mask.reshape(mask.shape[0], 1, *mask.shape[1:], *[1] * (len(positions) - mask.ndim))
+    return leading.expand(-1, 1, *input.shape[2:])
+
+
+def per_channel(parameter: Tensor | None, ndim: int) -> Tensor | None:
+    """View (channels,) so that it broadcasts over (batch, channels, *positions)."""
+    return None if parameter is None else parameter.reshape(1, -1, *[1] * (ndim - 2))
+
+
+def shared_moments(x: Tensor, dims: list[int], valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Centred values, mean, biased variance and count of the valid elements that share each statistic.
+
+    Centred values are 0 where ``valid`` (broadcastable over x) is False. Where nothing is valid, mean and variance
+    are 0 and the count is 0.
+    """
+    if valid is None:
+        count = x.new_tensor(math.prod(x.shape[d] for d in dims))
+        centred, mean, variance = centred_moments(x, dims)
+        return centred, mean, variance, count.expand_as(mean)
+    repeats = math.prod(x.shape[d] for d in dims if valid.shape[d] == 1)  # axes along which the mask is constant
+    count = valid.sum(dims, keepdim=True, dtype=x.dtype) * (repeats if repeats else 1)
+    divisor = count.clamp_min(1)
+    # where() rather than a product: what lies in the padding may be inf or NaN
+    mean = torch.where(valid, x, 0.0).sum(dims, keepdim=True) / divisor
+    centred = torch.where(valid, x - mean, 0.0)
+    correction = centred.sum(dims, keepdim=True) / divisor
+    centred = torch.where(valid, centred - correction, 0.0)
+    variance = centred.square().sum(dims, keepdim=True) / divisor
+    return centred, mean + correction, variance, count.expand_as(mean)
+
+
+def normalize_channels(
+    input: Tensor,
+    dims: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    valid: Tensor | None,
+    remembered: tuple[Tensor | None, Tensor | None] | None,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+    cast: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Normalize over ``dims`` with the input's statistics, or with remembered ones: y, mean, variance, count."""
+    x = input.to(arithmetic_dtype(input))
+    if remembered is None:
+        centred, mean, variance, count = shared_moments(x, dims, valid)
+    else:
+        mean, variance = (per_channel(r.to(x.dtype), x.ndim) for r in remembered if r is not None)  # type: ignore[misc]
+        centred, count = x - mean, mean
+        if valid is not None:  # 0 rather than what lies in the padding, whose inf or NaN would reach dweight
+            centred = torch.where(valid, centred, 0.0)
+    normalized = centred * reciprocal_scale(variance, eps, eps_mode)
+    weight, bias = per_channel(weight, x.ndim), per_channel(bias, x.ndim)
+    y = apply_affine(normalized, weight, bias, weight_offset, input.dtype, cast)
+    return (y if valid is None else torch.where(valid, y, 0.0)), mean, variance, count
+
+
+@torch.no_grad()
+def update_running(
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    mean: Tensor,
+    variance: Tensor,
+    count: Tensor,
+) -> None:
+    """running <- (1 - momentum) running + momentum statistic, in place, with the unbiased variance.
+
+    mean, variance and count are (channels,), or (samples, channels): then each sample that has valid elements
+    counts once. A channel without any valid element keeps its running statistics.
+    """
+    unbiased = variance * (count / (count - 1).clamp_min(1))
+    for running, statistic in ((running_mean, mean), (running_var, unbiased)):
+        if running is None:
+            continue
+        seen = (count > 0).to(statistic.dtype)
+        if statistic.ndim == 2:
+            statistic = (statistic * seen).sum(0) / seen.sum(0).clamp_min(1)
+            seen = (seen.sum(0) > 0).to(statistic.dtype)
+        running.copy_(running + momentum * seen * (statistic - running))

@@ -1,0 +1,132 @@
+"""The ladder of the last-axis norms: reference, autograd, dispatch. LayerNorm centres, RMSNorm does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evenkeel._errors import InvalidInputError, InvalidTypeError
+from evenkeel.functional._common import (
+    apply_affine,
+    arithmetic_dtype,
+    centred_moments,
+    check_floating,
+    check_options,
+    composite_required,
+    reciprocal_scale,
+)
+from evenkeel.kernels import _ops
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+
+def check_rows(
+    name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None
+) -> None:
+    """Raise `InvalidInputError`, in torch's words, unless the trailing shape and the affine fit the input."""
+    if not shape:
+        raise InvalidInputError(
+            f"{name}: Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
+            "but got normalized_shape = (); pass the trailing sizes to normalize, e.g. (input.shape[-1],)"
+        )
+    for label, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and tuple(parameter.shape) != shape:
+            raise InvalidInputError(
+                f"{name}: Expected {label} to be of same shape as normalized_shape, but got {label} of shape "
+                f"{tuple(parameter.shape)} and normalized_shape = {shape}"
+            )
+    if tuple(input.shape[input.ndim - len(shape) :]) != shape or input.ndim < len(shape):
+        raise InvalidInputError(
+            f"{name}: Given normalized_shape={list(shape)}, expected input with shape "
+            f"[*, {', '.join(map(str, shape))}], but got input of size {list(input.shape)}; "
+            "normalized_shape must be the input's trailing sizes"
+        )
+    check_floating(name, input)
+
+
+def rows_reference(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    axes: int,
+    center: bool,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+    cast: str = "late",
+) -> Tensor:
+    """Normalize the trailing ``axes`` axes in plain PyTorch; the definition that the kernels are tested against."""
+    x = input.to(arithmetic_dtype(input))
+    dims = list(range(-axes, 0))
+    if center:
+        x, _, square = centred_moments(x, dims)
+    else:
+        square = x.pow(2).mean(dims, keepdim=True)
+    normalized = x * reciprocal_scale(square, eps, eps_mode)
+    return apply_affine(normalized, weight, bias, weight_offset, input.dtype, cast)
+
+
+class RowsFunction(torch.autograd.Function):
+    """First derivatives by the kernel; a backward that must itself be differentiable runs the reference."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any) -> Tensor:
+        y, statistics = _ops.rows_forward(x, weight, bias, *options)
+        ctx.save_for_backward(x, weight, bias, statistics)
+        ctx.options = options
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (dy,) = gradients
+        x, weight, bias, statistics = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        rest = (None,) * len(ctx.options)
+        if not torch.is_grad_enabled():
+            outputs = _ops.rows_backward(dy, x, weight, bias, statistics, *ctx.options, *needed)
+            return (*(g if wanted else None for g, wanted in zip(outputs, needed, strict=True)), *rest)
+        y = rows_reference(x, weight, bias, *ctx.options)
+        wanted = [t for t, need in zip((x, weight, bias), needed, strict=True) if need]
+        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+        return (*(next(found) if need else None for need in needed), *rest)
+
+
+def rows(
+    name: str,
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    center: bool,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+    cast: str,
+    backend: str,
+) -> Tensor:
+    """Check, choose the backend, and run: the body of `layer_norm` and `rms_norm`."""
+    try:
+        shape = tuple(normalized_shape)
+    except TypeError:
+        raise InvalidTypeError(
+            f"{name}: normalized_shape must be a sequence of sizes, but got {normalized_shape!r}; "
+            f"pass ({normalized_shape},)"
+        ) from None
+    check_options(name, eps_mode, cast)
+    check_rows(name, input, shape, weight, bias)
+    options = (len(shape), center, float(eps), eps_mode, float(weight_offset))
+    parameters = [p for p in (weight, bias) if p is not None]
+    if cast == "early" and arithmetic_dtype(input) == input.dtype:
+        # rounding to the arithmetic dtype changes nothing, so early is late unless the result is promoted
+        cast = "early" if any(torch.promote_types(p.dtype, input.dtype) != input.dtype for p in parameters) else "late"
+    chosen = _ops.choose("rows", backend, input, *parameters, early=cast == "early")
+    if chosen == "reference" or composite_required():
+        return rows_reference(input, weight, bias, *options, cast)
+    if torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in parameters)):
+        return RowsFunction.apply(input, weight, bias, *options)  # type: ignore[no-any-return, no-untyped-call]
+    return _ops.rows_forward(input, weight, bias, *options)[0]
+

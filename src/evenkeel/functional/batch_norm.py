@@ -1,0 +1,159 @@
+"""BatchNorm: one mean and variance per channel, over the batch and all positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel.functional._channels import (
+    check_channels,
+    check_running,
+    check_values_per_channel,
+    expand_mask,
+    normalize_channels,
+    update_running,
+)
+from evenkeel.functional._common import check_options
+from evenkeel.kernels import _ops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from evenkeel._spec import Cast, EpsMode
+
+
+def batch_norm_reference(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    mask: Tensor | None = None,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+) -> Tensor:
+    """`batch_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
+    valid = expand_mask("batch_norm", mask, input)
+    remembered = None if training else (running_mean, running_var)
+    dims = [d for d in range(input.ndim) if d != 1]
+    y, mean, variance, count = normalize_channels(
+        input, dims, weight, bias, valid, remembered, eps, eps_mode, weight_offset, cast
+    )
+    if training:
+        update_running(running_mean, running_var, momentum, mean.flatten(), variance.flatten(), count.flatten())
+    return y
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    mask: Tensor | None = None,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+    backend: str = "auto",
+) -> Tensor:
+    r"""Normalize each channel with the statistics of the batch (training) or remembered ones (inference).
+
+    .. math:: y = \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
+
+    In training, mean and biased variance are taken over the batch and all positions, so the examples of a batch
+    influence each other; the running statistics (if given) are updated in place:
+    running ← (1 − momentum) · running + momentum · batch, with the unbiased variance. In inference the running
+    statistics are used. Positionally compatible with `torch.nn.functional.batch_norm`.
+
+    Args:
+        input: (batch, channels, \*positions), any floating dtype.
+        running_mean: (channels,) or None; required when not training.
+        running_var: (channels,) or None; required when not training.
+        weight: γ, (channels,).
+        bias: β, (channels,).
+        training: use and remember the statistics of this batch.
+        momentum: the share of the new statistic in the running one.
+        eps: ε, added to the variance (or as ``eps_mode`` says); positive in training.
+        mask: boolean, True where valid; (batch,), (batch, time), or the input's shape without its channel axis.
+            Statistics come from the valid positions only, padded outputs and their gradients are 0. A channel
+            without a single valid position leaves the running statistics as they are.
+        eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
+        weight_offset: added to the weight before use, in float32.
+        cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
+        backend: ``auto`` or ``reference`` (the per-channel pattern has no kernel yet).
+
+    Returns:
+        A tensor of the input's shape and dtype (``early``: the promoted dtype).
+
+    Raises:
+        InvalidInputError: shapes, dtypes or the mask do not fit, or one value per channel in training.
+        InvalidArgumentError: an unknown option, or an eps that is not positive in training.
+        BackendError: the backend cannot run this.
+
+    Example:
+        >>> import torch, evenkeel.functional as F
+        >>> x = torch.tensor([[3.0, 1.0], [4.0, 2.0], [5.0, 3.0]])
+        >>> F.batch_norm(x, None, None, torch.tensor([2.0, 0.5]), torch.tensor([1.0, 0.0]), training=True)
+        tensor([[-1.4495, -0.6124],
+                [ 1.0000,  0.0000],
+                [ 3.4495,  0.6124]])
+
+    Source: Ioffe, Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
+    Shift", 2015.
+    """
+    if has_torch_function_variadic(input, running_mean, running_var, weight, bias, mask):
+        return handle_torch_function(
+            batch_norm,
+            (input, running_mean, running_var, weight, bias, mask),
+            input,
+            running_mean,
+            running_var,
+            weight=weight,
+            bias=bias,
+            training=training,
+            momentum=momentum,
+            eps=eps,
+            mask=mask,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
+        )
+    check_options("batch_norm", eps_mode, cast)
+    check_channels("batch_norm", input, weight, bias)
+    if training:
+        check_values_per_channel(input.shape)
+        if eps <= 0.0:
+            raise InvalidArgumentError(f"batch_norm eps must be positive during training, but got {eps}")
+    elif eps < 0.0:
+        raise InvalidArgumentError(f"batch_norm eps must be non-negative, but got {eps}")
+    for label, running in (("running_mean", running_mean), ("running_var", running_var)):
+        if not training and running is None:
+            raise InvalidInputError(f"batch_norm: {label} must be defined in evaluation mode; pass it or training=True")
+        check_running("batch_norm", label, running, input.shape[1])
+    _ops.choose("channels", backend, input)
+    return batch_norm_reference(
+        input,
+        running_mean,
+        running_var,
+        weight,
+        bias,
+        training,
+        momentum,
+        eps,
+        mask=mask,
+        eps_mode=eps_mode,
+        weight_offset=weight_offset,
+        cast=cast,
+    )

@@ -1,0 +1,136 @@
+"""GroupNorm: one mean and variance per sample and group of channels, over the group and all positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel.functional._channels import (
+    check_affine,
+    check_values_per_channel,
+    expand_mask,
+    per_channel,
+    shared_moments,
+)
+from evenkeel.functional._common import (
+    apply_affine,
+    arithmetic_dtype,
+    check_floating,
+    check_options,
+    reciprocal_scale,
+)
+from evenkeel.kernels import _ops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from evenkeel._spec import Cast, EpsMode
+
+
+def group_norm_reference(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    mask: Tensor | None = None,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+) -> Tensor:
+    """`group_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
+    valid = expand_mask("group_norm", mask, input)
+    x = input.to(arithmetic_dtype(input)).unflatten(1, (num_groups, -1))  # (batch, groups, channels, *positions)
+    grouped = None if valid is None else valid.unsqueeze(1)
+    centred, _, variance, _ = shared_moments(x, list(range(2, x.ndim)), grouped)
+    normalized = (centred * reciprocal_scale(variance, eps, eps_mode)).flatten(1, 2)
+    weight, bias = per_channel(weight, input.ndim), per_channel(bias, input.ndim)
+    y = apply_affine(normalized, weight, bias, weight_offset, input.dtype, cast)
+    return y if valid is None else y.masked_fill(~valid, 0.0)
+
+
+def group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    mask: Tensor | None = None,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+    backend: str = "auto",
+) -> Tensor:
+    r"""Normalize each group of channels of each sample over the group and its positions, then scale and shift.
+
+    .. math:: y = \frac{x - \mu_{ng}}{\sqrt{\sigma_{ng}^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
+
+    Positionally compatible with `torch.nn.functional.group_norm`.
+
+    Args:
+        input: (batch, channels, \*positions), any floating dtype.
+        num_groups: how many groups the channels are divided into, in order; it divides the channels.
+        weight: γ, (channels,).
+        bias: β, (channels,).
+        eps: ε, added to the variance (or as ``eps_mode`` says).
+        mask: boolean, True where valid; (batch,), (batch, time), or the input's shape without its channel axis.
+        eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
+        weight_offset: added to the weight before use, in float32.
+        cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
+        backend: ``auto`` or ``reference`` (the per-channel pattern has no kernel yet).
+
+    Returns:
+        A tensor of the input's shape and dtype (``early``: the promoted dtype).
+
+    Raises:
+        InvalidInputError: shapes, dtypes or the mask do not fit, or a single value per group.
+        InvalidArgumentError: an unknown option, or num_groups is not positive.
+        BackendError: the backend cannot run this.
+
+    Example:
+        >>> import torch, evenkeel.functional as F
+        >>> F.group_norm(torch.tensor([[1.0, 3.0, 10.0, 30.0]]), 2, eps=0.0)
+        tensor([[-1.,  1., -1.,  1.]])
+
+    Source: Wu, He, "Group Normalization", 2018.
+    """
+    if has_torch_function_variadic(input, weight, bias, mask):
+        return handle_torch_function(
+            group_norm,
+            (input, weight, bias, mask),
+            input,
+            num_groups,
+            weight=weight,
+            bias=bias,
+            eps=eps,
+            mask=mask,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
+        )
+    check_options("group_norm", eps_mode, cast)
+    if input.ndim < 2:
+        raise InvalidInputError(
+            f"group_norm: Expected at least 2 dimensions for input tensor but received {input.ndim}; "
+            "the layout is (batch, channels, ...)"
+        )
+    if num_groups <= 0:
+        raise InvalidArgumentError(f"group_norm: num_groups must be positive, but got {num_groups}")
+    if input.shape[1] % num_groups:
+        raise InvalidInputError(
+            "group_norm: Expected number of channels in input to be divisible by num_groups, but got input of shape "
+            f"{list(input.shape)} and num_groups={num_groups}"
+        )
+    check_floating("group_norm", input)
+    check_affine("group_norm", input, weight, bias, "Expected {label} to be a vector of size equal to the number of "
+                 "channels in input, but got {label} of shape {shape} and input of shape {input}")
+    check_values_per_channel((input.shape[0] * input.shape[1] // num_groups, num_groups, *input.shape[2:]))
+    _ops.choose("channels", backend, input)
+    return group_norm_reference(
+        input, num_groups, weight, bias, eps, mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast
+    )

@@ -1,0 +1,158 @@
+"""InstanceNorm: one mean and variance per sample and channel, over the positions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from evenkeel._errors import InvalidInputError
+from evenkeel.functional._channels import (
+    check_channels,
+    check_running,
+    expand_mask,
+    normalize_channels,
+    update_running,
+)
+from evenkeel.functional._common import check_options
+from evenkeel.kernels import _ops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from evenkeel._spec import Cast, EpsMode
+
+
+def instance_norm_reference(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    mask: Tensor | None = None,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+) -> Tensor:
+    """`instance_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
+    valid = expand_mask("instance_norm", mask, input)
+    remembered = None if use_input_stats else (running_mean, running_var)
+    dims = list(range(2, input.ndim))
+    y, mean, variance, count = normalize_channels(
+        input, dims, weight, bias, valid, remembered, eps, eps_mode, weight_offset, cast
+    )
+    if use_input_stats:
+        update_running(
+            running_mean, running_var, momentum, mean.flatten(1), variance.flatten(1), count.flatten(1)
+        )
+    return y
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *,
+    mask: Tensor | None = None,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+    backend: str = "auto",
+) -> Tensor:
+    r"""Normalize each channel of each sample over its positions, then scale and shift per channel.
+
+    .. math:: y = \frac{x - \mu_{nc}}{\sqrt{\sigma_{nc}^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
+
+    Positionally compatible with `torch.nn.functional.instance_norm`. Running statistics, if given, follow the mean
+    over the samples of their own statistics (the variance unbiased), and are used when ``use_input_stats`` is False.
+
+    Args:
+        input: (batch, channels, \*positions), at least three axes, any floating dtype.
+        running_mean: (channels,) or None.
+        running_var: (channels,) or None.
+        weight: γ, (channels,).
+        bias: β, (channels,).
+        use_input_stats: use the statistics of the input rather than the running ones.
+        momentum: the share of the new statistic in the running one.
+        eps: ε, added to the variance (or as ``eps_mode`` says).
+        mask: boolean, True where valid; (batch,), (batch, time), or the input's shape without its channel axis.
+        eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
+        weight_offset: added to the weight before use, in float32.
+        cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
+        backend: ``auto`` or ``reference`` (the per-channel pattern has no kernel yet).
+
+    Returns:
+        A tensor of the input's shape and dtype (``early``: the promoted dtype).
+
+    Raises:
+        InvalidInputError: shapes, dtypes or the mask do not fit, or a single position per channel.
+        InvalidArgumentError: an unknown option.
+        BackendError: the backend cannot run this.
+
+    Example:
+        >>> import torch, evenkeel.functional as F
+        >>> F.instance_norm(torch.tensor([[[1.0, 2.0, 3.0, 4.0]]]))
+        tensor([[[-1.3416, -0.4472,  0.4472,  1.3416]]])
+
+    Source: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization: The Missing Ingredient for Fast Stylization", 2016.
+    """
+    if has_torch_function_variadic(input, running_mean, running_var, weight, bias, mask):
+        return handle_torch_function(
+            instance_norm,
+            (input, running_mean, running_var, weight, bias, mask),
+            input,
+            running_mean=running_mean,
+            running_var=running_var,
+            weight=weight,
+            bias=bias,
+            use_input_stats=use_input_stats,
+            momentum=momentum,
+            eps=eps,
+            mask=mask,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
+        )
+    check_options("instance_norm", eps_mode, cast)
+    check_channels("instance_norm", input, weight, bias)
+    if use_input_stats and math.prod(input.shape[2:]) == 1:
+        raise InvalidInputError(
+            f"instance_norm: Expected more than 1 spatial element when training, got input size {input.shape}; "
+            "a single position has no spread"
+        )
+    if (running_mean is None) != (running_var is None):
+        raise InvalidInputError(
+            "instance_norm: running_mean and running_var must either both be None or neither be None"
+        )
+    if not use_input_stats and running_mean is None:
+        raise InvalidInputError(
+            "instance_norm: Expected running_mean and running_var to be defined when use_input_stats is false"
+        )
+    check_running("instance_norm", "running_mean", running_mean, input.shape[1])
+    check_running("instance_norm", "running_var", running_var, input.shape[1])
+    _ops.choose("channels", backend, input)
+    return instance_norm_reference(
+        input,
+        running_mean,
+        running_var,
+        weight,
+        bias,
+        use_input_stats,
+        momentum,
+        eps,
+        mask=mask,
+        eps_mode=eps_mode,
+        weight_offset=weight_offset,
+        cast=cast,
+    )

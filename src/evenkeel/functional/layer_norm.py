@@ -1,0 +1,98 @@
+"""LayerNorm: mean and variance over the trailing axes of each position."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from evenkeel.functional._rows import rows, rows_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from evenkeel._spec import Cast, EpsMode
+
+
+def layer_norm_reference(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+) -> Tensor:
+    """`layer_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
+    return rows_reference(input, weight, bias, len(normalized_shape), True, eps, eps_mode, weight_offset, cast)
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+    backend: str = "auto",
+) -> Tensor:
+    r"""Normalize each row to mean 0 and variance 1 over its trailing axes, then scale and shift.
+
+    .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \, (\text{weight\_offset} + \gamma) + \beta
+
+    with mean and biased variance over the axes of ``normalized_shape``. Positionally compatible with
+    `torch.nn.functional.layer_norm`. Statistics and arithmetic are float32 for float32, bfloat16 and float16
+    inputs and float64 for float64, whatever the dtype of weight and bias.
+
+    Args:
+        input: (\*, \*normalized_shape), any floating dtype, any strides.
+        normalized_shape: the trailing sizes that share statistics.
+        weight: γ, of shape normalized_shape, any floating dtype.
+        bias: β, of shape normalized_shape, any floating dtype.
+        eps: ε, added to the variance (or as ``eps_mode`` says).
+        eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
+        weight_offset: added to the weight before use, in float32 (1 for the (1 + γ) family).
+        cast: ``late`` rounds once at the end to the input's dtype; ``early`` rounds the normalized value first and
+            then applies weight and bias in the promoted dtype.
+        backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
+            Higher derivatives, forward mode and vmap always run the reference.
+
+    Returns:
+        A tensor of the input's shape and dtype (``early``: the promoted dtype of input, weight and bias).
+
+    Raises:
+        InvalidInputError: shapes or dtypes do not fit (a `RuntimeError`, as in torch).
+        InvalidArgumentError: an unknown option.
+        BackendError: the backend is missing or cannot run this input.
+
+    Example:
+        >>> import torch, evenkeel.functional as F
+        >>> F.layer_norm(torch.tensor([1.0, 2.0, 3.0, 4.0]), (4,))
+        tensor([-1.3416, -0.4472,  0.4472,  1.3416])
+
+    Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
+    """
+    if has_torch_function_variadic(input, weight, bias):
+        return handle_torch_function(
+            layer_norm,
+            (input, weight, bias),
+            input,
+            normalized_shape,
+            weight=weight,
+            bias=bias,
+            eps=eps,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
+        )
+    return rows(
+        "layer_norm", input, normalized_shape, weight, bias, True, eps, eps_mode, weight_offset, cast, backend
+    )

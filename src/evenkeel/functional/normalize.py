@@ -1,0 +1,88 @@
+"""normalize: divide by the p-norm over one or several axes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from evenkeel._errors import InvalidArgumentError
+from evenkeel.functional._common import arithmetic_dtype, check_floating, check_options, reciprocal_scale
+from evenkeel.kernels import _ops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from evenkeel._spec import EpsMode
+
+
+def normalize_reference(
+    input: Tensor,
+    p: float = 2.0,
+    dim: int | tuple[int, ...] = 1,
+    eps: float = 1e-12,
+    *,
+    eps_mode: EpsMode = "clamp",
+) -> Tensor:
+    """`normalize` in plain PyTorch, for any floating or complex dtype: the definition (no argument checks)."""
+    x = input if input.is_complex() else input.to(arithmetic_dtype(input))
+    length = torch.linalg.vector_norm(x, p, dim, keepdim=True)
+    if eps_mode == "inside":
+        return (x * reciprocal_scale(length.square(), eps, eps_mode)).to(input.dtype)
+    return (x / (length + eps if eps_mode == "outside" else length.clamp_min(eps))).to(input.dtype)
+
+
+def normalize(
+    input: Tensor,
+    p: float = 2.0,
+    dim: int | tuple[int, ...] = 1,
+    eps: float = 1e-12,
+    out: Tensor | None = None,
+    *,
+    eps_mode: EpsMode = "clamp",
+    backend: str = "auto",
+) -> Tensor:
+    r"""Divide by the p-norm over ``dim``, so that vectors along it have length 1.
+
+    .. math:: y = \frac{x}{\max(\lVert x \rVert_p, \epsilon)}
+
+    Positionally compatible with `torch.nn.functional.normalize`.
+
+    Args:
+        input: any shape, floating or complex.
+        p: the exponent of the norm.
+        dim: the axis or axes that share one norm.
+        eps: ε, the smallest divisor (or as ``eps_mode`` says).
+        out: a tensor to write the result into; not differentiable.
+        eps_mode: ``clamp`` (torch): x/max(‖x‖, ε); ``outside``: x/(‖x‖ + ε); ``inside``: x/√(‖x‖² + ε), for p = 2.
+        backend: ``auto`` or ``reference`` (this pattern has no kernel yet).
+
+    Returns:
+        A tensor of the input's shape and dtype, or ``out``.
+
+    Raises:
+        InvalidInputError: an integer input.
+        InvalidArgumentError: an unknown option, or ``inside`` with p other than 2.
+        BackendError: the backend cannot run this.
+
+    Example:
+        >>> import torch, evenkeel.functional as F
+        >>> F.normalize(torch.tensor([[3.0, 4.0]]))
+        tensor([[0.6000, 0.8000]])
+    """
+    if has_torch_function_variadic(input, out):
+        return handle_torch_function(
+            normalize, (input, out), input, p=p, dim=dim, eps=eps, out=out, eps_mode=eps_mode, backend=backend
+        )
+    check_options("normalize", eps_mode)
+    if eps_mode == "inside" and p != 2.0:
+        raise InvalidArgumentError(
+            f"normalize: eps_mode='inside' adds eps to the squared Euclidean length and needs p=2, but got p={p}; "
+            "use 'outside' or 'clamp'"
+        )
+    if not input.is_complex():
+        check_floating("normalize", input)
+    _ops.choose("vectors", backend, input)
+    result = normalize_reference(input, p, dim, eps, eps_mode=eps_mode)
+    return result if out is None else torch.mul(result, 1, out=out)

@@ -1,0 +1,95 @@
+"""RMSNorm: the root mean square over the trailing axes of each position; nothing is subtracted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch.overrides import handle_torch_function, has_torch_function_variadic
+
+from evenkeel.functional._common import default_eps
+from evenkeel.functional._rows import rows, rows_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from evenkeel._spec import Cast, EpsMode
+
+
+def rms_norm_reference(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+) -> Tensor:
+    """`rms_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
+    eps = default_eps(input) if eps is None else eps
+    return rows_reference(input, weight, None, len(normalized_shape), False, eps, eps_mode, weight_offset, cast)
+
+
+def rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    *,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+    backend: str = "auto",
+) -> Tensor:
+    r"""Divide each row by its root mean square over its trailing axes, then scale.
+
+    .. math:: y = \frac{x}{\sqrt{\frac{1}{n}\sum_i x_i^2 + \epsilon}} \, (\text{weight\_offset} + \gamma)
+
+    Positionally compatible with `torch.nn.functional.rms_norm`. Statistics and arithmetic are float32 for
+    float32, bfloat16 and float16 inputs and float64 for float64.
+
+    Args:
+        input: (\*, \*normalized_shape), any floating dtype, any strides.
+        normalized_shape: the trailing sizes that share the statistic.
+        weight: γ, of shape normalized_shape, any floating dtype.
+        eps: ε; None means the machine epsilon of the arithmetic (float32's for float32, bfloat16 and float16).
+        eps_mode: ``inside`` the root (torch, most language models), ``outside`` it (the authors' PyTorch code), or
+            ``clamp``: x/max(rms, ε).
+        weight_offset: added to the weight before use, in float32 (1 for the (1 + γ) family: Gemma, Qwen3-Next).
+        cast: ``late`` rounds once at the end to the input's dtype; ``early`` rounds the normalized value first and
+            then multiplies by the weight in the promoted dtype (the order of Hugging Face's Llama).
+        backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
+
+    Returns:
+        A tensor of the input's shape and dtype (``early``: the promoted dtype of input and weight).
+
+    Raises:
+        InvalidInputError: shapes or dtypes do not fit (a `RuntimeError`, as in torch).
+        InvalidArgumentError: an unknown option.
+        BackendError: the backend is missing or cannot run this input.
+
+    Example:
+        >>> import torch, evenkeel.functional as F
+        >>> small = torch.full((4,), 1e-4)
+        >>> F.rms_norm(small, (4,), eps=1e-6)[0].item(), F.rms_norm(small, (4,), eps=1e-6, eps_mode="outside")[0].item()
+        (0.09950372576713562, 0.9900990128517151)
+
+    Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+    if has_torch_function_variadic(input, weight):
+        return handle_torch_function(
+            rms_norm,
+            (input, weight),
+            input,
+            normalized_shape,
+            weight=weight,
+            eps=eps,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
+        )
+    eps = default_eps(input) if eps is None else eps
+    return rows("rms_norm", input, normalized_shape, weight, None, False, eps, eps_mode, weight_offset, cast, backend)

@@ -1,0 +1,1 @@
+"""Private: the compiled reduction patterns. Only ``evenkeel.functional`` imports this package."""

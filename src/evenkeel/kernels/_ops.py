@@ -1,0 +1,197 @@
+"""The only file that knows several backends exist: it loads them, says which there are, and chooses one."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from evenkeel._errors import BackendError, InvalidArgumentError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BACKENDS = ("auto", "reference", "cpu")
+# which reduction patterns each compiled backend serves
+PATTERNS = {"cpu": ("rows",)}
+EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
+KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+_DIRECTORY = Path(__file__).parent
+_LIBRARY = _DIRECTORY / "_native.so"
+
+
+def _load() -> str:
+    """Load the extension; return "" or the reason why it is missing."""
+    if not _LIBRARY.exists():
+        return "the compiled extension is not installed; reinstall evenkeel with a C++ compiler (g++ or clang) present"
+    try:
+        torch.ops.load_library(str(_LIBRARY))
+    except OSError as error:
+        return f"the compiled extension could not be loaded ({str(error).splitlines()[0]}); reinstall evenkeel"
+    return ""
+
+
+_MISSING = _load()
+
+
+def kernels_available() -> dict[str, str]:
+    """Say for each backend whether it can run here: "available", or the reason why not.
+
+    Returns:
+        A dictionary from backend name to "available ..." or a reason.
+
+    Example:
+        >>> import evenkeel as ek
+        >>> ek.kernels_available()["reference"]
+        'available: plain PyTorch, any device and floating dtype'
+    """
+    cpu = _MISSING or f"available: {', '.join(PATTERNS['cpu'])}; SIMD level {torch.ops.evenkeel.simd_level()}"
+    return {"reference": "available: plain PyTorch, any device and floating dtype", "cpu": cpu}
+
+
+def backend_info() -> dict[str, str]:
+    """Facts about the compiled extension: its SIMD level in use and how it was built.
+
+    Returns:
+        A dictionary of facts; empty when the extension is not installed.
+
+    Example:
+        >>> import evenkeel as ek
+        >>> sorted(ek.functional.backend_info())[:2]
+        ['compiler', 'flags']
+    """
+    if _MISSING:
+        return {}
+    build = _DIRECTORY / "_build.json"
+    facts: dict[str, Any] = json.loads(build.read_text(encoding="utf-8")) if build.exists() else {}
+    return {**{k: str(v) for k, v in facts.items()}, "simd level": str(torch.ops.evenkeel.simd_level())}
+
+
+def _cpu_refusal(pattern: str, tensors: tuple[Tensor, ...], early: bool) -> str:
+    """Why the cpu backend cannot run this call, or ""."""
+    if _MISSING:
+        return _MISSING
+    if pattern not in PATTERNS["cpu"]:
+        return "it has no kernel for this norm yet"
+    if early:
+        return "it has no kernel for cast='early' in this dtype yet"
+    for tensor in tensors:
+        if tensor.device.type != "cpu":
+            return f"a tensor is on {tensor.device}"
+        if tensor.dtype not in KERNEL_DTYPES:
+            return f"it does not take {tensor.dtype}"
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and is_traceable_wrapper_subclass(tensor):
+            return f"it does not take the tensor subclass {type(tensor).__name__}"
+    return ""
+
+
+def choose(pattern: str, backend: str, *tensors: Tensor, early: bool = False) -> str:
+    """The backend that runs a reduction pattern on these tensors: "reference" or "cpu".
+
+    Raises:
+        InvalidArgumentError: an unknown backend.
+        BackendError: the backend was asked for by name and cannot run this.
+    """
+    if backend == "reference":
+        return backend
+    if backend not in BACKENDS:
+        raise InvalidArgumentError(f"backend must be one of {', '.join(BACKENDS)}, but got {backend!r}")
+    refusal = _cpu_refusal(pattern, tensors, early)
+    if backend == "cpu" and refusal:
+        raise BackendError(f"backend='cpu' cannot run this call: {refusal}; use backend='auto' or 'reference'")
+    return "reference" if refusal else "cpu"
+
+
+def rows_forward(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    axes: int,
+    center: bool,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+) -> tuple[Tensor, Tensor]:
+    """Normalize the trailing ``axes`` axes: y and the statistics that the backward needs."""
+    return torch.ops.evenkeel.rows_forward(  # type: ignore[no-any-return]
+        x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset
+    )
+
+
+def rows_backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Tensor,
+    axes: int,
+    center: bool,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+    need_dx: bool,
+    need_dweight: bool,
+    need_dbias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dx, dweight and dbias; one that is not needed is empty."""
+    return torch.ops.evenkeel.rows_backward(  # type: ignore[no-any-return]
+        dy,
+        x,
+        weight,
+        bias,
+        statistics,
+        axes,
+        center,
+        eps,
+        EPS_MODES[eps_mode],
+        weight_offset,
+        need_dx,
+        need_dweight,
+        need_dbias,
+    )
+
+
+def _statistics_width(center: bool, eps_mode: int) -> int:
+    """Columns of the statistics: mean in two parts, reciprocal scale, and the slope of the scale where eps bends it."""
+    return (2 if center else 0) + 1 + (1 if eps_mode else 0)
+
+
+def _rows_forward_fake(
+    x: Tensor, weight: Any, bias: Any, axes: int, center: bool, eps: float, eps_mode: int, weight_offset: float
+) -> tuple[Tensor, Tensor]:
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    rows = math.prod(x.shape[: x.ndim - axes])
+    statistics = x.new_empty((rows, _statistics_width(center, eps_mode)), dtype=dtype)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), statistics
+
+
+def _rows_backward_fake(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Tensor,
+    axes: int,
+    center: bool,
+    eps: float,
+    eps_mode: int,
+    weight_offset: float,
+    need_dx: bool,
+    need_dweight: bool,
+    need_dbias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    empty = torch.contiguous_format
+    dx = torch.empty_like(x, memory_format=empty) if need_dx else x.new_empty(0)
+    dweight = torch.empty_like(weight, memory_format=empty) if need_dweight and weight is not None else x.new_empty(0)
+    dbias = torch.empty_like(bias, memory_format=empty) if need_dbias and bias is not None else x.new_empty(0)
+    return dx, dweight, dbias
+
+
+if not _MISSING:
+    torch.library.register_fake("evenkeel::rows_forward", _rows_forward_fake)
+    torch.library.register_fake("evenkeel::rows_backward", _rows_backward_fake)

@@ -1,0 +1,44 @@
+"""Normalization modules: drop-in subclasses of torch.nn's, thin over `evenkeel.functional`."""
+
+from torch.nn import LocalResponseNorm
+
+from evenkeel.nn.batch_norm import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNorm3d,
+    LazyBatchNorm1d,
+    LazyBatchNorm2d,
+    LazyBatchNorm3d,
+)
+from evenkeel.nn.dyt import DyT
+from evenkeel.nn.group_norm import GroupNorm
+from evenkeel.nn.instance_norm import (
+    InstanceNorm1d,
+    InstanceNorm2d,
+    InstanceNorm3d,
+    LazyInstanceNorm1d,
+    LazyInstanceNorm2d,
+    LazyInstanceNorm3d,
+)
+from evenkeel.nn.layer_norm import LayerNorm
+from evenkeel.nn.rms_norm import RMSNorm
+
+__all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "DyT",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "LayerNorm",
+    "LazyBatchNorm1d",
+    "LazyBatchNorm2d",
+    "LazyBatchNorm3d",
+    "LazyInstanceNorm1d",
+    "LazyInstanceNorm2d",
+    "LazyInstanceNorm3d",
+    "LocalResponseNorm",
+    "RMSNorm",
+]

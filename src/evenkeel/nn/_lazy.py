@@ -1,0 +1,41 @@
+"""Constructor and initialization that the lazy Batch- and InstanceNorm modules share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from evenkeel.nn._options import NormOptions, without_default_bias
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from evenkeel._spec import Cast, EpsMode
+
+
+class LazyNormOptions(NormOptions):
+    """Mixin of the lazy modules: torch.nn's constructor with options; a forward call may pass a mask."""
+
+    def __init__(
+        self,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        bias: bool = True,
+        eps_mode: EpsMode = "inside",
+        weight_offset: float = 0.0,
+        cast: Cast = "late",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(
+            eps, momentum, affine, track_running_stats, device, dtype, **without_default_bias(bias)
+        )
+        self._set_options(eps_mode, weight_offset, cast, backend)
+
+    def initialize_parameters(self, input: Tensor, mask: Tensor | None = None) -> None:
+        """Give the parameters the input's number of channels."""
+        super().initialize_parameters(input)  # type: ignore[misc]

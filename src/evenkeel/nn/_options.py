@@ -1,0 +1,69 @@
+"""What every module shares: how its keyword-only options are stored, shown and told as a `NormSpec`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from evenkeel._spec import NormSpec
+
+if TYPE_CHECKING:
+    from evenkeel._spec import Cast, EpsMode
+
+DEFAULTS = {"eps_mode": "inside", "weight_offset": 0.0, "cast": "late", "backend": "auto"}
+
+
+class NormOptions(torch.nn.Module):
+    """Mixin before a torch.nn norm: the options that torch.nn leaves implicit, and the module's `NormSpec`."""
+
+    _answers: ClassVar[dict[str, Any]]  # what distinguishes this norm in its NormSpec
+    eps: Any
+    weight: torch.nn.Parameter | None
+    eps_mode: EpsMode = "inside"
+    weight_offset: float = 0.0
+    cast: Cast = "late"
+    backend: str = "auto"
+
+    def _set_options(self, eps_mode: EpsMode, weight_offset: float, cast: Cast, backend: str) -> None:
+        self.eps_mode = eps_mode
+        self.weight_offset = weight_offset
+        self.cast = cast
+        self.backend = backend
+        _ = self.spec  # building the spec checks the options
+        if weight_offset:
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Reset as torch.nn does, with the weight at 1 - weight_offset, so that the initial scale is 1."""
+        super().reset_parameters()  # type: ignore[misc]
+        if self.weight_offset and self.weight is not None and not is_lazy(self.weight):
+            torch.nn.init.constant_(self.weight, 1.0 - self.weight_offset)
+
+    @property
+    def spec(self) -> NormSpec:
+        """What this module does, as a `NormSpec`."""
+        return NormSpec(
+            **self._answers,
+            eps=self.eps,
+            eps_mode=self.eps_mode,
+            weight=self.weight is not None,
+            bias=getattr(self, "bias", None) is not None,
+            weight_offset=self.weight_offset,
+            cast=self.cast,
+            memory="running" if getattr(self, "track_running_stats", False) else "batch",
+        )
+
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in DEFAULTS}
+
+    def extra_repr(self) -> str:
+        """The arguments of torch.nn's module, then the options that differ from their defaults."""
+        changed = [f"{k}={v}" for k, v in self._options().items() if v != DEFAULTS[k]]
+        return ", ".join([super().extra_repr(), *changed])
+
+
+def without_default_bias(bias: bool) -> dict[str, bool]:
+    """The constructor argument ``bias``, where it says something: older torch versions do not take it here."""
+    return {} if bias else {"bias": False}

@@ -1,0 +1,67 @@
+"""RMSNorm as a module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evenkeel import functional as F
+from evenkeel.nn._options import NormOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from evenkeel._spec import Cast, EpsMode
+
+
+class RMSNorm(NormOptions, torch.nn.RMSNorm):
+    r"""Divide each position by its root mean square: `evenkeel.functional.rms_norm` with a weight.
+
+    .. math:: y = \frac{x}{\sqrt{\frac{1}{n}\sum_i x_i^2 + \epsilon}} \, (\text{weight\_offset} + \gamma)
+
+    A drop-in `torch.nn.RMSNorm`: same constructor, same state_dict.
+
+    Args:
+        normalized_shape: the trailing sizes that share the statistic, or one size.
+        eps: ε; None means the machine epsilon of the arithmetic, on every torch version.
+        elementwise_affine: whether there is a weight.
+        device: where the weight lives.
+        dtype: the dtype of the weight.
+        eps_mode: ``inside``, ``outside`` or ``clamp``.
+        weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
+        cast: ``late`` or ``early``.
+        backend: ``auto``, ``reference`` or ``cpu``.
+
+    Example:
+        >>> import torch, evenkeel as ek
+        >>> gemma = ek.nn.RMSNorm(4, eps=1e-6, weight_offset=1.0)
+        >>> gemma.weight.tolist(), gemma(torch.tensor([1.0, 1.0, 1.0, 1.0])).tolist()[0]
+        ([0.0, 0.0, 0.0, 0.0], 0.9999995231628418)
+
+    Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
+    """
+
+    _answers = {"statistic": "rms", "shares": "token", "center": False}
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        eps_mode: EpsMode = "inside",
+        weight_offset: float = 0.0,
+        cast: Cast = "late",
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)  # type: ignore[arg-type]
+        self._set_options(eps_mode, weight_offset, cast, backend)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize (\\*, \\*normalized_shape)."""
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps, **self._options())
