@@ -80,9 +80,26 @@ def expand_mask(name: str, mask: Tensor | None, input: Tensor) -> Tensor | None:
     return leading.expand(-1, 1, *input.shape[2:])
 
 
-def per_channel(parameter: Tensor | None, ndim: int) -> Tensor | None:
+def per_channel(parameter: Tensor, ndim: int) -> Tensor:
     """View (channels,) so that it broadcasts over (batch, channels, *positions)."""
-    return None if parameter is None else parameter.reshape(1, -1, *[1] * (ndim - 2))
+    return parameter.reshape(1, -1, *[1] * (ndim - 2))
+
+
+def affine_per_channel(
+    normalized: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    valid: Tensor | None,
+    weight_offset: float,
+    dtype: torch.dtype,
+    cast: str,
+) -> Tensor:
+    """Scale and shift each channel, round to ``dtype``, and set what is not valid to 0."""
+    ndim = normalized.ndim
+    weight = None if weight is None else per_channel(weight, ndim)
+    bias = None if bias is None else per_channel(bias, ndim)
+    y = apply_affine(normalized, weight, bias, weight_offset, dtype, cast)
+    return y if valid is None else torch.where(valid, y, 0.0)
 
 
 def shared_moments(x: Tensor, dims: list[int], valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -92,10 +109,10 @@ def shared_moments(x: Tensor, dims: list[int], valid: Tensor | None) -> tuple[Te
     are 0 and the count is 0.
     """
     if valid is None:
-        count = x.new_tensor(math.prod(x.shape[d] for d in dims))
+        count = x.new_full((), math.prod([x.shape[d] for d in dims]))
         centred, mean, variance = centred_moments(x, dims)
         return centred, mean, variance, count.expand_as(mean)
-    repeats = math.prod(x.shape[d] for d in dims if valid.shape[d] == 1)  # axes along which the mask is constant
+    repeats = math.prod([x.shape[d] for d in dims if valid.shape[d] == 1])  # axes along which the mask is constant
     count = valid.sum(dims, keepdim=True, dtype=x.dtype) * (repeats if repeats else 1)
     divisor = count.clamp_min(1)
     # where() rather than a product: what lies in the padding may be inf or NaN
@@ -113,7 +130,7 @@ def normalize_channels(
     weight: Tensor | None,
     bias: Tensor | None,
     valid: Tensor | None,
-    remembered: tuple[Tensor | None, Tensor | None] | None,
+    remembered: tuple[Tensor, Tensor] | None,
     eps: float,
     eps_mode: str,
     weight_offset: float,
@@ -124,14 +141,13 @@ def normalize_channels(
     if remembered is None:
         centred, mean, variance, count = shared_moments(x, dims, valid)
     else:
-        mean, variance = (per_channel(r.to(x.dtype), x.ndim) for r in remembered if r is not None)  # type: ignore[misc]
+        mean, variance = per_channel(remembered[0], x.ndim).to(x.dtype), per_channel(remembered[1], x.ndim).to(x.dtype)
         centred, count = x - mean, mean
         if valid is not None:  # 0 rather than what lies in the padding, whose inf or NaN would reach dweight
             centred = torch.where(valid, centred, 0.0)
     normalized = centred * reciprocal_scale(variance, eps, eps_mode)
-    weight, bias = per_channel(weight, x.ndim), per_channel(bias, x.ndim)
-    y = apply_affine(normalized, weight, bias, weight_offset, input.dtype, cast)
-    return (y if valid is None else torch.where(valid, y, 0.0)), mean, variance, count
+    y = affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast)
+    return y, mean, variance, count
 
 
 @torch.no_grad()
@@ -152,8 +168,8 @@ def update_running(
     for running, statistic in ((running_mean, mean), (running_var, unbiased)):
         if running is None:
             continue
-        seen = (count > 0).to(statistic.dtype)
+        seen = count > 0
         if statistic.ndim == 2:
-            statistic = (statistic * seen).sum(0) / seen.sum(0).clamp_min(1)
-            seen = (seen.sum(0) > 0).to(statistic.dtype)
-        running.copy_(running + momentum * seen * (statistic - running))
+            statistic = torch.where(seen, statistic, 0.0).sum(0) / seen.sum(0).clamp_min(1)
+            seen = seen.any(0)
+        running.copy_(torch.where(seen, (1 - momentum) * running + momentum * statistic, running))

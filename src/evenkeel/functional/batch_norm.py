@@ -41,7 +41,7 @@ def batch_norm_reference(
 ) -> Tensor:
     """`batch_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     valid = expand_mask("batch_norm", mask, input)
-    remembered = None if training else (running_mean, running_var)
+    remembered = None if training or running_mean is None or running_var is None else (running_mean, running_var)
     dims = [d for d in range(input.ndim) if d != 1]
     y, mean, variance, count = normalize_channels(
         input, dims, weight, bias, valid, remembered, eps, eps_mode, weight_offset, cast
@@ -131,6 +131,8 @@ def batch_norm(
             backend=backend,
         )
     check_options("batch_norm", eps_mode, cast)
+    if input.shape == (0,):
+        return input.clone()  # torch takes an empty vector for a batch without examples and channels
     check_channels("batch_norm", input, weight, bias)
     if training:
         check_values_per_channel(input.shape)

@@ -8,14 +8,13 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._channels import (
+    affine_per_channel,
     check_affine,
     check_values_per_channel,
     expand_mask,
-    per_channel,
     shared_moments,
 )
 from evenkeel.functional._common import (
-    apply_affine,
     arithmetic_dtype,
     check_floating,
     check_options,
@@ -47,9 +46,7 @@ def group_norm_reference(
     grouped = None if valid is None else valid.unsqueeze(1)
     centred, _, variance, _ = shared_moments(x, list(range(2, x.ndim)), grouped)
     normalized = (centred * reciprocal_scale(variance, eps, eps_mode)).flatten(1, 2)
-    weight, bias = per_channel(weight, input.ndim), per_channel(bias, input.ndim)
-    y = apply_affine(normalized, weight, bias, weight_offset, input.dtype, cast)
-    return y if valid is None else y.masked_fill(~valid, 0.0)
+    return affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast)
 
 
 def group_norm(

@@ -41,7 +41,7 @@ def instance_norm_reference(
 ) -> Tensor:
     """`instance_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     valid = expand_mask("instance_norm", mask, input)
-    remembered = None if use_input_stats else (running_mean, running_var)
+    remembered = None if use_input_stats or running_mean is None or running_var is None else (running_mean, running_var)
     dims = list(range(2, input.ndim))
     y, mean, variance, count = normalize_channels(
         input, dims, weight, bias, valid, remembered, eps, eps_mode, weight_offset, cast

@@ -1,0 +1,171 @@
+"""The one list of norms that drives the value, derivative, transform and compile batteries."""
+
+from functools import partial
+
+import torch
+
+from evenkeel import functional as F
+from evenkeel.testing import Case
+
+ROWS = ((3, 7), (2, 3, 16), (5, 33))  # one vector of 16 lanes, more, less; 2-d and 3-d
+CHANNELS = ((4, 3, 5), (9, 3), (2, 3, 3, 3))
+
+
+def last(shape):
+    return (shape[-1:], shape[-1:])
+
+
+def weight_only(shape):
+    return (shape[-1:],)
+
+
+def channel(shape):
+    return (shape[1:2], shape[1:2])
+
+
+def by_channel(t):
+    return t.transpose(0, 1).flatten(1)
+
+
+def by_sample_and_channel(t):
+    return t.flatten(2)
+
+
+def by_sample_and_group(t):
+    return t.unflatten(1, (3, -1)).flatten(2)
+
+
+def rows(name, function, reference, parameters=last, **options):
+    def bind(f, **more):
+        return lambda x, *p: f(x, x.shape[-1:], *p, **options, **more)
+
+    return Case(
+        name=name, function=bind(function, backend="cpu"), reference=bind(reference), shapes=ROWS, parameters=parameters
+    )
+
+
+def rms(name, parameters=weight_only, **options):
+    # the machine epsilon of float32, so that the float64 reference checks the same function
+    return rows(name, F.rms_norm, F.rms_norm_reference, parameters, **{"eps": 2.0**-23, **options})
+
+
+def layer(name, parameters=last, **options):
+    return rows(name, F.layer_norm, F.layer_norm_reference, parameters, **options)
+
+
+def batch(name, *, masked=False, **options):
+    def bind(f):
+        def call(x, weight, bias):
+            mask = torch.arange(x.shape[0]) != 1 if masked else None  # the second sample is padding
+            return f(x, None, None, weight, bias, training=True, mask=mask, **options)
+
+        return call
+
+    return Case(
+        name=name,
+        function=bind(F.batch_norm),
+        reference=bind(F.batch_norm_reference),
+        shapes=CHANNELS,
+        parameters=channel,
+        rows=by_channel,
+    )
+
+
+def batch_inference():
+    def bind(f):
+        def call(x, weight, bias):
+            channels = torch.arange(x.shape[1], dtype=x.dtype)
+            return f(x, channels / 4, 1 + channels / 8, weight, bias)
+
+        return call
+
+    return Case(
+        name="batch_norm inference",
+        function=bind(F.batch_norm),
+        reference=bind(F.batch_norm_reference),
+        shapes=CHANNELS,
+        parameters=channel,
+        rows=by_channel,
+    )
+
+
+def instance(name, *, masked=False, **options):
+    def bind(f):
+        def call(x, weight, bias):
+            lengths = torch.arange(x.shape[0]) + 6
+            mask = torch.arange(x.shape[2]) < lengths[:, None] if masked else None
+            return f(x, weight=weight, bias=bias, mask=mask, **options)
+
+        return call
+
+    return Case(
+        name=name,
+        function=bind(F.instance_norm),
+        reference=bind(F.instance_norm_reference),
+        shapes=((3, 2, 9), (2, 2, 8, 2)),
+        parameters=channel,
+        rows=by_sample_and_channel,
+    )
+
+
+def group(name, *, masked=False, **options):
+    def bind(f):
+        def call(x, weight, bias):
+            mask = torch.arange(x.shape[0]) != 1 if masked else None
+            return f(x, 3, weight, bias, mask=mask, **options)
+
+        return call
+
+    return Case(
+        name=name,
+        function=bind(F.group_norm),
+        reference=bind(F.group_norm_reference),
+        shapes=((4, 6, 4), (3, 24), (2, 3, 4, 2)),
+        parameters=channel,
+        rows=by_sample_and_group,
+    )
+
+
+def plain(name, function, reference, parameters=lambda shape: (), **options):
+    return Case(
+        name=name,
+        function=partial(function, **options),
+        reference=partial(reference, **options),
+        shapes=((3, 7), (2, 5, 4)),
+        parameters=parameters,
+    )
+
+
+def dyt(x, weight, bias):
+    # a moderate slope: where tanh saturates, its float32 derivative 1 - tanh^2 has few digits left, in torch as here
+    return F.dyt(x, 0.3, weight, bias)
+
+
+def dyt_reference(x, weight, bias):
+    return F.dyt_reference(x, 0.3, weight, bias)
+
+
+CASES = (
+    layer("layer_norm"),
+    layer("layer_norm without affine", lambda shape: ()),
+    layer("layer_norm outside", eps_mode="outside", eps=1e-2),
+    layer("layer_norm clamp", eps_mode="clamp", eps=1e-3),
+    layer("layer_norm 1 + weight", weight_offset=1.0),
+    rms("rms_norm"),
+    rms("rms_norm without weight", lambda shape: ()),
+    rms("rms_norm outside", eps_mode="outside", eps=1e-2),
+    rms("rms_norm clamp", eps_mode="clamp", eps=1e-3),
+    rms("rms_norm 1 + weight", weight_offset=1.0),
+    batch("batch_norm training"),
+    batch("batch_norm masked", masked=True),
+    batch("batch_norm outside", eps_mode="outside", eps=1e-2),
+    batch_inference(),
+    instance("instance_norm"),
+    instance("instance_norm masked", masked=True),
+    group("group_norm"),
+    group("group_norm masked", masked=True),
+    plain("normalize", F.normalize, F.normalize_reference),
+    plain("normalize outside", F.normalize, F.normalize_reference, eps_mode="outside", eps=1e-2, dim=-1),
+    plain("normalize inside", F.normalize, F.normalize_reference, eps_mode="inside", eps=1e-2, dim=-1),
+    plain("dyt", dyt, dyt_reference, last),
+)

@@ -1,0 +1,100 @@
+"""Every norm through the public check battery."""
+
+import pytest
+import torch
+from cases import CASES
+
+from evenkeel import functional as F
+from evenkeel.testing import CheckError, check_compiled, check_derivatives, check_transforms, check_values
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+# In ulps of the output dtype at the row's largest value. float32: a handful of roundings in a row's arithmetic, each
+# half an ulp, on values up to two times the result. bfloat16 and float16: float32 arithmetic and one rounding, so
+# 0.5 and what float32 adds. float64: the reference is as exact as the kernel, so this is the sum of both errors.
+# Without a kernel, gradients are torch's float32 sums over terms of both signs, which can be several times larger than
+# their sum.
+LIMITS = {torch.float32: 3.0, torch.bfloat16: 0.51, torch.float16: 0.51, torch.float64: 16.0}
+COMPOSITE_FLOAT32 = 16.0
+
+
+def limit(case, dtype):
+    has_kernel = case.name.startswith(("layer_norm", "rms_norm"))
+    return LIMITS[dtype] if has_kernel or dtype != torch.float32 else COMPOSITE_FLOAT32
+
+
+@pytest.mark.parametrize("dtype", LIMITS, ids=str)
+@every_case
+def test_values(case, dtype):
+    check_values(case, dtype, limit(case, dtype))
+
+
+@every_case
+def test_derivatives(case):
+    check_derivatives(case)
+
+
+@every_case
+def test_transforms(case):
+    check_transforms(case)
+
+
+@every_case
+def test_compiled(case):
+    check_compiled(case, "aot_eager", limit=limit(case, torch.float32))
+
+
+@pytest.mark.slow
+@every_case
+def test_compiled_by_inductor(case):
+    check_compiled(case, "inductor", limit=limit(case, torch.float32))
+
+
+def test_the_battery_finds_a_wrong_value():
+    wrong = CASES[0].__class__(
+        name="wrong",
+        function=lambda x: x * 1.0001,
+        reference=lambda x: x,
+        shapes=((3, 7),),
+    )
+    with pytest.raises(CheckError, match="wrong .* R = .* exceeds 3"):
+        check_values(wrong, torch.float32, 3.0)
+
+
+def test_the_battery_finds_a_modified_input():
+    modifying = CASES[0].__class__(
+        name="modifying",
+        function=lambda x: x.detach().mul_(1.0) * 0 + x,
+        reference=lambda x: x,
+        shapes=((3, 7),),
+    )
+    assert check_values(modifying, torch.float32, 3.0) == 0.0
+
+    class Doubling(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy.add_(0.0).mul_(1.0).add_(1.0).sub_(1.0)
+
+    spoiling = CASES[0].__class__(
+        name="spoiling", function=lambda x: Doubling.apply(x), reference=lambda x: x, shapes=((3, 7),)
+    )
+    with pytest.raises(CheckError, match="spoiling"):
+        check_values(spoiling, torch.float32, 3.0)
+
+
+def test_the_battery_finds_a_wrong_derivative():
+    wrong = CASES[0].__class__(
+        name="detached", function=lambda x: x * x.detach(), reference=lambda x: x * x, shapes=((2, 3),)
+    )
+    with pytest.raises(CheckError, match="detached"):
+        check_derivatives(wrong)
+
+
+def test_the_slope_of_dyt_is_learned():
+    x = torch.randn(3, 7, dtype=torch.float64)
+    alpha = torch.tensor([0.7], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda a: F.dyt(x, a), alpha, check_forward_ad=True)
