@@ -1,6 +1,13 @@
 """The exceptions evenkeel raises: one base, and subclasses that are also the built-in a caller expects."""
 
-__all__ = ["BackendError", "EvenkeelError", "InvalidArgumentError", "InvalidInputError", "InvalidTypeError", "StudyError"]
+__all__ = [
+    "BackendError",
+    "EvenkeelError",
+    "InvalidArgumentError",
+    "InvalidInputError",
+    "InvalidTypeError",
+    "StudyError",
+]
 
 
 class EvenkeelError(Exception):

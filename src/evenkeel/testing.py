@@ -197,7 +197,7 @@ def check_transforms(case: Case) -> None:
             ("jacfwd", torch.func.jacfwd),
             ("hessian", torch.func.hessian),
         ):
-            pairs[name] = tuple(transform(scalar(f))(x) for f in (case.function, case.reference))  # type: ignore[operator]
+            pairs[name] = tuple(transform(scalar(f))(x) for f in (case.function, case.reference))
         for name, (mine, wanted) in pairs.items():
             if not torch.allclose(mine, wanted, rtol=1e-9, atol=1e-9):
                 worst = float((mine - wanted).abs().max())

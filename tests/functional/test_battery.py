@@ -57,7 +57,7 @@ def test_the_battery_finds_a_wrong_value():
         reference=lambda x: x,
         shapes=((3, 7),),
     )
-    with pytest.raises(CheckError, match="wrong .* R = .* exceeds 3"):
+    with pytest.raises(CheckError, match=r"wrong .* R = .* exceeds 3"):
         check_values(wrong, torch.float32, 3.0)
 
 

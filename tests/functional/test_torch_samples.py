@@ -167,7 +167,9 @@ def test_modules_on_torchs_inputs(name, training):
     assert inputs
     for one in inputs:
         built = one.constructor_input
-        modules = [cls(*built.args, dtype=torch.float64, **built.kwargs) for cls in (getattr(nn, name), info.module_cls)]
+        modules = [
+            cls(*built.args, dtype=torch.float64, **built.kwargs) for cls in (getattr(nn, name), info.module_cls)
+        ]
         modules[0].load_state_dict(modules[1].state_dict())
         results = []
         for module in modules:
@@ -185,9 +187,7 @@ def test_modules_on_torchs_inputs(name, training):
 @pytest.mark.parametrize("name", sorted(n for n, i in MODULES.items() if i.module_error_inputs_func))
 def test_module_error_inputs(name):
     info = MODULES[name]
-    errors = info.module_error_inputs_func(
-        info, device="cpu", dtype=torch.float32, requires_grad=False, training=True
-    )
+    errors = info.module_error_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=True)
     assert errors
     for error in errors:
         one = error.module_error_input

@@ -22,35 +22,24 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_affine(name: str, input: Tensor, weight: Tensor | None, bias: Tensor | None, message: str) -> None:
-    """Raise `InvalidInputError` with ``message`` unless weight and bias have one element for each channel."""
-    for label, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None and tuple(parameter.shape) != (input.shape[1],):
-            shape, expected = list(parameter.shape), input.shape[1]
-            text = message.format(label=label, shape=shape, input=list(input.shape), expected=expected)
-            raise InvalidInputError(f"{name}: {text}")
-
-
-def check_channels(name: str, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
-    """Raise `InvalidInputError` unless the input is (batch, channels, ...) and the affine has its channels."""
+def check_channels(name: str, input: Tensor) -> None:
+    """Raise `InvalidInputError` unless the input is a floating (batch, channels, ...)."""
     if input.ndim < 2:
         raise InvalidInputError(
             f"{name}: expected at least 2 dimensions (batch, channels, ...), but got input of shape "
             f"{tuple(input.shape)}"
         )
     check_floating(name, input)
-    check_affine(
-        name, input, weight, bias, "{label} should contain {expected} elements, one a channel, but has shape {shape}"
-    )
 
 
-def check_running(name: str, label: str, running: Tensor | None, channels: int) -> None:
-    """Raise `InvalidInputError` unless a running statistic has one element for each channel."""
-    if running is not None and tuple(running.shape) != (channels,):
-        raise InvalidInputError(
-            f"{name}: {label} should contain {channels} elements not {running.numel()}: "
-            f"it has shape {tuple(running.shape)} and the input has {channels} channels"
-        )
+def check_vectors(name: str, channels: int, **vectors: Tensor | None) -> None:
+    """Raise `InvalidInputError`, in torch's words, unless each vector has one element for each channel."""
+    for label, vector in vectors.items():
+        if vector is not None and tuple(vector.shape) != (channels,):
+            raise InvalidInputError(
+                f"{name}: {label} should contain {channels} elements not {vector.numel()}: "
+                f"it has shape {tuple(vector.shape)} and the input has {channels} channels"
+            )
 
 
 def check_values_per_channel(shape: Sequence[int]) -> None:

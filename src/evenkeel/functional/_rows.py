@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_rows(
-    name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None
-) -> None:
+def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> None:
     """Raise `InvalidInputError`, in torch's words, unless the trailing shape and the affine fit the input."""
     if not shape:
         raise InvalidInputError(
@@ -127,6 +125,5 @@ def rows(
     if chosen == "reference" or composite_required():
         return rows_reference(input, weight, bias, *options, cast)
     if torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in parameters)):
-        return RowsFunction.apply(input, weight, bias, *options)  # type: ignore[no-any-return, no-untyped-call]
+        return RowsFunction.apply(input, weight, bias, *options)
     return _ops.rows_forward(input, weight, bias, *options)[0]
-

@@ -9,8 +9,8 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._channels import (
     check_channels,
-    check_running,
     check_values_per_channel,
+    check_vectors,
     expand_mask,
     normalize_channels,
     update_running,
@@ -133,7 +133,7 @@ def batch_norm(
     check_options("batch_norm", eps_mode, cast)
     if input.shape == (0,):
         return input.clone()  # torch takes an empty vector for a batch without examples and channels
-    check_channels("batch_norm", input, weight, bias)
+    check_channels("batch_norm", input)
     if training:
         check_values_per_channel(input.shape)
         if eps <= 0.0:
@@ -143,7 +143,9 @@ def batch_norm(
     for label, running in (("running_mean", running_mean), ("running_var", running_var)):
         if not training and running is None:
             raise InvalidInputError(f"batch_norm: {label} must be defined in evaluation mode; pass it or training=True")
-        check_running("batch_norm", label, running, input.shape[1])
+    check_vectors(
+        "batch_norm", input.shape[1], running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
+    )
     _ops.choose("channels", backend, input)
     return batch_norm_reference(
         input,

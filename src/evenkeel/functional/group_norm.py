@@ -9,7 +9,6 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._channels import (
     affine_per_channel,
-    check_affine,
     check_values_per_channel,
     expand_mask,
     shared_moments,
@@ -124,8 +123,12 @@ def group_norm(
             f"{list(input.shape)} and num_groups={num_groups}"
         )
     check_floating("group_norm", input)
-    check_affine("group_norm", input, weight, bias, "Expected {label} to be a vector of size equal to the number of "
-                 "channels in input, but got {label} of shape {shape} and input of shape {input}")
+    for label, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and tuple(parameter.shape) != (input.shape[1],):
+            raise InvalidInputError(
+                f"group_norm: Expected {label} to be a vector of size equal to the number of channels in input, but "
+                f"got {label} of shape {list(parameter.shape)} and input of shape {list(input.shape)}"
+            )
     check_values_per_channel((input.shape[0] * input.shape[1] // num_groups, num_groups, *input.shape[2:]))
     _ops.choose("channels", backend, input)
     return group_norm_reference(

@@ -10,7 +10,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from evenkeel._errors import InvalidInputError
 from evenkeel.functional._channels import (
     check_channels,
-    check_running,
+    check_vectors,
     expand_mask,
     normalize_channels,
     update_running,
@@ -47,9 +47,7 @@ def instance_norm_reference(
         input, dims, weight, bias, valid, remembered, eps, eps_mode, weight_offset, cast
     )
     if use_input_stats:
-        update_running(
-            running_mean, running_var, momentum, mean.flatten(1), variance.flatten(1), count.flatten(1)
-        )
+        update_running(running_mean, running_var, momentum, mean.flatten(1), variance.flatten(1), count.flatten(1))
     return y
 
 
@@ -125,7 +123,7 @@ def instance_norm(
             backend=backend,
         )
     check_options("instance_norm", eps_mode, cast)
-    check_channels("instance_norm", input, weight, bias)
+    check_channels("instance_norm", input)
     if use_input_stats and math.prod(input.shape[2:]) == 1:
         raise InvalidInputError(
             f"instance_norm: Expected more than 1 spatial element when training, got input size {input.shape}; "
@@ -139,8 +137,9 @@ def instance_norm(
         raise InvalidInputError(
             "instance_norm: Expected running_mean and running_var to be defined when use_input_stats is false"
         )
-    check_running("instance_norm", "running_mean", running_mean, input.shape[1])
-    check_running("instance_norm", "running_var", running_var, input.shape[1])
+    check_vectors(
+        "instance_norm", input.shape[1], running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
+    )
     _ops.choose("channels", backend, input)
     return instance_norm_reference(
         input,

@@ -93,6 +93,4 @@ def layer_norm(
             cast=cast,
             backend=backend,
         )
-    return rows(
-        "layer_norm", input, normalized_shape, weight, bias, True, eps, eps_mode, weight_offset, cast, backend
-    )
+    return rows("layer_norm", input, normalized_shape, weight, bias, True, eps, eps_mode, weight_offset, cast, backend)

@@ -118,9 +118,7 @@ def rows_forward(
     weight_offset: float,
 ) -> tuple[Tensor, Tensor]:
     """Normalize the trailing ``axes`` axes: y and the statistics that the backward needs."""
-    return torch.ops.evenkeel.rows_forward(  # type: ignore[no-any-return]
-        x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset
-    )
+    return torch.ops.evenkeel.rows_forward(x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset)
 
 
 def rows_backward(
@@ -139,7 +137,7 @@ def rows_backward(
     need_dbias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dx, dweight and dbias; one that is not needed is empty."""
-    return torch.ops.evenkeel.rows_backward(  # type: ignore[no-any-return]
+    return torch.ops.evenkeel.rows_backward(
         dy,
         x,
         weight,

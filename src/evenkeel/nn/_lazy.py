@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class LazyNormOptions(NormOptions):
     """Mixin of the lazy modules: torch.nn's constructor with options; a forward call may pass a mask."""
 
+    num_features: int
+    running_mean: Any
+
     def __init__(
         self,
         eps: float = 1e-5,
@@ -31,11 +34,12 @@ class LazyNormOptions(NormOptions):
         cast: Cast = "late",
         backend: str = "auto",
     ) -> None:
-        super().__init__(
-            eps, momentum, affine, track_running_stats, device, dtype, **without_default_bias(bias)
-        )
+        super().__init__(eps, momentum, affine, track_running_stats, device, dtype, **without_default_bias(bias))
         self._set_options(eps_mode, weight_offset, cast, backend)
 
     def initialize_parameters(self, input: Tensor, mask: Tensor | None = None) -> None:
         """Give the parameters the input's number of channels."""
         super().initialize_parameters(input)  # type: ignore[misc]
+        sized = self.weight if self.weight is not None else self.running_mean
+        if sized is not None:  # torch forgets it where a state_dict gave the parameters their size
+            self.num_features = sized.shape[0]

@@ -19,8 +19,10 @@ class NormOptions(torch.nn.Module):
     """Mixin before a torch.nn norm: the options that torch.nn leaves implicit, and the module's `NormSpec`."""
 
     _answers: ClassVar[dict[str, Any]]  # what distinguishes this norm in its NormSpec
+    # Any: each torch.nn base declares these attributes in its own way
     eps: Any
-    weight: torch.nn.Parameter | None
+    weight: Any
+    bias: Any
     eps_mode: EpsMode = "inside"
     weight_offset: float = 0.0
     cast: Cast = "late"

@@ -20,9 +20,15 @@ class BatchNormForward(NormOptions):
     """The forward of the BatchNorm modules: torch.nn's, with options and a mask."""
 
     _answers = {"statistic": "moments", "shares": "channel"}
+    _check_input_dim: Any
+    running_mean: Any
+    running_var: Any
+    momentum: Any
+    num_batches_tracked: Any
+    track_running_stats: bool
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalize (batch, channels, \\*positions); mask as in `evenkeel.functional.batch_norm`."""
+        r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.batch_norm`."""
         self._check_input_dim(input)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.num_batches_tracked is not None:
@@ -70,7 +76,7 @@ class BatchNormInit(BatchNormForward):
 
 
 class BatchNorm1d(BatchNormInit, torch.nn.BatchNorm1d):
-    r"""BatchNorm over (batch, channels) or (batch, channels, length): `evenkeel.functional.batch_norm` with parameters.
+    r"""BatchNorm over (batch, channels) or (batch, channels, length).
 
     .. math:: y = \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
 
@@ -88,7 +94,7 @@ class BatchNorm1d(BatchNormInit, torch.nn.BatchNorm1d):
 
 
 class BatchNorm2d(BatchNormInit, torch.nn.BatchNorm2d):
-    r"""BatchNorm over (batch, channels, height, width): `evenkeel.functional.batch_norm` with parameters.
+    r"""BatchNorm over (batch, channels, height, width).
 
     .. math:: y = \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
 
@@ -106,7 +112,7 @@ class BatchNorm2d(BatchNormInit, torch.nn.BatchNorm2d):
 
 
 class BatchNorm3d(BatchNormInit, torch.nn.BatchNorm3d):
-    r"""BatchNorm over (batch, channels, depth, height, width): `evenkeel.functional.batch_norm` with parameters.
+    r"""BatchNorm over (batch, channels, depth, height, width).
 
     .. math:: y = \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
 

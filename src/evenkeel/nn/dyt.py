@@ -64,7 +64,7 @@ class DyT(torch.nn.Module):
             torch.nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Squash (\\*, \\*normalized_shape)."""
+        r"""Squash (\*, \*normalized_shape)."""
         return F.dyt(input, self.alpha, self.weight, self.bias, backend=self.backend)
 
     def extra_repr(self) -> str:

@@ -64,5 +64,5 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
         self._set_options(eps_mode, weight_offset, cast, backend)
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalize (batch, channels, \\*positions); mask as in `evenkeel.functional.group_norm`."""
+        r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.group_norm`."""
         return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps, mask=mask, **self._options())

@@ -22,9 +22,17 @@ class InstanceNormForward(NormOptions):
     """The forward of the InstanceNorm modules: torch.nn's, with options and a mask."""
 
     _answers = {"statistic": "moments", "shares": "sample_channel"}
+    _check_input_dim: Any
+    running_mean: Any
+    running_var: Any
+    momentum: Any
+    _get_no_batch_dim: Any
+    num_features: int
+    affine: bool
+    track_running_stats: bool
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalize (batch, channels, \\*positions) or the same without batch; mask likewise."""
+        r"""Normalize (batch, channels, \*positions) or the same without batch; mask likewise."""
         self._check_input_dim(input)
         unbatched = input.ndim == self._get_no_batch_dim()
         axis = input.ndim - self._get_no_batch_dim()
@@ -37,9 +45,7 @@ class InstanceNormForward(NormOptions):
                 )
             warnings.warn(f"input's size at dim={axis} is {seen}; without affine it is not used", stacklevel=2)
         if unbatched:
-            return self._apply_instance_norm(
-                input.unsqueeze(0), None if mask is None else mask.unsqueeze(0)
-            ).squeeze(0)
+            return self._apply_instance_norm(input.unsqueeze(0), None if mask is None else mask.unsqueeze(0)).squeeze(0)
         return self._apply_instance_norm(input, mask)
 
     def _apply_instance_norm(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -83,7 +89,7 @@ class InstanceNormInit(InstanceNormForward):
 
 
 class InstanceNorm1d(InstanceNormInit, torch.nn.InstanceNorm1d):
-    r"""InstanceNorm over (batch, channels, length) or (channels, length): `evenkeel.functional.instance_norm` with parameters.
+    r"""InstanceNorm over (batch, channels, length) or (channels, length).
 
     .. math:: y = \frac{x - \mu_{nc}}{\sqrt{\sigma_{nc}^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
 
@@ -101,7 +107,7 @@ class InstanceNorm1d(InstanceNormInit, torch.nn.InstanceNorm1d):
 
 
 class InstanceNorm2d(InstanceNormInit, torch.nn.InstanceNorm2d):
-    r"""InstanceNorm over (batch, channels, height, width) or without batch: `evenkeel.functional.instance_norm` with parameters.
+    r"""InstanceNorm over (batch, channels, height, width) or without batch.
 
     .. math:: y = \frac{x - \mu_{nc}}{\sqrt{\sigma_{nc}^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
 
@@ -119,7 +125,7 @@ class InstanceNorm2d(InstanceNormInit, torch.nn.InstanceNorm2d):
 
 
 class InstanceNorm3d(InstanceNormInit, torch.nn.InstanceNorm3d):
-    r"""InstanceNorm over (batch, channels, depth, height, width) or without batch: `evenkeel.functional.instance_norm` with parameters.
+    r"""InstanceNorm over (batch, channels, depth, height, width) or without batch.
 
     .. math:: y = \frac{x - \mu_{nc}}{\sqrt{\sigma_{nc}^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
 

@@ -60,9 +60,9 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
         cast: Cast = "late",
         backend: str = "auto",
     ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)  # type: ignore[arg-type]
+        super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self._set_options(eps_mode, weight_offset, cast, backend)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalize (\\*, \\*normalized_shape)."""
+        r"""Normalize (\*, \*normalized_shape)."""
         return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps, **self._options())

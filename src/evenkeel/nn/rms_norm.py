@@ -59,9 +59,9 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         cast: Cast = "late",
         backend: str = "auto",
     ) -> None:
-        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)  # type: ignore[arg-type]
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
         self._set_options(eps_mode, weight_offset, cast, backend)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalize (\\*, \\*normalized_shape)."""
+        r"""Normalize (\*, \*normalized_shape)."""
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps, **self._options())
