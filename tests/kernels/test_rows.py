@@ -280,6 +280,15 @@ def test_edge_shapes(norm, shape):
         assert (dweight == 0).all()
 
 
+@pytest.mark.parametrize("shape", [(70_000, 3), (2, 70_000)], ids=str)
+@every_norm
+def test_more_rows_and_features_than_16_bits_count(norm, shape):
+    x = torch.randn(shape)
+    mine, exact = results(norm, x), results(norm, x, torch.float64, backend="reference")
+    for label, a, b in zip(("y", "dx"), mine, exact, strict=False):
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5, msg=label)
+
+
 @every_norm
 def test_more_axes_than_the_layout_holds(norm):
     x = torch.randn(*[2] * 10, 3).permute(9, 7, 5, 3, 1, 8, 6, 4, 2, 0, 10)

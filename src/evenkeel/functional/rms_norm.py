@@ -73,8 +73,9 @@ def rms_norm(
     Example:
         >>> import torch, evenkeel.functional as F
         >>> small = torch.full((4,), 1e-4)
-        >>> F.rms_norm(small, (4,), eps=1e-6)[0].item(), F.rms_norm(small, (4,), eps=1e-6, eps_mode="outside")[0].item()
-        (0.09950372576713562, 0.9900990128517151)
+        >>> modes = ("inside", "outside")
+        >>> [round(F.rms_norm(small, (4,), eps=1e-6, eps_mode=mode)[0].item(), 4) for mode in modes]
+        [0.0995, 0.9901]
 
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
