@@ -1,12 +1,12 @@
 """Normalization as functions: torch.nn.functional's signatures, with what torch leaves implicit made explicit."""
 
-from evenkeel.functional.batch_norm import batch_norm, batch_norm_reference
-from evenkeel.functional.dyt import dyt, dyt_reference
-from evenkeel.functional.group_norm import group_norm, group_norm_reference
-from evenkeel.functional.instance_norm import instance_norm, instance_norm_reference
-from evenkeel.functional.layer_norm import layer_norm, layer_norm_reference
-from evenkeel.functional.normalize import normalize, normalize_reference
-from evenkeel.functional.rms_norm import rms_norm, rms_norm_reference
+from evenkeel.functional._batch_norm import batch_norm, batch_norm_reference
+from evenkeel.functional._dyt import dyt, dyt_reference
+from evenkeel.functional._group_norm import group_norm, group_norm_reference
+from evenkeel.functional._instance_norm import instance_norm, instance_norm_reference
+from evenkeel.functional._layer_norm import layer_norm, layer_norm_reference
+from evenkeel.functional._normalize import normalize, normalize_reference
+from evenkeel.functional._rms_norm import rms_norm, rms_norm_reference
 from evenkeel.kernels._ops import backend_info, kernels_available
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from torch.nn import LocalResponseNorm
 
-from evenkeel.nn.batch_norm import (
+from evenkeel.nn._batch_norm import (
     BatchNorm1d,
     BatchNorm2d,
     BatchNorm3d,
@@ -10,9 +10,9 @@ from evenkeel.nn.batch_norm import (
     LazyBatchNorm2d,
     LazyBatchNorm3d,
 )
-from evenkeel.nn.dyt import DyT
-from evenkeel.nn.group_norm import GroupNorm
-from evenkeel.nn.instance_norm import (
+from evenkeel.nn._dyt import DyT
+from evenkeel.nn._group_norm import GroupNorm
+from evenkeel.nn._instance_norm import (
     InstanceNorm1d,
     InstanceNorm2d,
     InstanceNorm3d,
@@ -20,8 +20,8 @@ from evenkeel.nn.instance_norm import (
     LazyInstanceNorm2d,
     LazyInstanceNorm3d,
 )
-from evenkeel.nn.layer_norm import LayerNorm
-from evenkeel.nn.rms_norm import RMSNorm
+from evenkeel.nn._layer_norm import LayerNorm
+from evenkeel.nn._rms_norm import RMSNorm
 
 __all__ = [
     "BatchNorm1d",
