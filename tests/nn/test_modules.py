@@ -11,7 +11,17 @@ from torch.utils.checkpoint import checkpoint
 from evenkeel import InvalidArgumentError, nn
 from evenkeel import functional as F
 
-TENSORS = {1: (4, 6, 5), 2: (4, 6, 5, 3), 3: (4, 6, 5, 3, 2)}
+TENSORS = {"1d": (4, 6, 5), "2d": (4, 6, 5, 3), "3d": (4, 6, 5, 3, 2)}
+BATCH_NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
+INSTANCE_NORMS = ("InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d")
+LAZY_NORMS = (
+    "LazyBatchNorm1d",
+    "LazyBatchNorm2d",
+    "LazyBatchNorm3d",
+    "LazyInstanceNorm1d",
+    "LazyInstanceNorm2d",
+    "LazyInstanceNorm3d",
+)
 
 
 def on(shape, build):
@@ -28,12 +38,11 @@ EAGER = [
     on((4, 6), lambda m: m.BatchNorm1d(6)),
     on((4, 6, 5), lambda m: m.BatchNorm1d(6, momentum=None)),
     on((4, 6, 5), lambda m: m.BatchNorm1d(6, affine=False, track_running_stats=False)),
-    *(on(TENSORS[n], lambda m, n=n: getattr(m, f"BatchNorm{n}d")(6, momentum=0.3)) for n in TENSORS),
-    *(on(TENSORS[n], lambda m, n=n: getattr(m, f"InstanceNorm{n}d")(6)) for n in TENSORS),
+    *(on(TENSORS[n[-2:]], lambda m, n=n: getattr(m, n)(6, momentum=0.3)) for n in BATCH_NORMS),
+    *(on(TENSORS[n[-2:]], lambda m, n=n: getattr(m, n)(6)) for n in INSTANCE_NORMS),
     on((4, 6, 5), lambda m: m.InstanceNorm1d(6, affine=True, track_running_stats=True)),
     on((6, 5), lambda m: m.InstanceNorm1d(6, affine=True, track_running_stats=True)),
-    *(on(TENSORS[n], lambda m, n=n: getattr(m, f"LazyBatchNorm{n}d")()) for n in TENSORS),
-    *(on(TENSORS[n], lambda m, n=n: getattr(m, f"LazyInstanceNorm{n}d")()) for n in TENSORS),
+    *(on(TENSORS[n[-2:]], lambda m, n=n: getattr(m, n)()) for n in LAZY_NORMS),
     on((4, 6, 5, 3), lambda m: m.LocalResponseNorm(2)),
 ]
 
