@@ -1,0 +1,69 @@
+# `make` lists the targets. Everything runs in .venv, which is made, and made again after a change of its inputs,
+# when a target needs it.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.evenkeel-installed
+SOURCES := $(wildcard csrc/*.cpp csrc/*.h)
+
+# The isolated build of `pip install .` and `make wheel` takes the same versions: pip reads the first variable up to
+# 25.2, the second from 25.3 on.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow lint format bench wheel docs clean browser
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+$(STAMP): pyproject.toml setup.py constraints.txt $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "evenkeel needs Python >= 3.11; choose one: make PYTHON=python3.11 ..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "no virtual environment: on Debian and Ubuntu, apt install python3-venv" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet "setuptools>=77" torch numpy
+	$(BIN)/python -m pip install --quiet --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+install: $(STAMP) ## make .venv with evenkeel (editable) and the developer tools
+
+demo: $(STAMP) ## train one small transformer with each norm on real text; report in runs/demo
+	$(BIN)/evenkeel study --out runs/demo --resume
+
+test: $(STAMP) ## run the tests and doctests that need no browser and no compiler
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP) browser ## run the slow tests: compiled graphs, wheels, the report in Chromium
+	$(BIN)/python -m pytest -m slow
+
+browser:
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get install --yes --quiet chromium; } || \
+		{ echo "the browser tests need Chromium; on Debian: sudo apt install chromium" >&2; exit 1; }
+
+lint: $(STAMP) ## check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## format the code and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP) ## measure the kernels against a plain memory copy and torch
+	$(BIN)/python -m benchmarks
+
+wheel: ## build dist/evenkeel-*-py3-none-<platform>.whl: one for every Python >= 3.11 and torch >= 2.11
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	rm -rf build/lib* build/bdist*
+	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
+
+docs: $(STAMP) ## write docs/api.md from the docstrings
+	$(BIN)/python docs/build_api.py
+
+clean: ## remove what was built, but not .venv and runs
+	rm -rf build dist src/*.egg-info src/evenkeel/kernels/_native.so src/evenkeel/kernels/_build.json $(STAMP)
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

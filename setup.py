@@ -1,0 +1,220 @@
+"""Build script: compiles csrc/ into one shared library that is loaded with `torch.ops.load_library`.
+
+The library uses torch's stable ABI and nothing of the CPython API, so one build serves every Python and every torch
+from `TORCH_TARGET` on, and the wheel is tagged `py3-none-<platform>`. Everything else is declared in pyproject.toml.
+
+Environment: CXX (the compiler), CXXFLAGS (added to the flags), EVENKEEL_REFERENCE_ONLY=1 (install without kernels).
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NoReturn
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, LinkError
+
+TORCH_TARGET = "2.11"  # oldest torch the binary runs on
+FLAGS = [
+    "-DTORCH_TARGET_VERSION=0x020b000000000000",
+    "-std=c++20",
+    "-O3",
+    "-DNDEBUG",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",  # every instruction set gives the same bits
+    "-Wno-psabi",  # 64-byte vectors never cross a function that is not inlined
+    "-Wall",
+]
+# Every csrc/*_kernels.cpp is compiled once per row into its own namespace; every other csrc/*.cpp once, as baseline.
+AVX2 = ["-mavx2", "-mfma", "-mf16c"]
+AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c", "-mprefer-vector-width=512"]
+ISAS: dict[str, list[str]] = {"baseline": []}
+if platform.machine().lower() in ("x86_64", "amd64"):
+    ISAS |= {"avx2": AVX2, "avx512": AVX512}
+OBJECTS = Path("build") / "native"  # setuptools' own folder is a fresh one in each editable install
+
+NO_COMPILER = (
+    "evenkeel: no C++ compiler found (tried {tried}). Install one: `apt install g++` (Debian, Ubuntu), "
+    "`dnf install gcc-c++` (Fedora), `xcode-select --install` (macOS); or set EVENKEEL_REFERENCE_ONLY=1 to install "
+    "without the compiled kernels."
+)
+NO_TORCH = (
+    "evenkeel: building the kernels needs torch, which this environment lacks: leave out --no-build-isolation, or "
+    f"install torch >= {TORCH_TARGET} first."
+)
+COMPILE_FAILED = (
+    "evenkeel: {compiler} could not build csrc/ (its messages are above). g++ >= 11 or clang >= 14 is needed; "
+    "CXX=... chooses another compiler, EVENKEEL_REFERENCE_ONLY=1 installs without the compiled kernels."
+)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One source file compiled for one instruction set."""
+
+    source: Path
+    isa: str
+
+    @property
+    def flags(self) -> list[str]:
+        if not self.source.stem.endswith("_kernels"):
+            return []
+        return [f"-DEVENKEEL_ISA={self.isa}", *ISAS[self.isa]]
+
+
+def stop(message: str) -> NoReturn:
+    """End the build with one line: an exception would bury it under pages of traceback."""
+    raise SystemExit(f"\n{message}\n")
+
+
+def find_compiler() -> list[str]:
+    """Return the C++ compiler's command: $CXX, or the first of the usual names on PATH."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    names = [chosen[0]] if chosen else [(sysconfig.get_config_var("CXX") or "c++").split()[0], "c++", "g++", "clang++"]
+    for name in names:
+        if shutil.which(name):
+            return chosen or [name]
+    stop(NO_COMPILER.format(tried=", ".join(dict.fromkeys(names))))
+
+
+def torch_folder() -> Path:
+    """Return where the build's torch is installed; it is found rather than imported, which takes seconds."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        stop(NO_TORCH)
+    return Path(found.origin).parent
+
+
+def units() -> list[Unit]:
+    """Return what has to be compiled."""
+    sources = sorted(Path("csrc").glob("*.cpp"))
+    return [
+        Unit(source, isa) for source in sources for isa in (ISAS if source.stem.endswith("_kernels") else ("baseline",))
+    ]
+
+
+class BuildNative(build_ext):
+    """Compile csrc/ per instruction set and link it without Python's own flags, libraries and suffix."""
+
+    def get_ext_filename(self, fullname: str) -> str:
+        return os.path.join(*fullname.split(".")) + ".so"
+
+    def build_extension(self, ext: Extension) -> None:
+        command = find_compiler()
+        torch = torch_folder()
+        flags = [*FLAGS, *shlex.split(os.environ.get("CXXFLAGS", ""))]
+        # Warnings inside torch's headers are not ours, and their path must not end up in the binary.
+        compile_command = [*command, *flags, f"-ffile-prefix-map={torch}=torch", "-isystem", str(torch / "include")]
+        link = ["-dynamiclib"] if sys.platform == "darwin" else ["-shared", "-Wl,--as-needed", "-Wl,-z,defs"]
+        # No rpath: torch is always loaded first, and the loader then finds its libraries by name.
+        self.compiler.set_executables(
+            compiler_so_cxx=compile_command, linker_so_cxx=[*command, *link], compiler_cxx=command
+        )
+        # Drop the paths setuptools added for Python's headers and libraries.
+        self.compiler.include_dirs = []
+        self.compiler.library_dirs = []
+        library = Path(self.get_ext_fullpath(ext.name))
+        try:
+            with ThreadPoolExecutor(max_workers=2) as pool:
+                objects = list(pool.map(self.compile_unit, units()))
+            self.compiler.link_shared_object(
+                objects,
+                str(library),
+                libraries=["torch_cpu", "c10"],
+                library_dirs=[str(torch / "lib")],
+                target_lang="c++",
+            )
+        except (CompileError, LinkError):
+            stop(COMPILE_FAILED.format(compiler=command[0]))
+        self.write_facts(library.with_name("_build.json"), command, flags)
+
+    def compile_unit(self, unit: Unit) -> str:
+        """Compile one unit, unless an object with the same command, source and headers is there already."""
+        inputs = [unit.source, *sorted(Path("csrc").glob("*.h"))]
+        digest = hashlib.sha256(repr([self.compiler.compiler_so_cxx, unit.flags, version("torch")]).encode())
+        for path in inputs:
+            digest.update(path.read_bytes())
+        name = f"{unit.source.stem}-{unit.isa}-{digest.hexdigest()[:16]}"
+        final = OBJECTS / f"{name}.o"
+        if not final.exists():
+            (fresh,) = self.compiler.compile(
+                [str(unit.source)], output_dir=str(OBJECTS / name), extra_postargs=unit.flags
+            )
+            os.replace(fresh, final)  # an interrupted compiler leaves no half-written object under the final name
+            shutil.rmtree(OBJECTS / name)
+        return str(final)
+
+    def write_facts(self, path: Path, command: list[str], flags: list[str]) -> None:
+        """Record how the library was built, for `evenkeel info`: name -> text."""
+        facts = {
+            "compiler": subprocess.check_output([*command, "--version"], text=True).splitlines()[0],
+            "flags": " ".join(flags),
+            **{f"flags {isa}": " ".join(more) for isa, more in ISAS.items() if more},
+            "platform": sysconfig.get_platform(),
+            "torch": version("torch"),
+            "torch, oldest": TORCH_TARGET,
+        }
+        path.write_text(json.dumps(facts, indent=1) + "\n")
+
+    def copy_extensions_to_source(self) -> None:
+        super().copy_extensions_to_source()
+        for built, in_source in self.facts_mapping().items():
+            self.copy_file(built, in_source)
+
+    def facts_mapping(self) -> dict[str, str]:
+        """Return where each build record is written, and its place beside the sources."""
+        build_py = self.get_finalized_command("build_py")
+        pairs = (self._get_inplace_equivalent(build_py, extension) for extension in self.extensions)
+        return {
+            str(Path(built).with_name("_build.json")): str(Path(in_source).with_name("_build.json"))
+            for in_source, built in pairs
+        }
+
+    def get_outputs(self) -> list[str]:
+        return [*super().get_outputs(), *self.facts_mapping()]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return super().get_output_mapping() | (self.facts_mapping() if self.inplace else {})
+
+
+class PlatformWheel(bdist_wheel):
+    """Tag the wheel for its platform only: the library depends on no Python version."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, tag = super().get_tag()
+        if self.root_is_pure:
+            return python, abi, tag
+        return "py3", "none", tag.replace("universal2", platform.machine())
+
+
+# Windows runs the reference implementations.
+reference_only = os.environ.get("EVENKEEL_REFERENCE_ONLY", "0") not in ("", "0") or sys.platform == "win32"
+setup(
+    ext_modules=[]
+    if reference_only
+    else [
+        Extension(
+            "evenkeel.kernels._native",
+            sources=sorted({str(unit.source) for unit in units()}),
+            depends=sorted(str(path) for path in Path("csrc").glob("*.h")),
+            language="c++",
+        )
+    ],
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
+)

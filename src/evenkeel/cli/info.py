@@ -1,0 +1,83 @@
+"""`evenkeel info`: what is installed, how it was built and what runs here."""
+
+import json
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+import evenkeel
+from evenkeel import functional
+
+__all__ = ["collect_info", "info"]
+
+WIDTH = 100
+OPTIONAL = ("plotly", "jinja2", "triton")
+
+
+def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Print versions, backends, how the kernels were built, the SIMD level in use and threads."""
+    facts = collect_info()
+    if as_json:
+        typer.echo(json.dumps(facts, indent=2))
+    else:
+        print_info(facts)
+
+
+def collect_info() -> dict[str, dict[str, str]]:
+    """Return the facts of `evenkeel info`: section -> name -> value."""
+    return {
+        "versions": versions(),
+        "machine": {
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "processor": processor(),
+            "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+            "threads": f"{torch.get_num_threads()} used by torch, {os.cpu_count()} logical processors",
+        },
+        "backends": evenkeel.kernels_available(),
+        "compiled": functional.backend_info() or {"kernels": "none"},
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of evenkeel, Python and the packages evenkeel builds on."""
+    found = {"evenkeel": evenkeel.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    for package in ("numpy", *OPTIONAL):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def processor() -> str:
+    """Return the processor's name, which `platform.processor` leaves empty on most Linux systems."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"
+
+
+def print_info(facts: dict[str, dict[str, str]]) -> None:
+    """Print the facts as one table, at most 100 columns wide."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    console.width = min(console.width, WIDTH)
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for section, entries in facts.items():
+        for number, (name, value) in enumerate(entries.items()):
+            # Text: brackets in a value are no markup.
+            table.add_row(section if number == 0 else "", name, Text(value))
+    console.print(table)

@@ -1,0 +1,37 @@
+"""Plain data to figures, self-contained HTML pages and terminal tables."""
+
+from evenkeel.report._curves import histograms, lines
+from evenkeel.report._files import write_text_atomically
+from evenkeel.report._page import Finding, Page, Section, render_page, write_page
+from evenkeel.report._panels import Axis, Figure, Histogram, Panel, Row, Series
+from evenkeel.report._rows import bars, dots
+from evenkeel.report._style import MUTED, Style, assign_styles
+from evenkeel.report._table import Cell, Table, print_table
+from evenkeel.report._text import format_number, join_words
+
+__all__ = [
+    "MUTED",
+    "Axis",
+    "Cell",
+    "Figure",
+    "Finding",
+    "Histogram",
+    "Page",
+    "Panel",
+    "Row",
+    "Section",
+    "Series",
+    "Style",
+    "Table",
+    "assign_styles",
+    "bars",
+    "dots",
+    "format_number",
+    "histograms",
+    "join_words",
+    "lines",
+    "print_table",
+    "render_page",
+    "write_page",
+    "write_text_atomically",
+]

@@ -1,0 +1,180 @@
+"""A page: words first, then figures, in one HTML file that needs nothing else."""
+
+import base64
+import functools
+import gzip
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from evenkeel.report._files import write_text_atomically
+from evenkeel.report._panels import Figure
+from evenkeel.report._require import require
+from evenkeel.report._style import DARK, FONT_FAMILY, LIGHT
+from evenkeel.report._table import Table, cell_text
+from evenkeel.report._text import slug
+
+# A longer table is cut on the page; its download is complete.
+ROWS_SHOWN = 200
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found: a title that says it, and a text that backs it with numbers.
+
+    Example:
+        >>> Finding("pre-rms ends lowest", "1.412 nats per byte.").title
+        'pre-rms ends lowest'
+    """
+
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """Part of a page under its own heading.
+
+    Args:
+        title: the heading.
+        paragraphs: text before the tables and figures.
+        tables: shown in full.
+        figures: shown after the tables.
+
+    Example:
+        >>> Section("What was run", ["Six arms."]).figures
+        ()
+    """
+
+    title: str
+    paragraphs: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """A whole page.
+
+    Args:
+        title: the heading of the page.
+        lead: the opening paragraphs.
+        findings: what was found, most important first; shown before every section.
+        sections: the rest, in order.
+        footer: a last line in small type.
+
+    Example:
+        >>> Page("Study", ["Two arms were trained."], [Finding("a is lower", "By 0.1.")], []).footer
+        ''
+    """
+
+    title: str
+    lead: Sequence[str]
+    findings: Sequence[Finding]
+    sections: Sequence[Section]
+    footer: str = ""
+
+
+def render_page(page: Page) -> str:
+    """Turn a page into one self-contained HTML document.
+
+    The drawing library is embedded compressed and unpacked by the browser; a content security policy in the document
+    forbids every connection, so the page can load nothing from outside. Without JavaScript all text and tables remain.
+
+    Args:
+        page: what to show; all text is escaped.
+
+    Returns:
+        The HTML.
+
+    Raises:
+        EvenkeelError: plotly or jinja2 is not installed.
+
+    Example:
+        >>> render_page(Page("a < b", [], [], [])).startswith("<!doctype html>")
+        True
+    """
+    jinja2, markupsafe = require("jinja2"), require("markupsafe")
+    # Undefined names must fail here: a page with silent holes would look complete.
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    template = environment.from_string(_asset("page.html"))
+    figures = [figure for section in page.sections for figure in section.figures]
+    specs = [_browser_panel(panel) for figure in figures for panel in figure.panels]
+    html: str = template.render(
+        page=page,
+        light=LIGHT,
+        dark=DARK,
+        font=FONT_FAMILY,
+        css=markupsafe.Markup(_asset("page.css")),
+        script=markupsafe.Markup(_asset("page.js")),
+        payload=markupsafe.Markup(script_json({"light": LIGHT, "dark": DARK, "font": FONT_FAMILY, "panels": specs})),
+        plotly=_packed_plotly() if specs else "",
+        rows_shown=ROWS_SHOWN,
+        cell_text=cell_text,
+        slug=slug,
+    )
+    return html
+
+
+def write_page(page: Page, path: str | os.PathLike[str]) -> Path:
+    """Write a page to a file, whole or not at all.
+
+    Args:
+        page: what to show.
+        path: the HTML file; its directory must exist.
+
+    Returns:
+        The path written.
+
+    Raises:
+        EvenkeelError: the file cannot be written, or plotly or jinja2 is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     write_page(Page("Study", [], [], []), f"{directory}/report.html").name
+        'report.html'
+    """
+    return write_text_atomically(path, render_page(page))
+
+
+def script_json(value: Any) -> str:
+    """JSON that is safe inside a script element: nothing in it can end the element or open a comment."""
+    text = json.dumps(_drawable(value), allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _drawable(value: Any) -> Any:
+    """The value with null for non-finite numbers, which JSON cannot hold, and the others to seven digits.
+
+    No screen shows more, and long tails of digits are most of a large page; downloads keep every digit.
+    """
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _drawable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_drawable(item) for item in value]
+    return value
+
+
+def _browser_panel(panel: Any) -> dict[str, Any]:
+    return {"spec": panel.spec, "labels": list(panel.labels), "hints": panel.hints}
+
+
+def _asset(name: str) -> str:
+    return resources.files("evenkeel.report").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _packed_plotly() -> str:
+    """Plotly's script, compressed to about two fifths of its size even after base64; the same bytes every time."""
+    source = require("plotly.offline").get_plotlyjs().encode()
+    return base64.b64encode(gzip.compress(source, compresslevel=9, mtime=0)).decode()

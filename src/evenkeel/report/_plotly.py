@@ -1,0 +1,124 @@
+"""The Plotly side shared by all panels: layout, axes, labels, validation."""
+
+import html
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeGuard
+
+from evenkeel.report._panels import Axis, Panel
+from evenkeel.report._require import require
+from evenkeel.report._style import FONT_FAMILY, LIGHT, Style
+from evenkeel.report._table import Table
+
+NOTE_WIDTH = 14
+NAME_WIDTH = 28
+
+
+def escape_label(text: str) -> str:
+    """Text made safe for Plotly, which reads a few HTML tags and entities in labels."""
+    return html.escape(text, quote=False)
+
+
+def shorten(name: str) -> str:
+    """A name cut to what fits beside a plot; the tables have it in full."""
+    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
+
+
+def drawable(value: float | None, log: bool) -> TypeGuard[float]:
+    """Whether a value has a place on the axis."""
+    return value is not None and math.isfinite(value) and (value > 0 or not log)
+
+
+def clean(values: Iterable[float | None], log: bool) -> list[float | None]:
+    """The values with a gap wherever one cannot be drawn."""
+    return [value if drawable(value, log) else None for value in values]
+
+
+def hover(x: Axis, y: Axis | None = None) -> str:
+    """What is shown under the pointer: the name of the series, then the coordinates with their units."""
+    coordinates = [f"{escape_label(x.label)}: %{{x:.4~g}}"]
+    if y is not None:
+        coordinates.append(f"{escape_label(y.label)}: %{{y:.4~g}}")
+    return "<b>%{fullData.name}</b><br>" + "<br>".join(coordinates) + "<extra></extra>"
+
+
+def label(name: str, note: str, style: Style, point: tuple[float, float], log: bool) -> dict[str, Any]:
+    """A direct label and the point it belongs to, in axis coordinates (the logarithm on a logarithmic axis)."""
+    x, y = point
+    return {
+        "name": escape_label(shorten(name)),
+        "note": [escape_label(line) for line in textwrap.wrap(note, NOTE_WIDTH)],
+        "glyph": style.glyph,
+        "color": style.colour,
+        "x": x,
+        "y": math.log10(y) if log else y,
+    }
+
+
+def padded(values: Sequence[float], *, log: bool, room: float = 0.06) -> tuple[float, float]:
+    """The axis range over values, with some room on both sides; in powers of ten if logarithmic."""
+    if not values:
+        return (0.0, 1.0)
+    low, high = min(values), max(values)
+    if log:
+        low, high = math.log10(low), math.log10(high)
+    pad = (high - low) * room or (0.3 if log else abs(high) * 0.1 or 0.5)
+    return (low - pad, high + pad)
+
+
+def layout(
+    x: Axis,
+    y: Axis | None,
+    span_x: tuple[float, float],
+    span_y: tuple[float, float],
+    *,
+    logs: tuple[bool, bool],
+    height: float,
+) -> dict[str, Any]:
+    """The layout of every plot: fixed ranges (labels are placed from them), no chrome, the palette's light colours."""
+    axes: dict[str, Any] = {}
+    for name, axis, span, log in (("xaxis", x, span_x, logs[0]), ("yaxis", y, span_y, logs[1])):
+        axes[name] = {
+            "type": "log" if log else "linear",
+            "range": list(span),
+            "fixedrange": True,
+            "zeroline": False,
+            "gridcolor": LIGHT["grid"],
+            "color": LIGHT["muted"],
+            "exponentformat": "power",
+            "minexponent": 5,
+            "title": {"text": escape_label(axis.label) if axis else "", "font": {"size": 13}, "standoff": 8},
+        }
+        if axis is None:
+            axes[name] |= {"showticklabels": False, "showgrid": False}
+        elif axis.ticks:
+            axes[name] |= {"tickvals": list(range(len(axis.ticks))), "ticktext": [escape_label(t) for t in axis.ticks]}
+    return axes | {
+        "height": height,
+        "font": {"family": FONT_FAMILY, "size": 13, "color": LIGHT["ink"]},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "showlegend": False,
+        "hovermode": "closest",
+        "hoverlabel": {"bgcolor": LIGHT["surface"], "font": {"color": LIGHT["ink"]}, "bordercolor": LIGHT["muted"]},
+        "dragmode": False,
+    }
+
+
+def panel(
+    traces: list[dict[str, Any]],
+    layout: dict[str, Any],
+    table: Table,
+    heading: str,
+    labels: Sequence[dict[str, Any]] = (),
+    **hints: Any,
+) -> Panel:
+    """A panel whose figure has passed Plotly's own schema check."""
+    if not traces and "annotations" not in layout:
+        middle = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
+        layout["annotations"] = [middle | {"text": "no values to draw"}]
+    spec = {"data": traces, "layout": layout}
+    # Plotly's Python objects know the schema: a misspelt attribute fails here and not silently in a browser.
+    require("plotly.graph_objects").Figure(spec)
+    return Panel(spec=spec, table=table, heading=heading, labels=labels, hints=hints)

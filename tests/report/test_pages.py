@@ -1,0 +1,172 @@
+"""Pages, tables and files: self-contained, escaped, whole."""
+
+import base64
+import gzip
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from rich.cells import cell_len
+
+from evenkeel import EvenkeelError
+from evenkeel.report import (
+    Axis,
+    Figure,
+    Finding,
+    Page,
+    Section,
+    Series,
+    Table,
+    lines,
+    print_table,
+    render_page,
+    write_page,
+    write_text_atomically,
+)
+
+HOSTILE = "</script><img src=x onerror=alert(1)> & <b>\"bold\"</b> '[red]'"
+
+
+class Elements(HTMLParser):
+    """Every element of a document with its attributes, and the text of each script by its id."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: dict[str, str] = {}
+        self.script: str | None = None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self.script = dict(attrs).get("id") or "" if tag == "script" else None
+
+    def handle_data(self, data):
+        if self.script is not None:
+            self.scripts[self.script] = self.scripts.get(self.script, "") + data
+
+
+def example_page(name: str = "a") -> Page:
+    panel = lines([Series(name, [0, 1], [2.0, 1.0], note=name)], x=Axis(name), y=Axis(name), heading=name)
+    figure = Figure(name="curve", title=name, caption=name, panels=[panel])
+    section = Section(name, [name], [Table([name], [[name]], title=name)], [figure])
+    return Page(name, [name], [Finding(name, name)], [section], name)
+
+
+def test_hostile_names_are_text_everywhere():
+    elements = Elements(render_page(example_page(HOSTILE)))
+    tags = [tag for tag, _ in elements.found]
+    assert "img" not in tags
+    assert "b" not in tags
+    assert tags.count("script") == 3
+    panel = json.loads(elements.scripts["payload"])["panels"][0]
+    # Plotly reads tags in labels, so there a name arrives escaped once.
+    assert panel["labels"][0]["name"].startswith("&lt;/script&gt;&lt;img")
+    assert panel["spec"]["data"][0]["name"] == HOSTILE.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def test_nothing_is_loaded_from_outside():
+    html = render_page(example_page())
+    elements = Elements(html)
+    addresses = [attrs[key] for _, attrs in elements.found for key in ("src", "href") if key in attrs]
+    assert len(addresses) == 2  # the empty icon and one download
+    assert all(address.startswith("data:") for address in addresses)
+    assert not re.search(r"@import|url\(", html)
+    policy = next(attrs["content"] for tag, attrs in elements.found if attrs.get("http-equiv"))
+    assert policy.startswith("default-src 'none';")
+    assert "http" not in policy
+
+
+def test_the_download_is_the_table():
+    elements = Elements(render_page(example_page()))
+    link = next(attrs for tag, attrs in elements.found if tag == "a")
+    assert link["download"] == "curve-a.csv"
+    assert base64.b64decode(link["href"].partition("base64,")[2]).decode() == "a,a\n0,2.0\n1,1.0\n"
+
+
+def test_the_drawing_library_is_embedded_whole_and_the_page_stays_small():
+    html = render_page(example_page())
+    source = gzip.decompress(base64.b64decode(Elements(html).scripts["plotly"])).decode()
+    assert "plotly.js" in source[:200]
+    assert 1e6 < len(html.encode()) < 5e6
+    assert html == render_page(example_page())
+
+
+def test_a_page_without_figures_carries_no_drawing_library():
+    assert len(render_page(Page("t", [], [], [Section("s", ["p"])]))) < 100_000
+
+
+def test_a_reader_without_sight_or_script_gets_everything():
+    elements = Elements(render_page(example_page()))
+    found = elements.found
+    assert next(attrs for tag, attrs in found if tag == "html")["lang"] == "en"
+    plot = next(attrs for _, attrs in found if attrs.get("class") == "plot")
+    assert plot["role"] == "img"
+    assert plot["aria-label"] == "a: a"
+    ids = {attrs["id"] for _, attrs in found if attrs.get("id")}
+    assert plot["aria-describedby"] in ids
+    tags = [tag for tag, _ in found]
+    assert [tags.count(tag) for tag in ("h1", "noscript", "details", "table")] == [1, 2, 1, 2]
+
+
+def test_long_tables_are_cut_on_the_page_only():
+    panel = lines([Series("a", range(500), [1.0] * 500)], x=Axis("x"), y=Axis("y"))
+    html = render_page(Page("t", [], [], [Section("s", figures=[Figure("f", "t", "c", [panel])])]))
+    assert "The first 200 of 500 rows" in html
+    assert html.count("<tr>") == 201
+    link = next(attrs for tag, attrs in Elements(html).found if tag == "a")
+    assert base64.b64decode(link["href"].partition("base64,")[2]).count(b"\n") == 501
+
+
+def test_non_finite_numbers_become_null():
+    panel = lines([Series("a", [0, 1], [float("nan"), 1.0])], x=Axis("x"), y=Axis("y"))
+    panel.hints["loose"] = float("inf")
+    html = render_page(Page("t", [], [], [Section("s", figures=[Figure("f", "t", "c", [panel])])]))
+    assert json.loads(Elements(html).scripts["payload"])["panels"][0]["hints"]["loose"] is None
+
+
+def test_a_written_page_is_the_rendered_page(tmp_path):
+    path = write_page(example_page(), tmp_path / "report.html")
+    assert path.read_text(encoding="utf-8") == render_page(example_page())
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    target = tmp_path / "report.html"
+    write_text_atomically(target, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(EvenkeelError, match="No space left on device") as caught:
+        write_text_atomically(target, "new")
+    assert isinstance(caught.value.__cause__, OSError)
+    assert target.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("place", ["absent/report.html", "file/report.html"])
+def test_an_impossible_place_is_one_line(tmp_path, place):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EvenkeelError, match="choose a directory") as caught:
+        write_text_atomically(tmp_path / place, "text")
+    assert "\n" not in str(caught.value)
+
+
+def test_terminal_tables_fit_and_carry_no_markup():
+    stream = io.StringIO()
+    wide = Table(["arm", "remark"], [["[bold]x[/bold]", "word " * 60], ["y", HOSTILE]], title="[red]title")
+    print_table(wide, file=stream)
+    text = stream.getvalue()
+    assert max(cell_len(line) for line in text.splitlines()) <= 100
+    assert "[bold]x[/bold]" in text
+    assert "[red]title" in text
+    assert "\x1b" not in text
+
+
+def test_number_columns_are_flush_right():
+    table = Table(["n", "s", "mixed"], [[1, "+0.020", "a"], [None, "–", 2.0]])
+    assert table.numeric_columns() == [True, True, False]

@@ -1,0 +1,227 @@
+"""The rules of the code base that a machine can check: who imports whom, what is public, how long things get."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "evenkeel"
+MODULES = sorted(SOURCE.rglob("*.py"))
+API = ROOT / "docs" / "api.md"
+
+# Imports point down only: a module may import its own package and packages of a lower layer. "evenkeel" is the
+# package's own __init__, which hands out the public names and is therefore itself a layer.
+LAYERS = {
+    "_errors": -2,
+    "_spec": -1,
+    "kernels": 0,
+    "functional": 1,
+    "nn": 2,
+    "report": 2,
+    "data": 3,
+    "convert": 3,
+    "doctor": 3,
+    "explain": 3,
+    "testing": 3,
+    "evenkeel": 4,
+    "lab": 5,
+    "cli": 6,
+    "__main__": 7,
+}
+PRIVATE_PACKAGES = {"kernels"}
+REPORT_MAY_IMPORT = {*sys.stdlib_module_names, "evenkeel", "plotly", "jinja2", "markupsafe", "rich"}
+BACKENDS = {"reference", "cpu", "triton"}
+# About 400 and 40. A line that only passes an argument on, or only closes a bracket, does not make a function longer.
+FILE_LINES = 420
+FUNCTION_LINES = 42
+NO_LINE = re.compile(r"\s*(\w+(=\w+)?,|[)\]}]+,?|)")
+
+
+def identify(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(ROOT)) for path in paths]
+
+
+def package_of(path: Path) -> str:
+    """The layer a file belongs to: the first part of its path, or "evenkeel" for the package's own __init__."""
+    first = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    return "evenkeel" if first == "__init__" else first
+
+
+def absolute_name(node: ast.ImportFrom, path: Path) -> str:
+    """The module an import statement names, with the dots of a relative import resolved."""
+    if node.level == 0:
+        return node.module or ""
+    parents = ("evenkeel", *path.relative_to(SOURCE).parts[:-1])
+    base = parents[: len(parents) - node.level + 1]
+    return ".".join((*base, node.module) if node.module else base)
+
+
+def imported_modules(source: str, path: Path) -> Iterator[str]:
+    """Every module that a file imports anywhere in it, also by `importlib.import_module("...")`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = absolute_name(node, path)
+            yield from (f"{module}.{alias.name}" if module == "evenkeel" else module for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "require")):
+            yield from (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+
+
+def imported_layers(source: str, path: Path) -> set[str]:
+    """The layers a file imports: `from evenkeel import x` is the layer x, or the package's __init__ for a name."""
+    layers = set()
+    for module in imported_modules(source, path):
+        head, _, rest = module.partition(".")
+        if head == "evenkeel":
+            first = rest.partition(".")[0]
+            layers.add(first if first in LAYERS else "evenkeel")
+    return layers
+
+
+def violations(source: str, path: Path) -> list[str]:
+    """The layers that a file imports and must not."""
+    own = package_of(path)
+    others = imported_layers(source, path) - {own}
+    return sorted(layer for layer in others if LAYERS[layer] >= LAYERS[own])
+
+
+def code_strings(source: str) -> set[str]:
+    """The string constants of a file without its docstrings."""
+    tree = ast.parse(source)
+    prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in prose)
+    return {node.value for node in constants if isinstance(node.value, str)}
+
+
+def public_packages() -> list[str]:
+    """The importable packages of the public surface, the private ones left out."""
+    found = (path.parent.relative_to(SOURCE) for path in SOURCE.rglob("__init__.py"))
+    names = [".".join(("evenkeel", *path.parts)) for path in found if not PRIVATE_PACKAGES & set(path.parts)]
+    modules = ["evenkeel.testing"] if (SOURCE / "testing.py").exists() else []
+    return sorted([*names, *modules])
+
+
+def public_names() -> list[str]:
+    return [f"{package}.{name}" for package in public_packages() for name in importlib.import_module(package).__all__]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=identify(MODULES))
+def test_imports_point_down(path: Path) -> None:
+    assert package_of(path) in LAYERS, f"{path.name}: give its package a layer in LAYERS"
+    assert violations(path.read_text(), path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "expected"),
+    [
+        ("nn/x.py", "from evenkeel.lab import model", ["lab"]),
+        ("nn/x.py", "from evenkeel.report import page", ["report"]),
+        ("nn/x.py", "import evenkeel", ["evenkeel"]),
+        ("nn/x.py", "def f():\n    from ..cli import main", ["cli"]),
+        ("convert/x.py", "from evenkeel import data", ["data"]),
+        ("report/x.py", 'importlib.import_module("evenkeel.nn")', ["nn"]),
+        ("functional/x.py", "from . import other\nfrom evenkeel.kernels._ops import rows", []),
+        ("lab/x.py", "import evenkeel\nfrom evenkeel import nn, __version__", []),
+        ("__init__.py", "from evenkeel import functional, lab", ["lab"]),
+    ],
+)
+def test_import_check_finds_violations(path: str, source: str, expected: list[str]) -> None:
+    assert violations(source, SOURCE / path) == expected
+
+
+@pytest.mark.parametrize("path", MODULES, ids=identify(MODULES))
+def test_only_functional_imports_kernels(path: Path) -> None:
+    if package_of(path) not in ("functional", "kernels"):
+        assert "kernels" not in imported_layers(path.read_text(), path)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=identify(MODULES))
+def test_only_one_file_knows_several_backends(path: Path) -> None:
+    if path != SOURCE / "kernels" / "_ops.py":
+        assert len(BACKENDS & code_strings(path.read_text())) < 2
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.glob("report/**/*.py")), ids=lambda path: path.name)
+def test_report_knows_nothing_of_norms(path: Path) -> None:
+    source = path.read_text()
+    assert {module.partition(".")[0] for module in imported_modules(source, path)} <= REPORT_MAY_IMPORT
+    assert imported_layers(source, path) <= {"_errors", "report"}
+
+
+@pytest.mark.parametrize("package", public_packages())
+def test_public_package_lists_its_names(package: str) -> None:
+    names = importlib.import_module(package).__all__
+    assert sorted(set(names)) == sorted(names)
+    assert [name for name in names if not hasattr(importlib.import_module(package), name)] == []
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_public_name_is_documented(name: str) -> None:
+    assert f"### `{name}`\n" in API.read_text()
+
+
+def test_documentation_names_nothing_else() -> None:
+    documented = re.findall(r"^### `(.+)`$", API.read_text(), flags=re.MULTILINE)
+    assert sorted(documented) == sorted(public_names())
+
+
+@pytest.mark.parametrize("name", public_names())
+def test_public_name_is_tested(name: str) -> None:
+    short = re.compile(rf"\b{name.rpartition('.')[2]}\b")
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)]
+    assert any(short.search(path.read_text()) for path in tests)
+
+
+def test_api_reference_is_up_to_date(tmp_path: Path) -> None:
+    fresh = tmp_path / "api.md"
+    subprocess.run([sys.executable, ROOT / "docs" / "build_api.py", fresh], check=True)
+    assert fresh.read_text() == API.read_text(), "run `make docs`"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=identify(MODULES))
+def test_files_and_functions_stay_short(path: Path) -> None:
+    source = path.read_text()
+    assert len(source.splitlines()) <= FILE_LINES
+    functions = (n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    lengths = {function.name: body_lines(function, source) for function in functions}
+    assert {name: lines for name, lines in lengths.items() if lines > FUNCTION_LINES} == {}
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef, source: str) -> int:
+    """The lines of a function's body, its docstring left out."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    lines = source.splitlines()[body[0].lineno - 1 : function.end_lineno] if body else []
+    return sum(NO_LINE.fullmatch(line) is None for line in lines)
+
+
+def test_length_check_counts_lines() -> None:
+    source = 'def f(a):\n    """Say."""\n    g(\n        a,\n        b=a,\n    )\n\n    return a\n'
+    (function,) = ast.parse(source).body
+    assert isinstance(function, ast.FunctionDef)
+    assert body_lines(function, source) == 2
+
+
+@pytest.mark.parametrize("path", MODULES, ids=identify(MODULES))
+def test_source_neither_unpickles_nor_postpones(path: Path) -> None:
+    assert re.findall(r"(?i)\bc?pickle\b|\bunpickl|\btorch\.load\b|\bTODO\b|\bFIXME\b|\bXXX\b", path.read_text()) == []
+
+
+def test_import_leaves_optional_packages_alone() -> None:
+    heavy = ("plotly", "jinja2", "typer", "rich", "scipy", "evenkeel.lab", "evenkeel.cli", "evenkeel.report")
+    code = f"import torch, sys; before = set(sys.modules); import evenkeel; loaded = set(sys.modules) - before; \
+print(*(name for name in {heavy!r} if name in loaded))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == ""
+
+
+def test_readme_examples_run() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert len(blocks) >= 3
+    exec(compile("\n".join(blocks), "README.md", "exec"), {})
