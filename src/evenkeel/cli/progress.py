@@ -1,0 +1,134 @@
+"""How a study's progress is shown: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import typer
+
+from evenkeel.lab import Observer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from evenkeel.lab import Arm
+
+__all__ = ["Bars", "Lines", "make_observer"]
+
+
+class Bars(Observer):
+    """Two bars on stderr: the arm at hand, with loss and tokens per second, and the whole study, with the time left.
+
+    Args:
+        steps: of each arm.
+        runs: arms times seeds.
+    """
+
+    def __init__(self, steps: int, runs: int) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.steps, self.runs, self.done = steps, runs, 0
+        self.progress: Progress = Progress(
+            TextColumn("{task.description:<20.20}", markup=False),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[facts]:<32}", markup=False),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self.study: TaskID = self.progress.add_task("study", total=steps * runs, facts="", start=False)
+        self.bar: TaskID = self.progress.add_task("", total=steps, facts="", visible=False)
+
+    def __enter__(self) -> Bars:
+        self.progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.progress.stop()
+
+    def arm_skipped(self, arm: Arm, seed: int) -> None:
+        """Leave the arm out of what there is to do."""
+        self.runs -= 1
+        self.progress.update(self.study, total=self.runs * self.steps)
+
+    def arm_started(self, arm: Arm, seed: int, step: int) -> None:
+        """Show the arm's bar from this step."""
+        self.progress.start_task(self.study)
+        self.progress.reset(self.bar, description=f"{arm.name} seed {seed}", completed=step, visible=True)
+
+    def step_done(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """Advance both bars."""
+        facts = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+        self.progress.update(self.bar, completed=step, facts=facts)
+        self.progress.update(self.study, completed=self.done * self.steps + step, facts=f"{self.done}/{self.runs} arms")
+
+    def arm_ended(self, arm: Arm, seed: int, status: str) -> None:
+        """Leave a line about the arm above the bars."""
+        self.done += 1
+        self.progress.update(self.study, completed=self.done * self.steps, facts=f"{self.done}/{self.runs} arms")
+        self.progress.console.print(f"{arm.name} seed {seed}: {status}", markup=False, highlight=False)
+
+
+class Lines(Observer):
+    """One line on stderr at each validation.
+
+    Args:
+        steps: of each arm.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.label = ""
+        self.facts = ""
+        self.first = 0
+        self.started = 0.0
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+    def arm_started(self, arm: Arm, seed: int, step: int) -> None:
+        """Remember which arm the next lines are about."""
+        self.label, self.facts, self.first, self.started = f"{arm.name} seed {seed}", "", step, time.monotonic()
+
+    def step_done(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """Remember what the next line says."""
+        left = (time.monotonic() - self.started) / (step - self.first) * (self.steps - step)
+        self.facts = f", loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, {left:.0f} s left for this arm"
+
+    def validated(self, step: int, loss: float) -> None:
+        """Print a line."""
+        typer.echo(f"{self.label}: step {step}/{self.steps}, validation loss {loss:.3f}{self.facts}", err=True)
+
+    def arm_ended(self, arm: Arm, seed: int, status: str) -> None:
+        """Print how the arm ended."""
+        typer.echo(f"{self.label}: {status}", err=True)
+
+
+class Silent(Observer):
+    """Shows nothing."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+
+def make_observer(steps: int, runs: int, *, quiet: bool) -> Bars | Lines | Silent:
+    """Return what shows a study's progress: bars on a terminal, lines elsewhere, nothing if quiet."""
+    if quiet:
+        return Silent()
+    return Bars(steps, runs) if sys.stderr.isatty() else Lines(steps)

@@ -1,0 +1,140 @@
+"""`evenkeel study` from the command line: what it prints, and what a user can get wrong."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from evenkeel.cli import main
+from evenkeel.lab import ranking_table
+
+SIZES = {"depth": 1, "width": 8, "heads": 2, "context": 8, "batch": 2, "steps": 12, "threads": 1}
+TINY = ["--arms=none,pre-rms", *(f"--{name}={value}" for name, value in SIZES.items())]
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"line {i} of a small text\n" for i in range(200)))
+    return path
+
+
+def study(*arguments):
+    return main(["study", *map(str, arguments)])
+
+
+def test_a_study_prints_ranking_findings_and_report(tmp_path, text, capsys):
+    out = tmp_path / "out"
+    assert study("--text", text, "--out", out, *TINY) == 0
+    printed, progress = capsys.readouterr()
+    summary = json.loads((out / "summary.json").read_text())
+    for number, finding in enumerate(summary["findings"][:3], start=1):
+        assert f"{number}. {finding['title']}. {finding['text']}" in printed.splitlines()
+    assert printed.rstrip().endswith(f"report: {out / 'report.html'}")
+    table = printed.split("1. ")[0].splitlines()
+    assert max(map(len, table)) <= 100
+    for row in ranking_table(summary).rows:
+        assert any(line.split()[:2] == [row[0], row[1]] for line in table)
+    assert "pre-rms seed 0: step 12/12, validation loss" in progress
+    assert "tokens/s" in progress
+
+
+def test_options_reach_the_settings(tmp_path, text):
+    out = tmp_path / "out"
+    options = (
+        "--lr 0.01 --warmup 3 --clip 1 --weight-decay 0 --feed-forward swiglu --no-bias --qk-norm --seed 7 --seeds 2"
+    )
+    assert study("--text", text, "--out", out, *TINY, *options.split(), "--quiet") == 0
+    settings = json.loads((out / "study.json").read_text())["settings"]
+    expected = {"lr": 0.01, "warmup": 3, "clip": 1.0, "weight_decay": 0.0, "feed_forward": "swiglu", "bias": False}
+    expected |= {"qk_norm": True, "seed": 7, "seeds": 2, "steps": 12, "arms": ["none", "pre-rms"]}
+    assert {name: settings[name] for name in expected} == expected
+
+
+def test_quiet_shows_no_progress(tmp_path, text, capsys):
+    assert study("--text", text, "--out", tmp_path / "out", *TINY, "--quiet") == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_resume_takes_what_was_not_typed_from_the_study(tmp_path, text, capsys):
+    out = tmp_path / "out"
+    assert study("--text", text, "--out", out, *TINY, "--quiet") == 0
+    assert study("--out", out, "--resume", "--quiet") == 0
+    capsys.readouterr()
+    assert study("--out", out, "--resume", "--steps", "13") == 2
+    assert capsys.readouterr().err.startswith(f"evenkeel: error: cannot resume {out}: steps was 12, now 13")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--text", "no-such-file"], "text no-such-file does not exist"),
+        (["--text", os.devnull], "is not a file or directory"),
+        (["--arms", "pre-lyer"], "unknown arm 'pre-lyer'; did you mean pre-layer?"),
+        (["--arms", ","], "no arms given"),
+        (["--depth", "0"], "depth must be at least 1, but is 0"),
+        (["--steps", "-5"], "steps must be at least 1, but is -5"),
+        (["--width", "10", "--heads", "3"], "width 10 is not a multiple of heads 3"),
+        (["--lr", "nan"], "lr must be a positive number"),
+        (["--width", "wide"], "Invalid value for '--width'"),
+        (["--resume"], "--resume needs --out"),
+        (["--wdith", "3"], "--wdith"),
+        (["--out", "/proc/nothing/here"], "cannot create directory /proc/nothing/here"),
+        (["--out", "/proc"], "/proc"),
+        (["--out", os.devnull], "cannot create directory"),
+        (["--context", "100000000"], "choose smaller sizes"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert study(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert message in error
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_output_directory_is_not_overwritten(tmp_path, text, capsys):
+    assert study("--text", text, "--out", tmp_path, *TINY) == 2
+    assert "is not empty and holds no study (it has text.txt)" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [text]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_study_says_how_to_resume(tmp_path, text, number, code):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "evenkeel", "study", "--text", text, "--out", out, *TINY, "--steps", "100000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    records = out / "arms" / "none-seed0" / "records.jsonl"
+    while not (records.exists() and b'"train"' in records.read_bytes()):
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(number)
+    _, error = process.communicate()
+    assert process.returncode == code
+    assert error.splitlines()[-1] == f"interrupted; continue with: evenkeel study --out {out} --resume"
+    assert "Traceback" not in error
+
+
+def test_progress_on_a_terminal(tmp_path, text):
+    out = tmp_path / "out"
+    master, terminal = pty.openpty()
+    command = [sys.executable, "-m", "evenkeel", "study", "--text", text, "--out", out, *TINY]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    process = subprocess.Popen(command, stderr=terminal, stdout=subprocess.DEVNULL, env=environment)
+    os.close(terminal)
+    seen = b""
+    while process.poll() is None or not seen.endswith(b"\n"):
+        try:
+            seen += os.read(master, 65536)
+        except OSError:  # Linux reports the closed terminal this way
+            break
+    os.close(master)
+    assert process.wait() == 0
+    for shown in (b"pre-rms seed 0", b"tokens/s", b"loss ", b"left"):
+        assert shown in seen

@@ -1,0 +1,153 @@
+"""The page in a real browser: drawn whole, without a request, on a laptop and a phone, in light and dark."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_summaries import summary
+from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Page as BrowserPage
+
+from evenkeel.lab.page import study_page, write_report
+
+pytestmark = pytest.mark.slow
+
+HOSTILE = "<b>x</b></script><img src=x onerror=alert(1)>"
+LAPTOP, PHONE = 1280, 390
+LABELS = """() => [...document.querySelectorAll('.plot')].map((plot) =>
+    [...plot.querySelectorAll('.annotation-text-g')].map((text) => {
+        const [box, frame] = [text.getBoundingClientRect(), plot.getBoundingClientRect()];
+        return { left: box.left, right: box.right, top: box.top, bottom: box.bottom, end: frame.right };
+    }))"""
+BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+INK = "document.querySelector('.plot .xtick text').style.fill"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        pytest.fail("this test needs Chromium; install it with: apt-get install chromium")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory) -> Path:
+    """A study with everything that makes drawing hard: several seeds, fates, a leak and a hostile name."""
+    names = ("none", "post-layer", "pre-layer", "pre-rms", "peri-rms", "pre-batch", HOSTILE)
+    data = summary(names, seeds=2, statuses={"none": "diverged", "post-layer": "running"})
+    data["panels"] = sum(len(f.panels) for section in study_page(data).sections for f in section.figures)
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    write_report(data, path)
+    (path.parent / "panels").write_text(str(data["panels"]))
+    return path
+
+
+def opened(browser: Browser, report: Path, width: int, **options: Any) -> tuple[BrowserPage, list[str]]:
+    """The page after drawing, and everything it complained about or asked the outside for."""
+    phone = width < 500
+    context = browser.new_context(viewport={"width": width, "height": 844}, is_mobile=phone, has_touch=phone, **options)
+    page = context.new_page()
+    events: list[str] = []
+    page.on("console", lambda message: events.append(message.text))
+    page.on("pageerror", lambda error: events.append(str(error)))
+    page.on("dialog", lambda dialog: events.append(f"dialog {dialog.message}"))
+    page.on("request", lambda request: events.append(request.url))
+    page.goto(report.as_uri())
+    return page, events
+
+
+def drawn(browser: Browser, report: Path, width: int, **options: Any) -> tuple[BrowserPage, list[str]]:
+    page, events = opened(browser, report, width, **options)
+    page.wait_for_selector("html[data-drawn]", timeout=120_000)
+    return page, events
+
+
+def eventually(page: BrowserPage, expression: str) -> None:
+    """Wait for something to become true; Playwright's own wait evaluates a string, which the page's policy forbids."""
+    for _ in range(600):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(100)
+    pytest.fail(f"never true: {expression}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [LAPTOP, PHONE])
+def test_everything_is_drawn_in_the_window_and_nothing_is_requested(browser, report, width, scheme):
+    page, events = drawn(browser, report, width, color_scheme=scheme)
+    panels = int((report.parent / "panels").read_text())
+    assert events == [report.as_uri()]
+    assert page.locator("main .plot").count() == page.locator(".plot .cartesianlayer .subplot").count() == panels
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert page.evaluate("window.innerWidth") == width
+    page.context.close()
+
+
+@pytest.mark.parametrize("width", [LAPTOP, PHONE])
+def test_labels_overlap_neither_each_other_nor_the_edge(browser, report, width):
+    page, _ = drawn(browser, report, width)
+    plots = page.evaluate(LABELS)
+    assert sum(len(boxes) for boxes in plots) > 50
+    for boxes in plots:
+        for index, one in enumerate(boxes):
+            assert one["right"] <= one["end"] + 1
+            for other in boxes[index + 1 :]:
+                beside = one["right"] <= other["left"] + 1 or other["right"] <= one["left"] + 1
+                assert beside or one["bottom"] <= other["top"] + 1.5 or other["bottom"] <= one["top"] + 1.5
+    page.context.close()
+
+
+def test_page_and_figures_follow_the_system_and_the_button(browser, report):
+    page, _ = drawn(browser, report, LAPTOP, color_scheme="light")
+    light = page.evaluate(BACKGROUND), page.evaluate(INK)
+    page.emulate_media(color_scheme="dark")
+    eventually(page, f"{INK} !== '{light[1]}'")
+    dark = page.evaluate(BACKGROUND), page.evaluate(INK)
+    assert dark[0] != light[0]
+    page.get_by_role("button", name="Use the light colours").click()
+    assert (page.evaluate(BACKGROUND), page.evaluate(INK)) == light
+    page.context.close()
+
+
+def test_a_new_width_is_drawn_anew(browser, report):
+    page, _ = drawn(browser, report, LAPTOP)
+    page.set_viewport_size({"width": PHONE, "height": 844})
+    eventually(page, "document.querySelector('.plot .main-svg').getBoundingClientRect().width < 400")
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE
+    page.context.close()
+
+
+def test_without_decompression_the_page_says_so_and_opens_its_tables(browser, report):
+    context = browser.new_context()
+    page = context.new_page()
+    page.add_init_script("delete window.DecompressionStream")
+    page.goto(report.as_uri())
+    page.locator("#notice").wait_for(state="visible")
+    assert "cannot draw the figures" in page.locator("#notice").inner_text()
+    assert page.locator("figure table").first.is_visible()
+    context.close()
+
+
+def test_without_javascript_the_tables_can_be_read(browser, report):
+    page, _ = opened(browser, report, PHONE, java_script_enabled=False)
+    assert page.locator("noscript p").is_visible()
+    assert not page.locator(".plot").first.is_visible()
+    page.locator("summary").first.click()
+    assert page.locator("figure table").first.is_visible()
+    page.context.close()
+
+
+def test_a_download_holds_the_data(browser, report):
+    page, _ = drawn(browser, report, LAPTOP)
+    with page.expect_download() as download:
+        page.get_by_role("link", name="ranking.csv").click()
+    text = Path(download.value.path()).read_text()
+    assert text.startswith("name,final validation loss (nats per byte),lowest,highest,remark\n")
+    assert HOSTILE in text
+    page.context.close()
