@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from evenkeel.lab import Transformer, find_arm
-from evenkeel.lab.probes import Probe, histogram, measure_norm_seconds, residual_statistics
+from evenkeel.lab.probes import Probe, histogram, residual_statistics
 
 TOKENS = torch.randint(256, (3, 6), generator=torch.Generator().manual_seed(0))
 
@@ -95,9 +95,3 @@ def test_a_probe_changes_nothing():
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in probed.modules())
     mine, theirs = probed.state_dict(), plain.state_dict()
     assert all(torch.equal(mine[key], theirs[key]) for key in mine)
-
-
-@pytest.mark.parametrize(("name", "has_norms"), [("none", False), ("olmo2", True), ("pre-batch", True)])
-def test_norm_seconds(name, has_norms):
-    model = Transformer(find_arm(name), depth=1, width=12, heads=2, context=5)
-    assert (measure_norm_seconds(model, torch.randint(256, (2, 5)), repeats=1) > 0) is has_norms

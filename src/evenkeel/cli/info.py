@@ -4,7 +4,6 @@ import json
 import os
 import platform
 from importlib import metadata
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -12,6 +11,7 @@ import typer
 
 import evenkeel
 from evenkeel import functional
+from evenkeel.lab.summary import processor
 
 __all__ = ["collect_info", "info"]
 
@@ -52,16 +52,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def processor() -> str:
-    """Return the processor's name, which `platform.processor` leaves empty on most Linux systems."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or "unknown"
 
 
 def print_info(facts: dict[str, dict[str, str]]) -> None:

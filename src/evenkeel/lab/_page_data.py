@@ -172,9 +172,15 @@ def loss_text(value: float) -> str:
     return f"{value:.3f}"
 
 
-def gap_text(low: float, high: float) -> str:
+def rounded_gap(low: float, high: float) -> float:
     """The difference of two losses as a reader would compute it from their three decimals."""
-    return loss_text(float(loss_text(high)) - float(loss_text(low)))
+    return float(loss_text(high)) - float(loss_text(low))
+
+
+def gap_text(low: float, high: float) -> str:
+    """The difference of two losses in words; never zero for losses that differ."""
+    gap = loss_text(rounded_gap(low, high))
+    return "less than 0.001" if gap == "0.000" and high != low else gap
 
 
 def times(ratio: float) -> str:

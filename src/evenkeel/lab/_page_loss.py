@@ -13,6 +13,7 @@ from evenkeel.lab._page_data import (
     opening,
     over_seeds,
     percent,
+    rounded_gap,
     seeds_sentence,
     sentences,
     spoken,
@@ -74,7 +75,7 @@ def ranking_table(arms: Sequence[Arm]) -> Table:
     for place, arm in enumerate([*order, *rest], start=1):
         losses = arm.final_losses
         loss = loss_text(mean(losses)) if losses else "–"
-        above = f"+{gap_text(best, mean(losses))}" if best is not None and arm in order else "–"
+        above = f"+{loss_text(rounded_gap(best, mean(losses)))}" if best is not None and arm in order else "–"
         spread = f"{loss_text(min(losses))} to {loss_text(max(losses))}" if len(losses) > 1 else "–"
         seeds: list[Cell] = [spread, f"{len(losses)} of {len(arm.runs)}"] if several else []
         rows.append([str(place) if arm in order else "–", arm.name, loss, above, *seeds, arm.note()])
@@ -272,5 +273,5 @@ def _unlike_sentence(arms: Sequence[Arm]) -> str:
 def _machine_sentence(machine: Mapping[str, object]) -> str:
     parts = [str(machine["processor"])] if machine.get("processor") else []
     if machine.get("threads"):
-        parts.append(f"{machine['threads']} threads")
+        parts.append(f"{machine['threads']} thread{'' if machine['threads'] == 1 else 's'}")
     return f"Measured on {', '.join(parts)}." if parts else ""

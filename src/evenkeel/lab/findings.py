@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from evenkeel.lab._page_data import Arm, Run, finite, group_arms, loss_text, mean
+from evenkeel.lab._page_data import Arm, Run, finite, gap_text, group_arms, loss_text, mean
 from evenkeel.lab._page_loss import loss_title, ranked, verdict
 from evenkeel.report import join_words
 
@@ -60,8 +60,7 @@ def find_best(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | Non
             arms
         ), f"It is the only comparable arm that finished its {summary['settings']['steps']} steps."
     losses = join_words([f"{arm.name} {loss_text(mean(arm.final_losses))}" for arm in others])
-    gap = mean(others[0].final_losses) - mean(best.final_losses)
-    above = loss_text(gap) if gap >= 0.001 else "less than 0.001"
+    above = gap_text(mean(best.final_losses), mean(others[0].final_losses))
     return loss_title(arms), f"The next is {above} above {best.name}. The others: {losses}. {verdict(arms)}"
 
 
@@ -73,19 +72,19 @@ def find_effect_of_norm(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, 
     if without is None or best is None:
         return None
     steps, target = summary["settings"]["steps"], mean(without.final_losses)
-    difference = target - mean(best.final_losses)
+    final = mean(best.final_losses)
     runs = [run["validation"] for run in best.with_status("finished")]
     curve = zip(runs[0]["step"], (mean(losses) for losses in zip(*(r["loss"] for r in runs), strict=True)), strict=True)
     reached = next((step for step, loss in curve if loss <= target), None)
     if reached is None:
         return (
             f"No normalized arm reaches the loss without norm, {loss_text(target)}",
-            f"After {steps} steps the best of them, {best.name}, is {loss_text(-difference)} nats per byte above it.",
+            f"After {steps} steps the best of them, {best.name}, is {gap_text(target, final)} nats per byte above it.",
         )
     return (
         f"{best.name} reaches the final loss of {without.name} after {reached} of {steps} steps",
         f"Without norm, {steps} steps end at {loss_text(target)} nats per byte; {best.name} has reached this at the "
-        f"validation after {reached} steps, and ends {loss_text(difference)} lower.",
+        f"validation after {reached} steps, and ends {gap_text(final, target)} lower.",
     )
 
 
@@ -176,7 +175,7 @@ def layer_against_rms(arms: list[Arm]) -> str:
     """Compare each LayerNorm arm with the RMSNorm arm of the same placement, where both finished."""
     ends = {arm.name: mean(arm.final_losses) for arm in ranked(arms)}
     pairs = [
-        f" {rms} ends {loss_text(abs(ends[rms] - ends[layer]))} nats per byte "
+        f" {rms} ends {gap_text(*sorted((ends[rms], ends[layer])))} nats per byte "
         f"{'below' if ends[rms] < ends[layer] else 'above'} {layer}."
         for layer in ends
         if layer.endswith("-layer") and (rms := layer.removesuffix("layer") + "rms") in ends
@@ -195,7 +194,10 @@ def find_cost(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | Non
     if least != most:
         title = f"Norms take {shares[least]:.1%} ({least}) to {shares[most]:.1%} ({most}) of a training step"
     each = join_words([f"{name} {share:.1%}" for name, share in shares.items()])
-    return title, f"Each norm timed alone, forward and backward, on its own activations, over the median step: {each}."
+    return (
+        title,
+        f"Each norm timed alone, forward and backward, on its own activations, in turn with whole steps: {each}.",
+    )
 
 
 def contrast(what: str, factors: dict[str, float], where: str) -> str:

@@ -22,7 +22,7 @@ import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
 from evenkeel.lab.arms import NORMS, PLACEMENTS, Arm, TokenBatchNorm
 
-__all__ = ["FEED_FORWARDS", "VOCABULARY", "Transformer", "derive_seed"]
+__all__ = ["FEED_FORWARDS", "VOCABULARY", "Transformer", "derive_seed", "next_byte_loss"]
 
 VOCABULARY = 256  # bytes
 
@@ -217,6 +217,12 @@ class Transformer(nn.Module):
 def normalized(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Apply a norm; only BatchNorm's statistics cross positions, so only it is told which ones are padding."""
     return norm(x, mask) if isinstance(norm, TokenBatchNorm) else norm(x)
+
+
+def next_byte_loss(model: Transformer, windows: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the byte after each position, in nats; windows are (b, t + 1)."""
+    logits = model(windows[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def derive_seed(seed: int, *role: object) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from evenkeel.lab.model import Transformer
 
-__all__ = ["Probe", "measure_norm_seconds", "parameter_groups"]
+__all__ = ["Probe", "parameter_groups"]
 
 BINS = 48
 TAIL = 0.0005  # of the values on either side of a histogram's range, counted in its first and last bin
@@ -144,39 +143,3 @@ def block_of(name: str) -> int | None:
 def total_norm(tensors: Iterable[Tensor]) -> float:
     """Return the Euclidean norm of all elements together."""
     return math.sqrt(sum(t.double().square().sum().item() for t in tensors))
-
-
-def measure_norm_seconds(model: Transformer, tokens: Tensor, repeats: int = 9) -> float:
-    """Return how long the norms of one training step take, in seconds.
-
-    One forward pass shows each norm's input. Then each norm runs alone, forward and backward, on an input of that
-    shape with that content; the median of the repeats counts, and norms of the same type and shape are timed once. Run
-    alone, a norm finds its input in the cache more often than inside a step, so this is a lower bound.
-    """
-    inputs: dict[nn.Module, Tensor] = {}
-    hooks = [
-        norm.register_forward_hook(lambda norm, args, _: inputs.update({norm: args[0].detach()}))
-        for norm in model.norms().values()
-    ]
-    with torch.no_grad():
-        model(tokens)
-    for hook in hooks:
-        hook.remove()
-    seconds: dict[tuple[type, torch.Size], float] = {}
-    for norm, x in inputs.items():
-        if (kind := (type(norm), x.shape)) not in seconds:
-            seconds[kind] = time_norm(norm, x, repeats)
-    return sum(seconds[type(norm), x.shape] for norm, x in inputs.items())
-
-
-def time_norm(norm: nn.Module, x: Tensor, repeats: int) -> float:
-    """Return the median time of one forward and backward pass, after one to warm up."""
-    x = x.clone().requires_grad_()
-    upstream = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
-    wanted = [x, *norm.parameters()]
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        torch.autograd.grad(norm(x), wanted, upstream)
-        times.append(time.perf_counter() - start)
-    return sorted(times[1:])[repeats // 2]

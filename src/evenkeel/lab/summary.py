@@ -50,7 +50,7 @@ def summarize(out: Path, frozen: dict[str, Any]) -> dict[str, Any]:
         "torch": frozen["torch"],
         "created": frozen["created"],
         "machine": {
-            "processor": processor(),
+            "processor": f"{processor()}, {os.cpu_count()} logical processors",
             "threads": settings.threads,
             "system": f"{platform.system()} {platform.machine()}",
         },
@@ -90,10 +90,10 @@ def summarize_arm(path: Path) -> dict[str, Any] | None:
 
 
 def processor() -> str:
-    """Return the processor's name, with the number of logical processors."""
+    """Return the processor's name, which `platform.processor` leaves empty on most Linux systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or 'unknown'}, {os.cpu_count()} logical processors"
+    return names[0] if names else platform.processor() or "unknown"

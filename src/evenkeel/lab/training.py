@@ -17,14 +17,14 @@ from typing import Any
 import safetensors
 import safetensors.torch
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.arms import Arm
+from evenkeel.lab.cost import measure_cost
 from evenkeel.lab.files import Records, read_records, replace_file
-from evenkeel.lab.model import Transformer, derive_seed
-from evenkeel.lab.probes import Probe, measure_norm_seconds
+from evenkeel.lab.model import Transformer, derive_seed, next_byte_loss
+from evenkeel.lab.probes import Probe
 from evenkeel.lab.settings import StudySettings
 from evenkeel.lab.text import Corpus
 
@@ -83,7 +83,7 @@ class ArmTraining:
         self.optimizer = make_optimizer(self.model, settings.weight_decay)
         self.step = 0
         self.losses: list[float] = []
-        self.step_seconds: list[float] = []
+        self.step_seconds = math.nan  # of the last step
 
     def start(self) -> Records:
         """Continue from the checkpoint, or else from the first step; return the records to append to."""
@@ -110,7 +110,6 @@ class ArmTraining:
         for record in read_records(self.records_path):
             if record["kind"] == "train":
                 self.losses.append(math.nan if record["loss"] is None else record["loss"])
-                self.step_seconds.append(record["step_seconds"])
         return records
 
     def save_checkpoint(self, records: Records) -> None:
@@ -158,7 +157,7 @@ class ArmTraining:
         if probe is not None:
             # At the first step Adam's update is the learning rate's sign pattern: it says nothing about the arm.
             records.write("probe", step=self.step, **probe.record(with_updates=self.step > 0))
-        seconds = time.perf_counter() - start
+        self.step_seconds = time.perf_counter() - start
         tokens = self.settings.batch * self.settings.context
         records.write(
             "train",
@@ -166,11 +165,10 @@ class ArmTraining:
             loss=loss,
             gradient_norm=gradient_norm.item(),
             learning_rate=learning_rate,
-            step_seconds=seconds,
+            step_seconds=self.step_seconds,
             tokens=tokens,
         )
         self.losses.append(loss)
-        self.step_seconds.append(seconds)
         self.step += 1
         return loss
 
@@ -202,6 +200,11 @@ class ArmTraining:
                 for part in starts.split(self.settings.batch)
             ]
         return torch.stack(losses).mean().item()
+
+    def cost(self) -> dict[str, float | None]:
+        """Return the time of a step and of the norms in it; see `measure_cost`."""
+        windows = self.batch(self.step)
+        return measure_cost(self.model, lambda model: make_optimizer(model, self.settings.weight_decay), windows)
 
     def learning_rate(self) -> float:
         """Return the step's learning rate: linear warm-up, then a cosine down to a tenth."""
@@ -248,32 +251,16 @@ def train_arm(training: ArmTraining, observer: Observer, *, checkpoint_seconds: 
             if diverged or training.step == settings.steps:
                 break
             loss = training.train_step(records)
-            rate = settings.batch * settings.context / training.step_seconds[-1]
+            rate = settings.batch * settings.context / training.step_seconds
             observer.step_done(training.step, loss, rate)
             if time.monotonic() - saved >= checkpoint_seconds or training.step == settings.steps:
                 training.save_checkpoint(records)
                 saved = time.monotonic()
         status = "diverged" if diverged else "finished"
-        write_cost(training, records)
+        records.write("cost", **training.cost())
         records.write("end", status=status, step=training.step, validation_loss=None if diverged else validation)
         records.sync()
     observer.arm_ended(training.arm, training.seed, status)
-
-
-def write_cost(training: ArmTraining, records: Records) -> None:
-    """Record the median time of a step, and how much of it the norms take."""
-    step_seconds = statistics.median(training.step_seconds) if training.step_seconds else 0.0
-    training.model.train()
-    tokens = training.batch(training.step)[:, :-1]
-    norm_seconds = measure_norm_seconds(training.model, tokens)
-    share = norm_seconds / step_seconds if step_seconds else None
-    records.write("cost", step_seconds=step_seconds, norm_seconds=norm_seconds, norm_share=share)
-
-
-def next_byte_loss(model: Transformer, windows: Tensor) -> Tensor:
-    """Return the mean cross-entropy of each window's next bytes, in nats per byte."""
-    logits = model(windows[:, :-1])
-    return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 
 
 def make_optimizer(model: Transformer, weight_decay: float) -> torch.optim.AdamW:

@@ -87,7 +87,7 @@ def layout(
             "gridcolor": LIGHT["grid"],
             "color": LIGHT["muted"],
             "exponentformat": "power",
-            "minexponent": 5,
+            "minexponent": 4,
             "title": {"text": escape_label(axis.label) if axis else "", "font": {"size": 13}, "standoff": 8},
         }
         if axis is None:
