@@ -42,7 +42,7 @@ bool layout_rows(const Tensor& t, int64_t axes, RowLayout& layout) {
 // The tensor itself, or a contiguous copy where its rows are not dense.
 Tensor with_dense_rows(const Tensor& t, int64_t axes, RowLayout& layout) {
   if (layout_rows(t, axes, layout)) return t;
-  Tensor copy = torch::stable::contiguous(t);
+  Tensor copy = as_contiguous(t);
   layout_rows(copy, axes, layout);
   return copy;
 }
@@ -63,11 +63,11 @@ class Parameter {
   Parameter(const std::optional<Tensor>& parameter, double offset, int64_t features, bool to_double) {
     if (!parameter) return;
     STD_TORCH_CHECK(parameter->numel() == features, "evenkeel: weight and bias must have one element a feature");
-    source_ = torch::stable::contiguous(*parameter);
+    source_ = as_contiguous(*parameter);
     const DType dtype = dtype_of(*source_);
     data_ = source_->data_ptr();
     if (offset == 0 && dtype == (to_double ? DType::float64 : DType::float32)) return;
-    converted_ = uninitialized<double>(features);
+    converted_.reset(new double[static_cast<size_t>(features)]);
     kernels().widen(data_, dtype, offset, features, to_double, converted_.get());
     data_ = converted_.get();
   }
@@ -116,8 +116,7 @@ std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Ten
   a.y = y.data_ptr();
   a.statistics = statistics.data_ptr();
   parallel_for(a.spec.rows, rows_per_chunk(a.spec.features), [&](int64_t begin, int64_t end) {
-    const auto scratch = uninitialized<double>(scratch_rows * padded(a.spec.features));
-    kernels().forward(a, begin, end, scratch.get());
+    kernels().forward(a, begin, end);
   });
   return {y, statistics};
 }
@@ -154,7 +153,7 @@ std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor&
   const Tensor source = with_dense_rows(x, axes, a.x_layout);
   const Tensor upstream = with_dense_rows(dy, axes, a.dy_layout);
   const Parameter w(weight, weight_offset, features, a.dtype == DType::float64);
-  const Tensor saved = torch::stable::contiguous(statistics);
+  const Tensor saved = as_contiguous(statistics);
   a.x = source.data_ptr();
   a.dy = upstream.data_ptr();
   a.weight = w.data();
@@ -162,8 +161,7 @@ std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor&
   a.dx = need_dx ? dx.data_ptr() : nullptr;
   const int64_t tasks_per_chunk = (rows_per_chunk(features) + a.rows_per_task - 1) / a.rows_per_task;
   parallel_for(tasks, tasks_per_chunk, [&](int64_t begin, int64_t end) {
-    const auto scratch = uninitialized<double>(scratch_rows * a.padded_features);
-    kernels().backward(a, begin, end, scratch.get());
+    kernels().backward(a, begin, end);
   });
   if (need_dweight) finish(dweight_partial, tasks, features, dweight);
   if (need_dbias) finish(dbias_partial, tasks, features, dbias);

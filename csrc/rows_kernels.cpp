@@ -138,9 +138,10 @@ const double* in_double(const T* row, double* scratch, int64_t n) {
 }
 
 template <class T>
-__attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForward& a, const T* x, T* y,
-                                                                  double* scratch) {
+__attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForward& a, const T* x, T* y) {
   const int64_t n = a.spec.features, stride = padded(n);
+  const Buffer<double> rows(4 * stride);
+  double* scratch = rows.data();
   const double* wide = in_double(x, scratch, n);
   const double* weight = in_double(static_cast<const float*>(a.weight), scratch + stride, n);
   const double* bias = in_double(static_cast<const float*>(a.bias), scratch + 2 * stride, n);
@@ -153,21 +154,20 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
 }
 
 template <class T>
-void forward_rows(const RowsForward& a, int64_t begin, int64_t end, void* scratch) {
+void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
   using C = typename Compute<T>::type;
   const int64_t n = a.spec.features;
   const int width = a.spec.statistics_width();
   C* saved = static_cast<C*>(a.statistics);
-  double* rows = static_cast<double*>(scratch);
-  C* widened = reinterpret_cast<C*>(rows + (scratch_rows - 1) * padded(n));
+  const Buffer<C> widened(sizeof(T) == sizeof(C) ? 0 : padded(n));
   for (int64_t row = begin; row < end; ++row) {
     const T* source = static_cast<const T*>(a.x) + row_offset(a.x_layout, row);
-    const C* x = widen(source, widened, n);
+    const C* x = widen(source, widened.data(), n);
     T* y = static_cast<T*>(a.y) + row * n;
     Statistics<C> s = measure(x, a.spec);
     if constexpr (sizeof(C) == sizeof(float)) {
       if (!safe(s)) {
-        save(forward_row_in_double(a, source, y, rows), a.spec, saved + row * width);
+        save(forward_row_in_double(a, source, y), a.spec, saved + row * width);
         continue;
       }
     }
@@ -216,8 +216,10 @@ void backward_row(const RowsSpec& spec, const C* x, const C* dy, const C* weight
 
 template <class T>
 __attribute__((noinline)) void backward_row_in_double(const RowsBackward& a, const T* x, const T* dy, double* dweight,
-                                                      double* dbias, T* dx, double* scratch) {
+                                                      double* dbias, T* dx) {
   const int64_t n = a.spec.features, stride = a.padded_features;
+  const Buffer<double> rows(4 * stride);
+  double* scratch = rows.data();
   const double* wide = in_double(x, scratch, n);
   const double* upstream = in_double(dy, scratch + stride, n);
   const double* weight = in_double(static_cast<const float*>(a.weight), scratch + 2 * stride, n);
@@ -235,23 +237,23 @@ void flush(double* total, C* part, int64_t n) {
 }
 
 template <class T>
-void backward_task(const RowsBackward& a, int64_t task, double* scratch) {
+void backward_task(const RowsBackward& a, int64_t task) {
   using C = typename Compute<T>::type;
+  constexpr bool is_float = sizeof(C) == sizeof(float);
   constexpr int64_t rows_per_flush = 64;  // float sums stay short; the longer ones are double
   const int64_t n = a.spec.features, stride = a.padded_features, width = a.spec.statistics_width();
-  // four rows for the double path, then: widened x, widened dy, and the two accumulators
-  C* widened = reinterpret_cast<C*>(scratch + 4 * stride);
-  C* widened_dy = reinterpret_cast<C*>(scratch + 5 * stride);
-  C* accumulators = reinterpret_cast<C*>(scratch + 6 * stride);
+  const Buffer<C> widened(sizeof(T) == sizeof(C) ? 0 : 2 * stride);
+  const Buffer<C> accumulators(is_float ? 2 * stride : 0);
   double* dweight_total = a.dweight_partial ? a.dweight_partial + task * stride : nullptr;
   double* dbias_total = a.dbias_partial ? a.dbias_partial + task * stride : nullptr;
-  C* dweight = dweight_total ? accumulators : nullptr;
-  C* dbias = dbias_total ? accumulators + stride : nullptr;
-  if (sizeof(C) == sizeof(double)) {  // no shorter sums to flush
-    dweight = reinterpret_cast<C*>(dweight_total);
-    dbias = reinterpret_cast<C*>(dbias_total);
-  } else {
-    std::memset(accumulators, 0, 2 * stride * sizeof(C));
+  C *dweight, *dbias;
+  if constexpr (is_float) {
+    std::memset(accumulators.data(), 0, 2 * stride * sizeof(C));
+    dweight = dweight_total ? accumulators.data() : nullptr;
+    dbias = dbias_total ? accumulators.data() + stride : nullptr;
+  } else {  // no shorter sums to flush
+    dweight = dweight_total;
+    dbias = dbias_total;
   }
   const int64_t first = task * a.rows_per_task;
   const int64_t last = first + a.rows_per_task < a.spec.rows ? first + a.rows_per_task : a.spec.rows;
@@ -260,42 +262,41 @@ void backward_task(const RowsBackward& a, int64_t task, double* scratch) {
     const T* dy = static_cast<const T*>(a.dy) + row_offset(a.dy_layout, row);
     T* dx = a.dx ? static_cast<T*>(a.dx) + row * n : nullptr;
     const Statistics<C> s = restore(a.spec, static_cast<const C*>(a.statistics) + row * width);
-    if constexpr (sizeof(C) == sizeof(float)) {
+    if constexpr (is_float) {
       if (!safe(s)) {
-        backward_row_in_double(a, x, dy, dweight_total, dbias_total, dx, scratch);
+        backward_row_in_double(a, x, dy, dweight_total, dbias_total, dx);
         continue;
       }
     }
-    backward_row(a.spec, widen(x, widened, n), widen(dy, widened_dy, n), static_cast<const C*>(a.weight), s, dweight,
-                 dbias, dx);
-    if (sizeof(C) == sizeof(float) && (row - first) % rows_per_flush == rows_per_flush - 1) {
+    backward_row(a.spec, widen(x, widened.data(), n), widen(dy, widened.data() + stride, n),
+                 static_cast<const C*>(a.weight), s, dweight, dbias, dx);
+    if (is_float && (row - first) % rows_per_flush == rows_per_flush - 1) {
       if (dweight) flush(dweight_total, dweight, n);
       if (dbias) flush(dbias_total, dbias, n);
     }
   }
-  if (sizeof(C) == sizeof(float)) {
+  if (is_float) {
     if (dweight) flush(dweight_total, dweight, n);
     if (dbias) flush(dbias_total, dbias, n);
   }
 }
 
-void forward(const RowsForward& a, int64_t begin, int64_t end, void* scratch) {
+void forward(const RowsForward& a, int64_t begin, int64_t end) {
   switch (a.dtype) {
-    case DType::float32: return forward_rows<float>(a, begin, end, scratch);
-    case DType::float64: return forward_rows<double>(a, begin, end, scratch);
-    case DType::bfloat16: return forward_rows<bf16>(a, begin, end, scratch);
-    case DType::float16: return forward_rows<f16>(a, begin, end, scratch);
+    case DType::float32: return forward_rows<float>(a, begin, end);
+    case DType::float64: return forward_rows<double>(a, begin, end);
+    case DType::bfloat16: return forward_rows<bf16>(a, begin, end);
+    case DType::float16: return forward_rows<f16>(a, begin, end);
   }
 }
 
-void backward(const RowsBackward& a, int64_t begin, int64_t end, void* scratch) {
-  double* rows = static_cast<double*>(scratch);
+void backward(const RowsBackward& a, int64_t begin, int64_t end) {
   for (int64_t task = begin; task < end; ++task) {
     switch (a.dtype) {
-      case DType::float32: backward_task<float>(a, task, rows); break;
-      case DType::float64: backward_task<double>(a, task, rows); break;
-      case DType::bfloat16: backward_task<bf16>(a, task, rows); break;
-      case DType::float16: backward_task<f16>(a, task, rows); break;
+      case DType::float32: backward_task<float>(a, task); break;
+      case DType::float64: backward_task<double>(a, task); break;
+      case DType::bfloat16: backward_task<bf16>(a, task); break;
+      case DType::float16: backward_task<f16>(a, task); break;
     }
   }
 }

@@ -56,9 +56,9 @@ struct RowsBackward {
 
 struct RowsKernels {
   const char* name;
-  // scratch: see scratch_bytes; begin and end are rows (forward), tasks (backward), features (finish)
-  void (*forward)(const RowsForward&, int64_t begin, int64_t end, void* scratch);
-  void (*backward)(const RowsBackward&, int64_t begin, int64_t end, void* scratch);
+  // begin and end are rows (forward), tasks (backward), features (finish)
+  void (*forward)(const RowsForward&, int64_t begin, int64_t end);
+  void (*backward)(const RowsBackward&, int64_t begin, int64_t end);
   // out[i] = sum over tasks of partial[task][i], rounded to dtype
   void (*finish)(const double* partial, int64_t tasks, int64_t padded_features, int64_t begin, int64_t end,
                  DType dtype, void* out);
@@ -66,8 +66,6 @@ struct RowsKernels {
   void (*widen)(const void* source, DType dtype, double offset, int64_t n, bool to_double, void* out);
 };
 
-// Seven rows of doubles, padded: widened inputs, the row in double, and two accumulators.
-inline constexpr int scratch_rows = 7;
 inline constexpr int64_t padded(int64_t features) { return (features + 15) / 16 * 16; }
 
 extern const RowsKernels rows_kernels_baseline;

@@ -6,7 +6,6 @@
 
 #include <cstdlib>
 #include <memory>
-#include <new>
 #include <vector>
 
 #include "rows_kernels.h"
@@ -44,6 +43,9 @@ inline Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
   return Tensor(handle);
 }
 
+// torch's own contiguous() goes through the dispatcher even where there is nothing to do.
+inline Tensor as_contiguous(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }
+
 // A child of fork has none of the parent's threads: loops there run serially instead of waiting for them forever.
 bool in_forked_child();
 
@@ -54,11 +56,6 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
   } else {
     torch::stable::parallel_for(0, count, grain, body);
   }
-}
-
-template <class T>
-std::unique_ptr<T[]> uninitialized(int64_t count) {
-  return std::unique_ptr<T[]>(new T[static_cast<size_t>(count)]);
 }
 
 }  // namespace evenkeel

@@ -6,6 +6,7 @@
 // give the same bits.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #if defined(__F16C__)
@@ -138,6 +139,20 @@ inline void store(f16* p, Floats v) {
   std::memcpy(p, &s, sizeof(s));
 #endif
 }
+
+// Memory for one call, freed at its end. Not std::unique_ptr: its code would be shared between instruction sets.
+template <class C>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count) : data_(count > 0 ? new C[static_cast<size_t>(count)] : nullptr) {}
+  ~Buffer() { delete[] data_; }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  C* data() const { return data_; }
+
+ private:
+  C* data_;
+};
 
 // One position in a row: a whole vector, or the last elements that do not fill one.
 template <class C>

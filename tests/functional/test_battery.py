@@ -98,3 +98,24 @@ def test_the_slope_of_dyt_is_learned():
     x = torch.randn(3, 7, dtype=torch.float64)
     alpha = torch.tensor([0.7], dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda a: F.dyt(x, a), alpha, check_forward_ad=True)
+
+
+def test_the_battery_checks_every_parameter():
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, dy):
+            return 1000 * dy
+
+    case = CASES[0].__class__(
+        name="third",
+        function=lambda x, a, b, c: x * a + b + Wrong.apply(c),
+        reference=lambda x, a, b, c: x * a + b + c,
+        shapes=((4, 5),),
+        parameters=lambda shape: (shape[-1:],) * 3,
+    )
+    with pytest.raises(CheckError, match="dparameter 2"):
+        check_values(case, torch.float32, 3.0)

@@ -132,6 +132,25 @@ def test_nothing_valid_leaves_the_running_statistics():
         assert torch.equal(norm.state_dict()[key], value)
 
 
+@pytest.mark.parametrize("norm", ["instance", "group"])
+def test_a_wholly_padded_sample_leaves_gradients_finite_without_eps(norm):
+    x, mask = torch.randn(2, CHANNELS, 5, dtype=torch.float64, requires_grad=True), torch.tensor([True, False])
+    weight, bias = (p.requires_grad_() for p in affine())
+    if norm == "instance":
+        y = F.instance_norm(x, weight=weight, bias=bias, eps=0.0, mask=mask)
+    else:
+        y = F.group_norm(x, 1, weight, bias, 0.0, mask=mask)
+    assert all(g.isfinite().all() for g in gradients(y, [x, weight, bias]))
+
+
+def test_a_wholly_padded_batch_does_not_count_in_the_plain_average():
+    norm, x = nn.BatchNorm1d(CHANNELS, momentum=None), 10 + torch.randn(4, CHANNELS, 5)
+    norm(x, torch.zeros(4, 5, dtype=torch.bool))
+    norm(x)
+    assert norm.num_batches_tracked == 1
+    torch.testing.assert_close(norm.running_mean, x.mean((0, 2)))
+
+
 @pytest.mark.parametrize(
     ("mask", "message"),
     [

@@ -209,6 +209,20 @@ class Functions(torch.nn.Module):
         return F.normalize(F.dyt(F.group_norm(F.instance_norm(x), 3), 0.5))
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_symbolic_trace_of_modules(training):
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.InstanceNorm2d(4), nn.GroupNorm(2, 4), nn.LayerNorm(6)
+    )
+    model.train(training)
+    traced, x = torch.fx.symbolic_trace(copy.deepcopy(model)), torch.randn(2, 3, 8, 8)
+    torch.testing.assert_close(traced(x), model(x))
+    running = dict(traced.named_buffers())
+    for key, value in model.named_buffers():
+        if "running" in key:
+            torch.testing.assert_close(running[key], value)
+
+
 def test_symbolic_trace_records_the_functions():
     traced, x = torch.fx.symbolic_trace(Functions()), torch.randn(4, 6, 8)
     targets = {node.target for node in traced.graph.nodes if node.op == "call_function"}

@@ -9,13 +9,15 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._channels import (
     check_channels,
+    check_pair,
     check_values_per_channel,
     check_vectors,
     expand_mask,
+    in_format_of,
     normalize_channels,
     update_running,
 )
-from evenkeel.functional._common import check_options
+from evenkeel.functional._common import changed_options, check_options
 from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ def batch_norm_reference(
     )
     if training:
         update_running(running_mean, running_var, momentum, mean.flatten(), variance.flatten(), count.flatten())
-    return y
+    return in_format_of(y, input)
 
 
 def batch_norm(
@@ -124,11 +126,7 @@ def batch_norm(
             training=training,
             momentum=momentum,
             eps=eps,
-            mask=mask,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            backend=backend,
+            **changed_options(mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
         )
     check_options("batch_norm", eps_mode, cast)
     if input.shape == (0,):
@@ -140,6 +138,8 @@ def batch_norm(
             raise InvalidArgumentError(f"batch_norm eps must be positive during training, but got {eps}")
     elif eps < 0.0:
         raise InvalidArgumentError(f"batch_norm eps must be non-negative, but got {eps}")
+    if training:
+        check_pair("batch_norm", running_mean, running_var)
     for label, running in (("running_mean", running_mean), ("running_var", running_var)):
         if not training and running is None:
             raise InvalidInputError(f"batch_norm: {label} must be defined in evaluation mode; pass it or training=True")

@@ -13,6 +13,7 @@ from evenkeel.functional._common import (
     arithmetic_dtype,
     centred_moments,
     check_floating,
+    composite_required,
     reciprocal_scale,
 )
 
@@ -29,17 +30,26 @@ def check_channels(name: str, input: Tensor) -> None:
             f"{name}: expected at least 2 dimensions (batch, channels, ...), but got input of shape "
             f"{tuple(input.shape)}"
         )
-    check_floating(name, input)
+    check_floating(name, "input", input)
 
 
 def check_vectors(name: str, channels: int, **vectors: Tensor | None) -> None:
     """Raise `InvalidInputError`, in torch's words, unless each vector has one element for each channel."""
     for label, vector in vectors.items():
-        if vector is not None and tuple(vector.shape) != (channels,):
+        if vector is None:
+            continue
+        check_floating(name, label, vector)
+        if tuple(vector.shape) != (channels,):
             raise InvalidInputError(
                 f"{name}: {label} should contain {channels} elements not {vector.numel()}: "
                 f"it has shape {tuple(vector.shape)} and the input has {channels} channels"
             )
+
+
+def check_pair(name: str, running_mean: Tensor | None, running_var: Tensor | None) -> None:
+    """Raise `InvalidInputError`, in torch's words, where only one of the running statistics is given."""
+    if (running_mean is None) != (running_var is None):
+        raise InvalidInputError(f"{name}: running_mean and running_var must either both be None or neither be None")
 
 
 def check_values_per_channel(shape: Sequence[int]) -> None:
@@ -91,11 +101,21 @@ def affine_per_channel(
     return y if valid is None else torch.where(valid, y, 0.0)
 
 
+def in_format_of(y: Tensor, input: Tensor) -> Tensor:
+    """Lay the result out as torch does: channels-last where the input is, otherwise contiguous."""
+    if composite_required():  # under vmap a tensor does not tell its format
+        return y
+    for ndim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if input.ndim == ndim and input.is_contiguous(memory_format=layout) and not input.is_contiguous():
+            return y.contiguous(memory_format=layout)
+    return y.contiguous()
+
+
 def shared_moments(x: Tensor, dims: list[int], valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Centred values, mean, biased variance and count of the valid elements that share each statistic.
 
-    Centred values are 0 where ``valid`` (broadcastable over x) is False. Where nothing is valid, mean and variance
-    are 0 and the count is 0.
+    Centred values are 0 where ``valid`` (broadcastable over x) is False. Where nothing is valid, the mean is 0,
+    the variance 1 and the count 0.
     """
     if valid is None:
         count = x.new_full((), math.prod([x.shape[d] for d in dims]))
@@ -110,6 +130,7 @@ def shared_moments(x: Tensor, dims: list[int], valid: Tensor | None) -> tuple[Te
     correction = centred.sum(dims, keepdim=True) / divisor
     centred = torch.where(valid, centred - correction, 0.0)
     variance = centred.square().sum(dims, keepdim=True) / divisor
+    variance = torch.where(count > 0, variance, 1.0)  # with eps = 0, 0/0 would reach dweight
     return centred, mean + correction, variance, count.expand_as(mean)
 
 

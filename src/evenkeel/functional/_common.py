@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+import math
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch.autograd import forward_ad
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 EPS_MODES = get_args(EpsMode)
 CASTS = get_args(Cast)
+DEFAULT_OPTIONS = {"eps_mode": "inside", "weight_offset": 0.0, "cast": "late", "backend": "auto", "mask": None}
 
 
 def check_options(name: str, eps_mode: str, cast: str = "late") -> None:
@@ -25,12 +27,21 @@ def check_options(name: str, eps_mode: str, cast: str = "late") -> None:
         raise InvalidArgumentError(f"{name}: cast must be one of {', '.join(CASTS)}, but got {cast!r}")
 
 
-def check_floating(name: str, input: Tensor) -> None:
-    """Raise `InvalidInputError` unless the input has a floating dtype."""
-    if not input.dtype.is_floating_point:
+def check_floating(name: str, label: str, tensor: Tensor) -> None:
+    """Raise `InvalidInputError` unless a tensor has a floating dtype."""
+    if not tensor.dtype.is_floating_point:
         raise InvalidInputError(
-            f"{name}: expected a floating-point input, but got {input.dtype}; convert it first, e.g. input.float()"
+            f"{name}: expected a floating-point {label}, but got {tensor.dtype}; convert it first, e.g. {label}.float()"
         )
+
+
+def changed_options(**options: Any) -> dict[str, Any]:
+    """The keyword-only options that differ from their defaults.
+
+    What `__torch_function__` of a tensor subclass is called with: one that knows torch's function of the same name
+    then takes ours too, as long as no option asks for more than torch has.
+    """
+    return {name: value for name, value in options.items() if value != DEFAULT_OPTIONS[name]}
 
 
 def arithmetic_dtype(input: Tensor) -> torch.dtype:
@@ -44,18 +55,36 @@ def default_eps(input: Tensor) -> float:
 
 
 def composite_required() -> bool:
-    """Whether a functorch transform or a forward-mode level is active, which only plain PyTorch code serves."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    """Whether a functorch transform, a forward-mode level or jit tracing is active, which only plain code serves."""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0 or torch.jit.is_tracing()
 
 
-def reciprocal_scale(square: Tensor, eps: float, eps_mode: str) -> Tensor:
+def range_scale(x: Tensor, dims: list[int], eps: float, eps_mode: str) -> tuple[Tensor, Tensor] | None:
+    """A power of two for each row that brings its values near 1, and eps scaled along.
+
+    None in float64, and for nested tensors and jit tracing, which cannot view floats as integers.
+
+    float32 squares of values from 1e18 on overflow, and those of values below 1e-20 lose bits. Scaling by a power of
+    two is exact, so other rows keep their bits. Where eps decides, values smaller than it need no bits: they are
+    scaled as if they were as large.
+    """
+    if x.dtype != torch.float32 or x.is_nested or torch.jit.is_tracing() or x.numel() == 0:
+        return None
+    floor = max(math.sqrt(abs(eps)) if eps_mode == "inside" else abs(eps), 2.0**-126)
+    largest = x.detach().abs().amax(dims, keepdim=True).clamp(floor, 2.0**126)
+    power = (largest.view(torch.int32) & 0x7F800000).view(torch.float32)  # the largest power of two below
+    scale = power.reciprocal()
+    return scale, eps * scale * (scale if eps_mode == "inside" else 1.0)  # in this order: the square may overflow
+
+
+def reciprocal_scale(square: Tensor, eps: float | Tensor, eps_mode: str) -> Tensor:
     """1/scale for a variance or mean square: 1/sqrt(v + eps), 1/(sqrt(v) + eps) or 1/max(sqrt(v), eps)."""
     if eps_mode == "inside":
         return torch.rsqrt(square + eps)
     # sqrt has an infinite slope at 0, which would turn the gradient of a constant row into NaN: its slope is 0 here.
     zero = square == 0
     root = torch.where(zero, 0.0, torch.where(zero, 1.0, square).sqrt())
-    return 1.0 / (root + eps if eps_mode == "outside" else root.clamp_min(eps))
+    return 1.0 / (root + eps if eps_mode == "outside" else torch.clamp(root, min=eps))
 
 
 def apply_affine(

@@ -65,6 +65,6 @@ def dyt(
         return handle_torch_function(
             dyt, (input, alpha_tensor, weight, bias), input, alpha, weight=weight, bias=bias, backend=backend
         )
-    check_floating("dyt", input)
+    check_floating("dyt", "input", input)
     _ops.choose("elements", backend, input)
     return dyt_reference(input, alpha, weight, bias)

@@ -11,10 +11,12 @@ from evenkeel.functional._channels import (
     affine_per_channel,
     check_values_per_channel,
     expand_mask,
+    in_format_of,
     shared_moments,
 )
 from evenkeel.functional._common import (
     arithmetic_dtype,
+    changed_options,
     check_floating,
     check_options,
     reciprocal_scale,
@@ -45,7 +47,8 @@ def group_norm_reference(
     grouped = None if valid is None else valid.unsqueeze(1)
     centred, _, variance, _ = shared_moments(x, list(range(2, x.ndim)), grouped)
     normalized = (centred * reciprocal_scale(variance, eps, eps_mode)).flatten(1, 2)
-    return affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast)
+    y = affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast)
+    return in_format_of(y, input)
 
 
 def group_norm(
@@ -103,11 +106,7 @@ def group_norm(
             weight=weight,
             bias=bias,
             eps=eps,
-            mask=mask,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            backend=backend,
+            **changed_options(mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
         )
     check_options("group_norm", eps_mode, cast)
     if input.ndim < 2:
@@ -122,9 +121,12 @@ def group_norm(
             "group_norm: Expected number of channels in input to be divisible by num_groups, but got input of shape "
             f"{list(input.shape)} and num_groups={num_groups}"
         )
-    check_floating("group_norm", input)
+    check_floating("group_norm", "input", input)
     for label, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None and tuple(parameter.shape) != (input.shape[1],):
+        if parameter is None:
+            continue
+        check_floating("group_norm", label, parameter)
+        if tuple(parameter.shape) != (input.shape[1],):
             raise InvalidInputError(
                 f"group_norm: Expected {label} to be a vector of size equal to the number of channels in input, but "
                 f"got {label} of shape {list(parameter.shape)} and input of shape {list(input.shape)}"

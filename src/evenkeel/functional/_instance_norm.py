@@ -10,12 +10,13 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from evenkeel._errors import InvalidInputError
 from evenkeel.functional._channels import (
     check_channels,
+    check_pair,
     check_vectors,
     expand_mask,
     normalize_channels,
     update_running,
 )
-from evenkeel.functional._common import check_options
+from evenkeel.functional._common import changed_options, check_options
 from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def instance_norm_reference(
     )
     if use_input_stats:
         update_running(running_mean, running_var, momentum, mean.flatten(1), variance.flatten(1), count.flatten(1))
-    return y
+    return y.contiguous()
 
 
 def instance_norm(
@@ -116,11 +117,7 @@ def instance_norm(
             use_input_stats=use_input_stats,
             momentum=momentum,
             eps=eps,
-            mask=mask,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            backend=backend,
+            **changed_options(mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
         )
     check_options("instance_norm", eps_mode, cast)
     check_channels("instance_norm", input)
@@ -129,10 +126,7 @@ def instance_norm(
             f"instance_norm: Expected more than 1 spatial element when training, got input size {input.shape}; "
             "a single position has no spread"
         )
-    if (running_mean is None) != (running_var is None):
-        raise InvalidInputError(
-            "instance_norm: running_mean and running_var must either both be None or neither be None"
-        )
+    check_pair("instance_norm", running_mean, running_var)
     if not use_input_stats and running_mean is None:
         raise InvalidInputError(
             "instance_norm: Expected running_mean and running_var to be defined when use_input_stats is false"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
+from evenkeel.functional._common import changed_options
 from evenkeel.functional._rows import rows, rows_reference
 
 if TYPE_CHECKING:
@@ -88,9 +89,6 @@ def layer_norm(
             weight=weight,
             bias=bias,
             eps=eps,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            backend=backend,
+            **changed_options(eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
         )
     return rows("layer_norm", input, normalized_shape, weight, bias, True, eps, eps_mode, weight_offset, cast, backend)

@@ -8,7 +8,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError
-from evenkeel.functional._common import arithmetic_dtype, check_floating, check_options, reciprocal_scale
+from evenkeel.functional._common import arithmetic_dtype, check_floating, check_options, range_scale, reciprocal_scale
 from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
@@ -27,6 +27,14 @@ def normalize_reference(
 ) -> Tensor:
     """`normalize` in plain PyTorch, for any floating or complex dtype: the definition (no argument checks)."""
     x = input if input.is_complex() else input.to(arithmetic_dtype(input))
+    if p == 2.0 and not x.is_complex():
+        dims = [dim] if isinstance(dim, int) else list(dim)
+        scaled_eps: float | Tensor = eps
+        scaling = range_scale(x, dims, eps, eps_mode)
+        if scaling is not None:
+            x, scaled_eps = x * scaling[0], scaling[1]
+        square = x.square().sum(dims, keepdim=True)
+        return (x * reciprocal_scale(square, scaled_eps, eps_mode)).to(input.dtype)
     length = torch.linalg.vector_norm(x, p, dim, keepdim=True)
     if eps_mode == "inside":
         return (x * reciprocal_scale(length.square(), eps, eps_mode)).to(input.dtype)
@@ -82,7 +90,7 @@ def normalize(
             "use 'outside' or 'clamp'"
         )
     if not input.is_complex():
-        check_floating("normalize", input)
+        check_floating("normalize", "input", input)
     _ops.choose("vectors", backend, input)
     result = normalize_reference(input, p, dim, eps, eps_mode=eps_mode)
     return result if out is None else torch.mul(result, 1, out=out)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from evenkeel.functional._common import default_eps
+from evenkeel.functional._common import changed_options, default_eps
 from evenkeel.functional._rows import rows, rows_reference
 
 if TYPE_CHECKING:
@@ -87,10 +87,7 @@ def rms_norm(
             normalized_shape,
             weight=weight,
             eps=eps,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            backend=backend,
+            **changed_options(eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
         )
     eps = default_eps(input) if eps is None else eps
     return rows("rms_norm", input, normalized_shape, weight, None, False, eps, eps_mode, weight_offset, cast, backend)

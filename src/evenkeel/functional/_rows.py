@@ -14,6 +14,7 @@ from evenkeel.functional._common import (
     check_floating,
     check_options,
     composite_required,
+    range_scale,
     reciprocal_scale,
 )
 from evenkeel.kernels import _ops
@@ -32,7 +33,10 @@ def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor 
             "but got normalized_shape = (); pass the trailing sizes to normalize, e.g. (input.shape[-1],)"
         )
     for label, parameter in (("weight", weight), ("bias", bias)):
-        if parameter is not None and tuple(parameter.shape) != shape:
+        if parameter is None:
+            continue
+        check_floating(name, label, parameter)
+        if tuple(parameter.shape) != shape:
             raise InvalidInputError(
                 f"{name}: Expected {label} to be of same shape as normalized_shape, but got {label} of shape "
                 f"{tuple(parameter.shape)} and normalized_shape = {shape}"
@@ -43,7 +47,7 @@ def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor 
             f"[*, {', '.join(map(str, shape))}], but got input of size {list(input.shape)}; "
             "normalized_shape must be the input's trailing sizes"
         )
-    check_floating(name, input)
+    check_floating(name, "input", input)
 
 
 def rows_reference(
@@ -60,12 +64,16 @@ def rows_reference(
     """Normalize the trailing ``axes`` axes in plain PyTorch; the definition that the kernels are tested against."""
     x = input.to(arithmetic_dtype(input))
     dims = list(range(-axes, 0))
+    scaled_eps: float | Tensor = eps
+    scaling = range_scale(x, dims, eps, eps_mode)
+    if scaling is not None:
+        x, scaled_eps = x * scaling[0], scaling[1]
     if center:
         x, _, square = centred_moments(x, dims)
     else:
         square = x.pow(2).mean(dims, keepdim=True)
-    normalized = x * reciprocal_scale(square, eps, eps_mode)
-    return apply_affine(normalized, weight, bias, weight_offset, input.dtype, cast)
+    normalized = x * reciprocal_scale(square, scaled_eps, eps_mode)
+    return apply_affine(normalized, weight, bias, weight_offset, input.dtype, cast).contiguous()
 
 
 class RowsFunction(torch.autograd.Function):
@@ -84,12 +92,16 @@ class RowsFunction(torch.autograd.Function):
         x, weight, bias, statistics = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         rest = (None,) * len(ctx.options)
-        if not torch.is_grad_enabled():
+        create_graph = torch.is_grad_enabled()
+        if not create_graph and not composite_required():
             outputs = _ops.rows_backward(dy, x, weight, bias, statistics, *ctx.options, *needed)
             return (*(g if wanted else None for g, wanted in zip(outputs, needed, strict=True)), *rest)
-        y = rows_reference(x, weight, bias, *ctx.options)
-        wanted = [t for t, need in zip((x, weight, bias), needed, strict=True) if need]
-        found = iter(torch.autograd.grad(y, wanted, dy, create_graph=True))
+        with torch.enable_grad():
+            # views, so that differentiation stops at this call's inputs where one of them depends on another
+            inputs = [t.view_as(t) if need else t for t, need in zip((x, weight, bias), needed, strict=True)]
+            y = rows_reference(*inputs, *ctx.options)
+            wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
+            found = iter(torch.autograd.grad(y, wanted, dy, create_graph=create_graph))
         return (*(next(found) if need else None for need in needed), *rest)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import has_torch_function_unary
 
 from evenkeel import functional as F
 from evenkeel.nn._lazy import LazyNormOptions
@@ -29,12 +30,14 @@ class BatchNormForward(NormOptions):
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.batch_norm`."""
-        self._check_input_dim(input)
+        traced = has_torch_function_unary(input)  # a proxy of FX, say: it can neither be asked nor counted
+        if not traced:
+            self._check_input_dim(input)
         momentum = 0.0 if self.momentum is None else self.momentum
-        if self.training and self.num_batches_tracked is not None:
-            self.num_batches_tracked.add_(1)
+        if self.training and self.num_batches_tracked is not None and not traced:
+            self.num_batches_tracked.add_(1 if mask is None else mask.any())
             if self.momentum is None:  # the plain average over all batches so far
-                momentum = 1.0 / float(self.num_batches_tracked)
+                momentum = 1.0 / max(1.0, float(self.num_batches_tracked))
         remember = not self.training or self.track_running_stats
         return F.batch_norm(
             input,
