@@ -1,10 +1,11 @@
 // Statistics over dense rows: LayerNorm and RMSNorm, forward and backward. Compiled once per instruction set.
 //
-// Mean and variance come from x - x[0] and its square in one pass: x[0] is as good as the mean where it lies within two
-// deviations of it. Where it does not, a second pass (the row is in cache) takes the differences from the mean. So a
-// mean of 1e4 with a spread of 0.01 costs no accuracy, and a constant row gives exactly 0. The mean is kept in two
-// parts, for where its rounding matters against the spread. A row whose scale leaves the range in which float squares
-// are safe is done again in double: float's whole range fits there.
+// Mean and variance come from the differences from a shift and their squares, in one pass. The shift is the mean of the
+// first vector of elements, which is as good as the row's mean where it lies within half a deviation of it; where it
+// does not, a second pass (the row is in cache) takes the mean as shift. So a mean of 1e4 with a spread of 0.01 costs
+// no accuracy, and a constant row gives exactly 0. The mean is kept in two parts, for where its rounding matters
+// against the spread. A row whose scale leaves the range in which float squares are safe is done again in double:
+// float's whole range fits there.
 #include "rows_kernels.h"
 
 #include <cmath>
@@ -35,6 +36,19 @@ inline bool in_float_range(double reciprocal) { return reciprocal > 0x1p-60 && r
 inline bool safe(const Statistics<float>& s) { return in_float_range(s.reciprocal); }
 inline bool safe(const Statistics<double>&) { return true; }
 
+// The mean of the first vector, exact where its elements are equal; of a shorter row the first element.
+template <class C>
+C first_mean(const C* x, int64_t n) {
+  constexpr int width = Lanes<C>::width;
+  if (n < width) return x[0];
+  C sums[width];
+  store(sums, load(x));
+  for (int half = width / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0] * (C(1) / width);
+}
+
 template <class C>
 Statistics<C> measure(const C* x, const RowsSpec& spec) {
   using V = typename Lanes<C>::vector;
@@ -42,7 +56,6 @@ Statistics<C> measure(const C* x, const RowsSpec& spec) {
   Statistics<C> s{};
   double square = 0;
   if (spec.center) {
-    const C first = x[0];
     double mean = 0, sums[2];
     const auto take_moments = [&](C shift) {
       sum_terms<C>(spec.features, sums, [&](auto at, V(&out)[2]) {
@@ -53,9 +66,9 @@ Statistics<C> measure(const C* x, const RowsSpec& spec) {
       const double offset = sums[0] / n;
       mean = static_cast<double>(shift) + offset;
       square = sums[1] / n - offset * offset;
-      return offset * offset <= 4 * square;
+      return 4 * offset * offset <= square;
     };
-    if (!take_moments(first)) take_moments(static_cast<C>(mean));
+    if (!take_moments(first_mean(x, spec.features))) take_moments(static_cast<C>(mean));
     if (square < 0) square = 0;
     s.mean = static_cast<C>(mean);
     s.mean_rest = static_cast<C>(mean - static_cast<double>(s.mean));
@@ -191,12 +204,13 @@ void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
     Statistics<C> s = measure(x, a.spec);
     if constexpr (sizeof(C) == sizeof(float)) {
       if (!safe(s)) {
-        save(forward_row_in_double(a, source, y), a.spec, saved + row * width);
+        const Statistics<C> found = forward_row_in_double(a, source, y);
+        if (saved) save(found, a.spec, saved + row * width);
         continue;
       }
     }
     write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y);
-    save(s, a.spec, saved + row * width);
+    if (saved) save(s, a.spec, saved + row * width);
   }
 }
 
