@@ -412,3 +412,16 @@ def test_a_missing_extension_is_told_and_never_silent(tmp_path):
     assert out[0] == "the compiled extension is not installed"
     assert out[1] == "0.0"
     assert out[2].startswith("backend='cpu' cannot run this call: the compiled extension is not installed")
+
+
+def test_an_extension_older_than_the_code_is_told():
+    program = (
+        "import evenkeel.kernels._ops as ops\n"
+        "print(repr(ops._load()))\n"
+        "print(ops._load((*ops.OPERATORS, 'rows_of_tomorrow')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "''",
+        "the compiled extension is older than this code (it lacks rows_of_tomorrow); reinstall evenkeel",
+    ]

@@ -26,7 +26,10 @@ _DIRECTORY = Path(__file__).parent
 _LIBRARY = _DIRECTORY / "_native.so"
 
 
-def _load() -> str:
+OPERATORS = ("rows_forward", "rows_inference", "rows_backward", "simd_level")
+
+
+def _load(operators: tuple[str, ...] = OPERATORS) -> str:
     """Load the extension; return "" or the reason why it is missing."""
     if not _LIBRARY.exists():
         return "the compiled extension is not installed; reinstall evenkeel with a C++ compiler (g++ or clang) present"
@@ -34,6 +37,8 @@ def _load() -> str:
         torch.ops.load_library(str(_LIBRARY))
     except OSError as error:
         return f"the compiled extension could not be loaded ({str(error).splitlines()[0]}); reinstall evenkeel"
+    if absent := [name for name in operators if not hasattr(torch.ops.evenkeel, name)]:
+        return f"the compiled extension is older than this code (it lacks {', '.join(absent)}); reinstall evenkeel"
     return ""
 
 
