@@ -63,7 +63,8 @@ def absolute_name(node: ast.ImportFrom, path: Path) -> str:
 
 
 def imported_modules(source: str, path: Path) -> Iterator[str]:
-    """Every module that a file imports anywhere in it, also by `importlib.import_module("...")`."""
+    """Every module that a file imports anywhere in it; a string that names one of ours counts, however it is used."""
+    yield from (text for text in code_strings(source) if re.match(r"evenkeel\.\w", text))
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -72,6 +73,25 @@ def imported_modules(source: str, path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" if module == "evenkeel" else module for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "require")):
             yield from (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+
+
+def hidden_imports(source: str) -> list[str]:
+    """What imports past `imported_modules`: `__import__`, and `import_module` renamed or with a relative name."""
+    nodes = list(ast.walk(ast.parse(source)))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    called = {id(node.func) for node in calls}
+    found = {"__import__"} & code_strings(source)
+    for node in nodes:
+        name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+        if name == "__import__" or (name == "import_module" and id(node) not in called):
+            found.add(ast.unparse(node))
+        if isinstance(node, ast.ImportFrom):
+            renamed = (alias for alias in node.names if alias.name in ("import_module", "__import__") and alias.asname)
+            found |= {ast.unparse(alias) for alias in renamed}
+    for call in calls:
+        if ast.unparse(call.func).endswith("import_module") and len(call.args) + len(call.keywords) != 1:
+            found.add(ast.unparse(call))  # only a relative name needs the package
+    return sorted(found)
 
 
 def imported_layers(source: str, path: Path) -> set[str]:
@@ -127,6 +147,11 @@ def test_imports_point_down(path: Path) -> None:
         ("nn/x.py", "def f():\n    from ..cli import main", ["cli"]),
         ("convert/x.py", "from evenkeel import data", ["data"]),
         ("report/x.py", 'importlib.import_module("evenkeel.nn")', ["nn"]),
+        ("nn/x.py", '__import__("evenkeel.lab")', ["lab"]),
+        ("nn/x.py", 'from importlib import import_module as im\nim("evenkeel.lab.model")', ["lab"]),
+        ("nn/x.py", 'sys.modules["evenkeel.lab"]', ["lab"]),
+        ("nn/x.py", '"""Unlike\n\nevenkeel.lab."""\nx = "see evenkeel.lab"', []),
+        ("nn/x.py", '"""evenkeel.lab"""\nresources.files("evenkeel.nn")', []),
         ("functional/x.py", "from . import other\nfrom evenkeel.kernels._ops import rows", []),
         ("lab/x.py", "import evenkeel\nfrom evenkeel import nn, __version__", []),
         ("__init__.py", "from evenkeel import functional, lab", ["lab"]),
@@ -134,6 +159,28 @@ def test_imports_point_down(path: Path) -> None:
 )
 def test_import_check_finds_violations(path: str, source: str, expected: list[str]) -> None:
     assert violations(source, SOURCE / path) == expected
+
+
+@pytest.mark.parametrize("path", MODULES, ids=identify(MODULES))
+def test_no_import_is_hidden(path: Path) -> None:
+    assert hidden_imports(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('__import__("evenkeel.lab")', ["__import__"]),
+        ('getattr(builtins, "__import__")("numpy")', ["__import__"]),
+        ("from importlib import import_module as im\nim(name)", ["import_module as im"]),
+        ("im = importlib.import_module", ["importlib.import_module"]),
+        ('importlib.import_module("..lab", __package__)', ["importlib.import_module('..lab', __package__)"]),
+        ('import_module("..lab", package="evenkeel.nn")', ["import_module('..lab', package='evenkeel.nn')"]),
+        ('from importlib import import_module\nimport_module("numpy")', []),
+        ("importlib.import_module(module)", []),
+    ],
+)
+def test_import_check_finds_hidden_imports(source: str, expected: list[str]) -> None:
+    assert hidden_imports(source) == expected
 
 
 @pytest.mark.parametrize("path", MODULES, ids=identify(MODULES))

@@ -44,6 +44,15 @@ def test_a_study_prints_ranking_findings_and_report(tmp_path, text, capsys):
     assert "tokens/s" in progress
 
 
+def test_a_directory_whose_name_is_not_utf8(tmp_path, text):
+    out = tmp_path / os.fsdecode(b"o\xff")
+    command = [sys.executable, "-m", "evenkeel", "study", "--text", text, "--out", out, *TINY, "--quiet"]
+    result = subprocess.run(
+        command, capture_output=True, check=True, env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    )
+    assert result.stdout.decode().rstrip().endswith("o\N{REPLACEMENT CHARACTER}/report.html")
+
+
 def test_options_reach_the_settings(tmp_path, text):
     out = tmp_path / "out"
     options = (
@@ -84,6 +93,9 @@ def test_resume_takes_what_was_not_typed_from_the_study(tmp_path, text, capsys):
         (["--width", "wide"], "Invalid value for '--width'"),
         (["--resume"], "--resume needs --out"),
         (["--wdith", "3"], "--wdith"),
+        (["--text", ""], "Invalid value for '--text': the path is empty"),
+        (["--out", ""], "Invalid value for '--out': the path is empty"),
+        (["--arms", "pre-batch", "--batch", "1", "--context", "1"], "choose a larger batch or context"),
         (["--out", "/proc/nothing/here"], "cannot create directory /proc/nothing/here"),
         (["--out", "/proc"], "/proc"),
         (["--out", os.devnull], "cannot create directory"),

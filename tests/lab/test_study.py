@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import torch
 import evenkeel as ek
 from evenkeel.lab import Observer, StudySettings, find_arm, load_corpus, read_study, run_study, write_report
 from evenkeel.lab import files as lab_files
+from evenkeel.lab.page import study_page
 from evenkeel.lab.training import ArmTraining, train_arm
 
 TINY = {"depth": 1, "width": 8, "heads": 2, "context": 8, "batch": 2, "steps": 12, "threads": 1}
@@ -142,7 +144,7 @@ def test_a_diverging_arm_ends_and_the_study_goes_on(tmp_path, text):
     assert none["final_validation_loss"] is None
     assert len(none["train"]["step"]) < 60
     assert len(rms["train"]["step"]) > 0
-    assert summary["findings"][0]["title"].startswith("none")
+    assert summary["findings"][0]["title"].startswith("The arm without norm")
 
 
 @pytest.mark.parametrize(
@@ -283,6 +285,26 @@ def test_a_directory_in_use_is_refused(tmp_path, text):
         run_study(settings, out, text=text, observer=Second())
 
 
+def test_a_text_whose_name_is_not_utf8(tmp_path, text):
+    settings, out = StudySettings(arms=("none",), **TINY), tmp_path / "out"
+    odd = text.rename(tmp_path / os.fsdecode(b"b\xff.txt"))
+    summary = run_study(settings, out, text=odd)
+    assert summary["corpus"]["source"] == f"{tmp_path}/b\N{REPLACEMENT CHARACTER}.txt"
+    assert "b\N{REPLACEMENT CHARACTER}.txt" in (out / "report.html").read_text()
+    # The frozen path, unlike the text to read, must lead back to the file.
+    assert run_study(settings, out, text=Path(read_study(out)["text"]), resume=True) == summary
+
+
+def test_the_report_says_how_many_copies_were_left_out(tmp_path, text):
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for name in ("one", "two"):
+        (folder / name).write_text(text.read_text())
+    summary = run_study(StudySettings(arms=("none",), **TINY), tmp_path / "out", text=folder)
+    (table,) = [t for section in study_page(summary).sections for t in section.tables if t.title == "Text"]
+    assert ["duplicate files", "1"] in table.rows
+
+
 @pytest.mark.parametrize("file", ["records.jsonl", "checkpoint.safetensors"])
 def test_a_damaged_arm_says_what_to_delete(tmp_path, text, file):
     settings, out = StudySettings(arms=("none",), **TINY), tmp_path / "out"
@@ -292,6 +314,17 @@ def test_a_damaged_arm_says_what_to_delete(tmp_path, text, file):
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(ek.StudyError, match=r"delete the directory .*none-seed0 to run this arm again"):
         run_study(settings, out, text=text, resume=True)
+
+
+def test_missing_records_beside_a_checkpoint_say_what_to_delete(tmp_path, text):
+    settings, out = StudySettings(arms=("none",), **TINY), tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt):
+        run_study(settings, out, text=text, observer=InterruptAfter(5), checkpoint_seconds=0)
+    path = out / "arms" / "none-seed0" / "records.jsonl"
+    path.unlink()
+    with pytest.raises(ek.StudyError, match=r"is shorter than its checkpoint says; delete the directory .*none-seed0"):
+        run_study(settings, out, text=text, resume=True)
+    assert not path.exists()
 
 
 def test_damaged_records_are_named(tmp_path, text):
@@ -358,6 +391,10 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
         ({"arms": ()}, "no arms given"),
         ({"arms": ("none", "none")}, "arm none is named more than once"),
         ({"arms": ("pre-rmsnorm",)}, "unknown arm 'pre-rmsnorm'; did you mean pre-rms?"),
+        (
+            {"arms": ("none", "pre-batch"), "batch": 1, "context": 1},
+            "arm pre-batch needs more than one position for BatchNorm's statistics, but batch and context are both 1",
+        ),
         ({"width": 10**7}, "GiB, but there are"),
     ],
 )
@@ -365,6 +402,14 @@ def test_impossible_settings(options, message):
     with pytest.raises(ek.StudyError) as caught:
         StudySettings(**options)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arm", "batch", "context"), [("none", 1, 1), ("pre-batch", 2, 1), ("pre-batch", 1, 2)], ids=str
+)
+def test_the_smallest_steps_that_train(tmp_path, text, arm, batch, context):
+    settings = StudySettings(**{**TINY, "arms": (arm,), "batch": batch, "context": context})
+    assert run_study(settings, tmp_path / "out", text=text)["arms"][0]["status"] == "finished"
 
 
 def test_train_arm_does_nothing_twice(tmp_path, text):

@@ -48,12 +48,53 @@ def test_one_large_file_is_not_held_out(tmp_path):
     assert bytes(corpus.validation) == b"y" * 100
 
 
-def test_hidden_binary_empty_and_excluded_files_are_left_out(tmp_path):
+def test_hidden_binary_and_empty_files_are_left_out(tmp_path):
     write(tmp_path, a="a" * 100, b="b" * 100, image=b"\x89PNG\0", empty="", latin="caf\xe9".encode("latin-1"))
-    write(tmp_path, **{".git__config": "c" * 100, ".hidden": "d" * 100, "study__records": "e" * 100})
-    corpus = load_corpus(tmp_path, context=8, exclude=tmp_path / "study")
+    write(tmp_path, **{".git__config": "c" * 100, ".hidden": "d" * 100})
+    corpus = load_corpus(tmp_path, context=8)
     assert sorted(bytes(corpus.train) + bytes(corpus.validation)) == sorted(b"a" * 100 + b"b" * 100)
     assert corpus.skipped_files == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "learned"),
+    [
+        ('{"format": 1, "settings": {}, "corpus": {}}', False),
+        ('{"format": 2, "settings": {}, "corpus": {}}', False),
+        ('{"title": "a study of something else"}', True),
+        ("[1, 2]", True),
+        ("no JSON", True),
+        ("[" * 100_000, True),
+    ],
+)
+def test_directories_of_studies_are_left_out(tmp_path, content, learned):
+    write(tmp_path, a="a" * 100, b="b" * 100, **{"runs__s__study.json": content, "runs__s__arms__none__r": "e" * 100})
+    corpus = load_corpus(tmp_path, context=1)
+    assert (b"e" * 100 in bytes(corpus.train) + b"\0" + bytes(corpus.validation)) is learned
+    assert corpus.train_files + corpus.validation_files == (4 if learned else 2)
+
+
+def test_copies_of_a_file_are_counted_and_left_out(tmp_path):
+    files = {f"part{i}": f"file number {i} " * 20 for i in range(20)}
+    copies = {f"{folder}__{name}": text for name, text in files.items() for folder in ("a", "z")}
+    corpus = load_corpus(write(tmp_path, **files, **copies), context=8)
+    train, validation = (bytes(part).decode().split("\0") for part in (corpus.train, corpus.validation))
+    assert sorted(train + validation) == sorted(files.values())
+    assert corpus.describe()["duplicate_files"] == corpus.duplicate_files == 40
+    assert (len(train), len(validation)) == (corpus.train_files, corpus.validation_files)
+
+
+def test_a_file_and_its_copy_are_one_file(tmp_path):
+    corpus = load_corpus(write(tmp_path, one="abc " * 100, two="abc " * 100), context=8)
+    assert (len(corpus.train), len(corpus.validation), corpus.duplicate_files) == (360, 40, 1)
+
+
+def test_names_that_are_not_utf8(tmp_path):
+    folder = tmp_path / os.fsdecode(b"d\xff")
+    names = [os.fsdecode(b"%d\xff" % i) for i in range(20)]
+    corpus = load_corpus(write(folder, **{name: f"{i} " * 50 for i, name in enumerate(names)}), context=8)
+    assert corpus.train_files + corpus.validation_files == 20
+    assert corpus.source == f"{tmp_path}/d\N{REPLACEMENT CHARACTER}"
 
 
 def test_the_standard_library_is_the_default_text():

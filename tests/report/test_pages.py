@@ -5,6 +5,8 @@ import gzip
 import io
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import pytest
@@ -148,6 +150,22 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == [target]
 
 
+KILLED = """
+import os, sys
+from evenkeel.report import write_text_atomically
+os.fsync = lambda descriptor: os._exit(9)
+write_text_atomically(sys.argv[1], "cut off")
+"""
+
+
+def test_the_next_write_replaces_what_a_killed_one_left(tmp_path):
+    target = tmp_path / "report.html"
+    assert subprocess.run([sys.executable, "-c", KILLED, target], check=False).returncode == 9
+    assert len(list(tmp_path.iterdir())) == 1
+    write_text_atomically(target, "whole")
+    assert [(entry.name, entry.read_text()) for entry in tmp_path.iterdir()] == [("report.html", "whole")]
+
+
 @pytest.mark.parametrize("place", ["absent/report.html", "file/report.html"])
 def test_an_impossible_place_is_one_line(tmp_path, place):
     (tmp_path / "file").write_text("")
@@ -165,6 +183,30 @@ def test_terminal_tables_fit_and_carry_no_markup():
     assert "[bold]x[/bold]" in text
     assert "[red]title" in text
     assert "\x1b" not in text
+
+
+def test_redirected_tables_have_the_full_width_and_whole_names(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    stream = io.StringIO()
+    name = "a-name-of-an-arm with spaces"
+    print_table(Table(["rank", "arm", "range", "remark"], [["–", name, "1 to 2", "word " * 60]]), file=stream)
+    lengths = [cell_len(line) for line in stream.getvalue().splitlines()]
+    assert max(lengths) == 100
+    assert sum(name in line for line in stream.getvalue().splitlines()) == 1
+
+
+def test_a_name_wider_than_the_table_is_folded_not_cut():
+    stream = io.StringIO()
+    print_table(Table(["arm", "remark"], [["x" * 300, "y"]]), file=stream)
+    assert stream.getvalue().count("x") == 300
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [([["1", "–", "a", "b"]], 2), ([["–", "", "1 to 2", 0]], 2), ([[1, 2, None, "3"]], None), ([], None)],
+)
+def test_the_column_that_names_the_rows(rows, expected):
+    assert Table(["w", "x", "y", "z"], rows).name_column() == expected
 
 
 def test_number_columns_are_flush_right():

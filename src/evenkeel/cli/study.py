@@ -15,6 +15,7 @@ import typer
 from evenkeel._errors import StudyError
 from evenkeel.cli.progress import make_observer
 from evenkeel.lab import DEFAULT_ARMS, FEED_FORWARDS, StudySettings, ranking_table, read_study, run_study
+from evenkeel.lab.files import path_as_text
 from evenkeel.report import print_table
 
 __all__ = ["study"]
@@ -34,14 +35,26 @@ def option(text: str, default: str = "") -> Any:
     return typer.Option(help=f"{text} Default: {default}." if default else text, show_default=False)
 
 
+def path_option(text: str, default: str) -> Any:
+    """Return the option of a path, which an unset variable of a script must not turn into the present directory."""
+    return typer.Option(help=f"{text} Default: {default}.", show_default=False, parser=parse_path, metavar="<path>")
+
+
+def parse_path(value: str) -> Path:
+    """Return a path as typed, which must not be empty."""
+    if not value:
+        raise typer.BadParameter("the path is empty; give one, or leave the option out")
+    return Path(value)
+
+
 def setting(text: str, name: str) -> Any:
     """Return the option of a setting that has a plain default."""
     return option(text, str(DEFAULTS[name]))
 
 
 def study(
-    text: Annotated[Path | None, option("Text file or directory.", "Python's standard library")] = None,
-    out: Annotated[Path | None, option("Directory to write to.", "runs/study-<time>")] = None,
+    text: Annotated[Path | None, path_option("Text file or directory.", "Python's standard library")] = None,
+    out: Annotated[Path | None, path_option("Directory to write to.", "runs/study-<time>")] = None,
     arms: Annotated[str | None, option("Arms, comma-separated.", ", ".join(DEFAULT_ARMS))] = None,
     depth: Annotated[int | None, setting("Blocks.", "depth")] = None,
     width: Annotated[int | None, setting("Size of the residual stream.", "width")] = None,
@@ -108,4 +121,4 @@ def show(summary: dict[str, Any], out: Path) -> None:
     print_table(ranking_table(summary))
     for number, finding in enumerate(summary["findings"][:TOP_FINDINGS], start=1):
         typer.echo(f"{number}. {finding['title']}. {finding['text']}")
-    typer.echo(f"report: {out / 'report.html'}")
+    typer.echo(f"report: {path_as_text(out / 'report.html')}")

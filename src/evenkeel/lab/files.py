@@ -1,4 +1,4 @@
-"""Files that survive interruption: whole-file replacement and append-only JSON Lines."""
+"""Files that survive interruption: JSON replaced as a whole and append-only JSON Lines."""
 
 from __future__ import annotations
 
@@ -11,27 +11,14 @@ from types import TracebackType
 from typing import Any
 
 from evenkeel._errors import StudyError
+from evenkeel.report._files import is_temporary, replace_file
 
-__all__ = ["Records", "is_temporary", "read_records", "replace_file", "write_json"]
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that at every moment either the old or the new content is there, whole."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+__all__ = ["Records", "is_temporary", "path_as_text", "read_records", "replace_file", "write_json"]
 
 
-def is_temporary(path: Path) -> bool:
-    """Whether a file is what a killed `replace_file` leaves."""
-    return path.name.startswith(".") and path.name.endswith(".tmp")
+def path_as_text(path: Path) -> str:
+    """Return a path as text that any file or terminal takes: bytes of a name that are not UTF-8 become U+FFFD."""
+    return os.fsencode(path).decode(errors="replace")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -85,7 +85,7 @@ class StudySettings:
         repeated = {name for name in self.arms if self.arms.count(name) > 1}
         if repeated:
             raise StudyError(f"arm {', '.join(sorted(repeated))} is named more than once; name each arm once")
-        self.find_arms()
+        self._check_positions()
         if not 1 <= self.threads <= MOST_THREADS:
             raise StudyError(f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
         self._check_memory()
@@ -101,6 +101,14 @@ class StudySettings:
         if not 0 <= warmup <= self.steps:
             raise StudyError(f"warmup must be from 0 to the number of steps ({self.steps}), but is {warmup}")
         object.__setattr__(self, "warmup", warmup)
+
+    def _check_positions(self) -> None:
+        leaking = [arm.name for arm in self.find_arms() if arm.leaks]
+        if leaking and self.batch * self.context < 2:
+            raise StudyError(
+                f"arm {', '.join(leaking)} needs more than one position for BatchNorm's statistics, but batch and "
+                "context are both 1; choose a larger batch or context"
+            )
 
     def _check_memory(self) -> None:
         weights = 4 * (12 * self.depth * self.width**2 + (512 + self.context) * self.width)

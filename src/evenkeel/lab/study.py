@@ -73,7 +73,7 @@ def run_study(
     """
     check_report_extra()
     observer = observer or Observer()
-    corpus = load_corpus(text, context=settings.context, exclude=out)
+    corpus = load_corpus(text, context=settings.context)
     with writing_to(out), locked(out), threads(settings.threads):
         frozen = freeze(settings, out, text, corpus, resume=resume)
         for seed in range(settings.seed, settings.seed + settings.seeds):

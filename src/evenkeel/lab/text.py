@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sysconfig
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import StudyError
+from evenkeel.lab.files import path_as_text
 
 __all__ = ["Corpus", "load_corpus"]
 
@@ -32,6 +34,7 @@ class Corpus:
         train_files: number of files in `train`.
         validation_files: number of files in `validation`; both are 1 when one file was split by position.
         skipped_files: files of a directory left out because they are empty, unreadable or not UTF-8 text.
+        duplicate_files: files of a directory left out because another has exactly their content.
         frequency_loss: nats per byte on the validation part of a guess from the training part's byte frequencies alone;
             a model that does no better has learned nothing from context.
         digest: SHA-256 of both parts, by which a resumed study recognises its text.
@@ -53,6 +56,7 @@ class Corpus:
     train_files: int
     validation_files: int
     skipped_files: int
+    duplicate_files: int
     frequency_loss: float
     digest: str
 
@@ -63,6 +67,7 @@ class Corpus:
             "train_files": self.train_files,
             "validation_files": self.validation_files,
             "skipped_files": self.skipped_files,
+            "duplicate_files": self.duplicate_files,
             "train_bytes": len(self.train),
             "validation_bytes": len(self.validation),
             "frequency_loss": self.frequency_loss,
@@ -70,18 +75,18 @@ class Corpus:
         }
 
 
-def load_corpus(path: Path | None, *, context: int, exclude: Path | None = None) -> Corpus:
+def load_corpus(path: Path | None, *, context: int) -> Corpus:
     """Read a text and split it into training and validation parts.
 
-    A directory is read recursively, without hidden files and files that are not UTF-8 text, and split by files: in an
-    order given by a hash of their relative paths, files go to validation until it has a tenth of the bytes. A single
-    file is split by position: its last tenth is validation. The split is the same on every machine.
+    A directory is read recursively, without hidden files, files that are not UTF-8 text, repetitions of a file and the
+    directories of studies, and split by files: in an order given by a hash of their relative paths, files go to
+    validation until it has a tenth of the bytes. A single file is split by position: its last tenth is validation. The
+    split is the same on every machine.
 
     Args:
         path: a text file or a directory; None means the source of the Python standard library that is running,
             without its tests.
         context: the sequence length that both parts must be able to fill.
-        exclude: a directory to leave out (the study's own output).
 
     Returns:
         The corpus.
@@ -100,11 +105,9 @@ def load_corpus(path: Path | None, *, context: int, exclude: Path | None = None)
         return split(source, *read_directory(root, leaves_out=is_not_library_source), context)
     try:
         if path.is_dir():
-            excluded = exclude.resolve() if exclude is not None else None
-            files, skipped = read_directory(path, leaves_out=lambda entry: entry.resolve() == excluded)
-            return split(str(path), files, skipped, context)
+            return split(path_as_text(path), *read_directory(path, leaves_out=holds_study), context)
         if path.is_file():
-            return split(str(path), {path.name: read_text(path)}, 0, context)
+            return split(path_as_text(path), {path.name: read_text(path)}, 0, context)
         problem = "is not a file or directory" if path.exists() else "does not exist"
     except OSError as error:
         raise StudyError(f"cannot read text {path}: {error.strerror}; check the path and its permissions") from error
@@ -114,6 +117,15 @@ def load_corpus(path: Path | None, *, context: int, exclude: Path | None = None)
 def is_not_library_source(entry: Path) -> bool:
     """Whether a file or directory below the standard library is no library source."""
     return entry.name in STANDARD_LIBRARY_LEAVES_OUT or (entry.suffix != ".py" and entry.is_file())
+
+
+def holds_study(entry: Path) -> bool:
+    """Whether an entry is the directory of a study, whose records and report are no text to learn."""
+    try:
+        frozen = json.loads((entry / "study.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(frozen, dict) and {"format", "settings", "corpus"} <= frozen.keys()
 
 
 def read_text(path: Path) -> bytes:
@@ -155,6 +167,10 @@ def read_directory(root: Path, *, leaves_out: Callable[[Path], bool]) -> tuple[d
 
 def split(source: str, files: dict[str, bytes], skipped: int, context: int) -> Corpus:
     """Split files into training and validation text, a single one by position."""
+    # One file of each content: a copy in the other part would be validation text that was learned.
+    names = {data: name for name, data in files.items()}
+    duplicates = len(files) - len(names)
+    files = {name: data for data, name in names.items()}
     if len(files) == 1:
         (data,) = files.values()
         cut = len(data) - round(len(data) * VALIDATION_SHARE)
@@ -179,6 +195,7 @@ def split(source: str, files: dict[str, bytes], skipped: int, context: int) -> C
         train_files=counts[0],
         validation_files=counts[1],
         skipped_files=skipped,
+        duplicate_files=duplicates,
         frequency_loss=frequency_loss(train_bytes, validation_bytes),
         digest=hashlib.sha256(hashlib.sha256(train).digest() + hashlib.sha256(validation).digest()).hexdigest(),
     )
@@ -194,7 +211,7 @@ def frequency_loss(train: Tensor, validation: Tensor) -> float:
 def choose_validation(files: dict[str, bytes]) -> set[str]:
     """Return the files to hold out: about a tenth of the bytes, and none of more than a fifth if there are others."""
     total = sum(map(len, files.values()))
-    by_hash = sorted(files, key=lambda name: hashlib.sha256(name.encode()).digest())
+    by_hash = sorted(files, key=lambda name: hashlib.sha256(name.encode(errors="surrogatepass")).digest())
     chosen: set[str] = set()
     taken = 0
     for name in by_hash:

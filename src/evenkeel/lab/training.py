@@ -88,7 +88,8 @@ class ArmTraining:
     def start(self) -> Records:
         """Continue from the checkpoint, or else from the first step; return the records to append to."""
         keep = self.load_checkpoint() if self.checkpoint_path.exists() else 0
-        if self.records_path.exists() and self.records_path.stat().st_size < keep:
+        size = self.records_path.stat().st_size if self.records_path.exists() else 0
+        if size < keep:
             raise StudyError(
                 f"{self.records_path} is shorter than its checkpoint says; delete the directory "
                 f"{self.records_path.parent} to run this arm again"

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 from pathlib import Path
 
 from evenkeel._errors import EvenkeelError
@@ -28,20 +27,34 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> Path:
         'kept whole'
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        # "x" with the ordinary mode bits: unlike mkstemp's 0600, the file stays as readable as its neighbours.
-        with temporary.open("x", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
+        replace_file(target, text.encode())
     except OSError as error:
         reason = error.strerror or str(error)
         raise EvenkeelError(
             f"cannot write {target}: {reason}; choose a directory that exists, is writable and has free space"
         ) from error
-    finally:
+    return target
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that at every moment either the old or the new content is there, whole."""
+    # Always the same name, so that what a killed run leaves goes with the next one.
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.unlink(missing_ok=True)
+        # "x" with the ordinary mode bits: unlike mkstemp's 0600, the file stays as readable as its neighbours.
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-    return target
+        raise
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file is what a killed `replace_file` leaves."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")

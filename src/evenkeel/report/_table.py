@@ -63,10 +63,18 @@ class Table:
         """For every column whether it is set flush right."""
         return [self.numeric(index) for index in range(len(self.columns))]
 
+    def name_column(self) -> int | None:
+        """The first column that holds words, by which a reader knows the rows; None if there is none."""
+        columns = range(len(self.columns))
+        return next((index for index in columns if self._filled(index) and not self.numeric(index)), None)
+
     def numeric(self, column: int) -> bool:
         """Whether a column holds numbers only, as such or written out (and at least one), so it is set flush right."""
-        cells = [row[column] for row in self.rows if row[column] not in (None, "", "–")]
+        cells = self._filled(column)
         return bool(cells) and all(not isinstance(cell, str) or NUMBER.fullmatch(cell) for cell in cells)
+
+    def _filled(self, column: int) -> list[Cell]:
+        return [row[column] for row in self.rows if row[column] not in (None, "", "–")]
 
 
 def cell_text(cell: Cell) -> str:
@@ -81,7 +89,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def print_table(table: Table, *, file: IO[str] | None = None) -> None:
-    """Print a table on a terminal, at most 100 columns wide, without colour where there is no terminal.
+    """Print a table at most 100 columns wide; where there is no terminal, in all of them and without colour.
 
     Args:
         table: what to print.
@@ -100,13 +108,20 @@ def print_table(table: Table, *, file: IO[str] | None = None) -> None:
     from rich.text import Text
 
     console = Console(file=file)
-    width = min(console.width, TERMINAL_WIDTH) if console.is_terminal else TERMINAL_WIDTH
+    console.width = min(console.width, TERMINAL_WIDTH) if console.is_terminal else TERMINAL_WIDTH
     rich = RichTable(
         box=box.SIMPLE_HEAD, title=Text(table.title) if table.title else None, title_justify="left", pad_edge=False
     )
     for index, name in enumerate(table.columns):
-        rich.add_column(Text(name), justify="right" if table.numeric(index) else "left", overflow="fold")
+        # A name is easiest to find in one piece, but one that would fill the table must fold: unwrapped, it is cut off.
+        longest = max((len(cell_text(row[index])) for row in table.rows), default=0)
+        rich.add_column(
+            Text(name),
+            justify="right" if table.numeric(index) else "left",
+            overflow="fold",
+            no_wrap=index == table.name_column() and longest <= console.width // 2,
+        )
     for row in table.rows:
         # Text, not str: square brackets in a name must not be read as Rich markup.
         rich.add_row(*(Text(cell_text(cell)) for cell in row))
-    console.print(rich, width=width)
+    console.print(rich)
