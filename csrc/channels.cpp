@@ -204,6 +204,8 @@ void remember(const ChannelsCall& a, const ChannelParameter& mean, const Channel
 ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int64_t eps_mode, bool remembered) {
   ChannelsCall a{};
   a.geometry = geometry_of(x, last, groups);
+  // given statistics: any order will do, and that of memory is the fastest
+  if (remembered && !a.geometry.columns) a.geometry = geometry_of(x, last, a.geometry.channels);
   a.dtype = dtype_of(x);
   a.eps = eps;
   a.eps_mode = static_cast<EpsMode>(eps_mode);
@@ -230,9 +232,10 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   const bool is_double = a.dtype == DType::float64;
   const ScalarType arithmetic = is_double ? ScalarType::Double : ScalarType::Float;
   Tensor y = empty_in_format(x, last);
-  const std::vector<int64_t> shape{a.geometry.statistics, a.statistics_width()};
-  if (x.numel() == 0) return {y, zeros(shape, arithmetic), zeros({a.geometry.statistics}, arithmetic)};
-  Tensor statistics = empty(shape, arithmetic), variances = empty({a.geometry.statistics}, arithmetic);
+  const int64_t count = a.remembered ? a.geometry.channels : a.geometry.statistics;
+  const std::vector<int64_t> shape{count, a.statistics_width()};
+  if (x.numel() == 0) return {y, zeros(shape, arithmetic), zeros({count}, arithmetic)};
+  Tensor statistics = empty(shape, arithmetic), variances = empty({count}, arithmetic);
   const Tensor source = dense(x, last);
   const ChannelParameter w(weight, weight_offset, a.geometry, is_double), b(bias, 0.0, a.geometry, is_double);
   a.x = source.data_ptr();

@@ -71,6 +71,7 @@ void save_statistics(const ChannelsCall& a, int64_t index, const ChannelStatisti
 
 template <class C>
 ChannelStatistics<C> restore_statistics(const ChannelsCall& a, int64_t index) {
+  if (a.remembered) index %= a.geometry.channels;
   const C* saved = static_cast<const C*>(a.statistics) + index * a.statistics_width();
   return {saved[0], saved[1], saved[2], a.eps_mode == EpsMode::inside ? C(1) : saved[3]};
 }
@@ -113,6 +114,16 @@ struct Wide {
     }
   }
 };
+
+// total[i] += v[i]
+template <class C>
+inline void add_lanes(typename Lanes<C>::vector v, double* total) {
+  const Wide<C> wide(v);
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    double* at = total + i * Lanes<double>::width;
+    store(at, load(at) + wide.part[i]);
+  }
+}
 
 template <class Body>
 void by_dtype(DType dtype, const Body& body) {

@@ -26,36 +26,41 @@ Block block_of(const ChannelsGeometry& g, int64_t items, int64_t item) {
 // Sums of K terms for each of up to `strip` columns.
 template <class C, int K>
 struct ColumnSums {
-  C part[K][strip];
   double total[K][strip];
 
-  void clear() {
-    std::memset(part, 0, sizeof(part));
-    std::memset(total, 0, sizeof(total));
-  }
-  void flush(int64_t columns) {
-    for (int k = 0; k < K; ++k) {
-      for (int64_t i = 0; i < columns; ++i) {
-        total[k][i] += static_cast<double>(part[k][i]);
-        part[k][i] = 0;
-      }
-    }
-  }
   // term(position, row, out) gives K vectors; the sums of lanes past the last column are not used
   template <class Term>
   void over(int64_t rows, int64_t columns, const Term& term) {
-    using V = typename Lanes<C>::vector;
-    clear();
-    for (int64_t row = 0; row < rows; ++row) {
-      for_each_position<C>(columns, [&](auto at) {
-        V out[K];
-        term(at, row, out);
-        const Whole<C> whole{at.i};
-        for (int k = 0; k < K; ++k) whole.store(part[k], whole.load(part[k]) + out[k]);
-      });
-      if (row % rows_per_flush == rows_per_flush - 1) flush(columns);
+    constexpr int64_t width = Lanes<C>::width, tile = 4;
+    for (int k = 0; k < K; ++k) std::memset(total[k], 0, padded(columns) * sizeof(double));
+    int64_t i = 0;
+    for (; i + tile * width <= columns; i += tile * width) {
+      add<tile>(rows, i, term, [&](int t) { return Whole<C>{i + t * width}; });
     }
-    flush(columns);
+    for (; i + width <= columns; i += width) add<1>(rows, i, term, [&](int) { return Whole<C>{i}; });
+    const int rest = static_cast<int>(columns - i);
+    if (rest) add<1>(rows, i, term, [&](int) { return Rest<C>{i, rest}; });
+  }
+
+ private:
+  // All rows of a few vectors of columns, whose sums stay in registers.
+  template <int tile, class Term, class At>
+  void add(int64_t rows, int64_t column, const Term& term, const At& at) {
+    using V = typename Lanes<C>::vector;
+    for (int64_t begin = 0; begin < rows; begin += rows_per_flush) {
+      const int64_t end = begin + rows_per_flush < rows ? begin + rows_per_flush : rows;
+      V part[K][tile] = {};
+      for (int64_t row = begin; row < end; ++row) {
+        for (int t = 0; t < tile; ++t) {
+          V out[K];
+          term(at(t), row, out);
+          for (int k = 0; k < K; ++k) part[k][t] += out[k];
+        }
+      }
+      for (int k = 0; k < K; ++k) {
+        for (int t = 0; t < tile; ++t) add_lanes<C>(part[k][t], total[k] + column + t * Lanes<C>::width);
+      }
+    }
   }
 };
 
@@ -179,24 +184,29 @@ void sum_item(const ChannelsCall& a, int64_t item) {
   const Block block = block_of(g, g.sum_items, item);
   const int64_t stride = padded(g.width);
   double* partial = a.partial + (item - a.first_item) * 2 * stride;
-  std::memset(partial, 0, 2 * stride * sizeof(double));
   for_each_strip(g.width, [&](int64_t first, int64_t columns) {
     const ColumnStatistics<C> s(a, block.outer, first, columns);
     double *gradient = partial + first, *product = partial + stride + first;
-    for (int64_t row = 0; row < block.count; ++row) {
-      const int64_t offset = (block.first_row + row) * g.width + first;
-      const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
-      for_each_position<C>(columns, [&](auto at) {
-        const Whole<C> whole{at.i};
-        const Wide<C> upstream(at.load(dy)), value(at.load(x)), mean(whole.load(s.mean)), rest(whole.load(s.mean_rest));
-        for (int i = 0; i < Wide<C>::parts; ++i) {
-          const Whole<double> lanes{at.i + i * Lanes<double>::width};
-          lanes.store(gradient, lanes.load(gradient) + upstream.part[i]);
-          const Doubles centred = (value.part[i] - mean.part[i]) - rest.part[i];
-          lanes.store(product, lanes.load(product) + upstream.part[i] * centred);
+    const int64_t offset = block.first_row * g.width + first;
+    const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
+    for_each_position<C>(columns, [&](auto at) {
+      const Whole<C> whole{at.i};
+      const Wide<C> mean(whole.load(s.mean)), rest(whole.load(s.mean_rest));
+      constexpr int parts = Wide<C>::parts;
+      Doubles sums[parts] = {}, products[parts] = {};
+      for (int64_t row = 0; row < block.count; ++row) {
+        const Wide<C> upstream(at.load(dy + row * g.width)), value(at.load(x + row * g.width));
+        for (int i = 0; i < parts; ++i) {
+          sums[i] += upstream.part[i];
+          products[i] += upstream.part[i] * ((value.part[i] - mean.part[i]) - rest.part[i]);
         }
-      });
-    }
+      }
+      for (int i = 0; i < parts; ++i) {
+        const Whole<double> lanes{at.i + i * Lanes<double>::width};
+        lanes.store(gradient, sums[i]);
+        lanes.store(product, products[i]);
+      }
+    });
   });
 }
 
