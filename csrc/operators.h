@@ -15,6 +15,10 @@ std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Ten
                                         const std::optional<Tensor>& bias, int64_t axes, bool center, double eps,
                                         int64_t eps_mode, double weight_offset);
 
+// The same without statistics, for where no gradient will be asked for.
+Tensor rows_inference(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                      int64_t axes, bool center, double eps, int64_t eps_mode, double weight_offset);
+
 std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor& x,
                                                  const std::optional<Tensor>& weight,
                                                  const std::optional<Tensor>& bias, const Tensor& statistics,

@@ -95,30 +95,40 @@ void finish(const std::vector<double>& partial, int64_t tasks, int64_t features,
   });
 }
 
+Tensor normalize_rows(const RowsSpec& spec, const Tensor& x, const std::optional<Tensor>& weight,
+                      const std::optional<Tensor>& bias, int64_t axes, double weight_offset, void* statistics) {
+  RowsForward a;
+  a.spec = spec;
+  a.dtype = dtype_of(x);
+  Tensor y = empty(sizes_of(x), x.scalar_type());
+  if (spec.rows == 0 || spec.features == 0) return y;
+  const Tensor source = with_dense_rows(x, axes, a.x_layout);
+  const Parameter w(weight, weight_offset, spec.features, a.dtype == DType::float64);
+  const Parameter b(bias, 0.0, spec.features, a.dtype == DType::float64);
+  a.x = source.data_ptr();
+  a.weight = w.data();
+  a.bias = b.data();
+  a.y = y.data_ptr();
+  a.statistics = statistics;
+  parallel_for(spec.rows, rows_per_chunk(spec.features),
+               [&](int64_t begin, int64_t end) { kernels().forward(a, begin, end); });
+  return y;
+}
+
 }  // namespace
 
 std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Tensor>& weight,
                                         const std::optional<Tensor>& bias, int64_t axes, bool center, double eps,
                                         int64_t eps_mode, double weight_offset) {
-  RowsForward a;
-  a.spec = spec_of(x, axes, center, eps, eps_mode);
-  a.dtype = dtype_of(x);
-  const bool is_double = a.dtype == DType::float64;
-  Tensor y = empty(sizes_of(x), x.scalar_type());
-  Tensor statistics = empty({a.spec.rows, a.spec.statistics_width()}, is_double ? ScalarType::Double : ScalarType::Float);
-  if (a.spec.rows == 0 || a.spec.features == 0) return {y, statistics};
-  const Tensor source = with_dense_rows(x, axes, a.x_layout);
-  const Parameter w(weight, weight_offset, a.spec.features, is_double);
-  const Parameter b(bias, 0.0, a.spec.features, is_double);
-  a.x = source.data_ptr();
-  a.weight = w.data();
-  a.bias = b.data();
-  a.y = y.data_ptr();
-  a.statistics = statistics.data_ptr();
-  parallel_for(a.spec.rows, rows_per_chunk(a.spec.features), [&](int64_t begin, int64_t end) {
-    kernels().forward(a, begin, end);
-  });
-  return {y, statistics};
+  const RowsSpec spec = spec_of(x, axes, center, eps, eps_mode);
+  const bool is_double = dtype_of(x) == DType::float64;
+  Tensor statistics = empty({spec.rows, spec.statistics_width()}, is_double ? ScalarType::Double : ScalarType::Float);
+  return {normalize_rows(spec, x, weight, bias, axes, weight_offset, statistics.data_ptr()), statistics};
+}
+
+Tensor rows_inference(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                      int64_t axes, bool center, double eps, int64_t eps_mode, double weight_offset) {
+  return normalize_rows(spec_of(x, axes, center, eps, eps_mode), x, weight, bias, axes, weight_offset, nullptr);
 }
 
 std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor& x,
@@ -140,7 +150,7 @@ std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor&
   if (features == 0) return {dx, dweight, dbias};
 
   // How rows are divided into tasks depends on their number alone, never on the threads.
-  constexpr int64_t most_tasks = 64, fewest_rows = 16;
+  constexpr int64_t most_tasks = 32, fewest_rows = 64;
   const int64_t share = (a.spec.rows + most_tasks - 1) / most_tasks;
   a.rows_per_task = share > fewest_rows ? share : fewest_rows;
   const int64_t tasks = (a.spec.rows + a.rows_per_task - 1) / a.rows_per_task;

@@ -1,12 +1,15 @@
 // Statistics over dense rows: LayerNorm and RMSNorm, forward and backward. Compiled once per instruction set.
 //
-// The mean is taken of x - x[0] and rounded to the arithmetic type; the second pass over the row (which is in cache)
-// takes the differences from it, their mean, which is what the rounding lost, and their squares. So a mean of 1e4
-// with a spread of 0.01 costs no accuracy, and a constant row gives exactly 0. A row whose scale leaves the range in
-// which float squares are safe is done again in double: float's whole range fits there.
+// Mean and variance come from the differences from a shift and their squares, in one pass. The shift is the mean of the
+// first vector of elements, which is as good as the row's mean where it lies within half a deviation of it; where it
+// does not, a second pass (the row is in cache) takes the mean as shift. So a mean of 1e4 with a spread of 0.01 costs
+// no accuracy, and a constant row gives exactly 0. The mean is kept in two parts, for where its rounding matters
+// against the spread. A row whose scale leaves the range in which float squares are safe is done again in double:
+// float's whole range fits there.
 #include "rows_kernels.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "simd.h"
 
@@ -33,27 +36,42 @@ inline bool in_float_range(double reciprocal) { return reciprocal > 0x1p-60 && r
 inline bool safe(const Statistics<float>& s) { return in_float_range(s.reciprocal); }
 inline bool safe(const Statistics<double>&) { return true; }
 
+// The mean of the first vector, exact where its elements are equal; of a shorter row the first element.
+template <class C>
+C first_mean(const C* x, int64_t n) {
+  constexpr int width = Lanes<C>::width;
+  if (n < width) return x[0];
+  C sums[width];
+  store(sums, load(x));
+  for (int half = width / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+  }
+  return sums[0] * (C(1) / width);
+}
+
 template <class C>
 Statistics<C> measure(const C* x, const RowsSpec& spec) {
   using V = typename Lanes<C>::vector;
   const double n = static_cast<double>(spec.features);
   Statistics<C> s{};
-  double square;
+  double square = 0;
   if (spec.center) {
-    const C first = x[0];
-    double sum[1], sums[2];
-    sum_terms<C>(spec.features, sum, [&](auto at, V(&out)[1]) { out[0] = at.keep(at.load(x) - first); });
-    s.mean = static_cast<C>(static_cast<double>(first) + sum[0] / n);
-    const C mean = s.mean;
-    sum_terms<C>(spec.features, sums, [&](auto at, V(&out)[2]) {
-      const V d = at.keep(at.load(x) - mean);
-      out[0] = d;
-      out[1] = d * d;
-    });
-    const double rest = sums[0] / n;
-    s.mean_rest = static_cast<C>(rest);
-    square = sums[1] / n - rest * rest;
+    double mean = 0, sums[2];
+    const auto take_moments = [&](C shift) {
+      sum_terms<C>(spec.features, sums, [&](auto at, V(&out)[2]) {
+        const V d = at.keep(at.load(x) - shift);
+        out[0] = d;
+        out[1] = d * d;
+      });
+      const double offset = sums[0] / n;
+      mean = static_cast<double>(shift) + offset;
+      square = sums[1] / n - offset * offset;
+      return 4 * offset * offset <= square;
+    };
+    if (!take_moments(first_mean(x, spec.features))) take_moments(static_cast<C>(mean));
     if (square < 0) square = 0;
+    s.mean = static_cast<C>(mean);
+    s.mean_rest = static_cast<C>(mean - static_cast<double>(s.mean));
   } else {
     double sum[1];
     sum_terms<C>(spec.features, sum, [&](auto at, V(&out)[1]) {
@@ -99,34 +117,53 @@ Statistics<C> restore(const RowsSpec& spec, const C* saved) {
   return s;
 }
 
-template <bool center, class C, class At>
-inline typename Lanes<C>::vector normalized(const At& at, const C* x, const Statistics<C>& s) {
-  if constexpr (center) return ((at.load(x) - s.mean) - s.mean_rest) * s.reciprocal;
-  return at.load(x) * s.reciprocal;
+// What is subtracted: nothing, the mean, or both its parts.
+enum class Centring { none, rounded, both };
+
+// The second part is left out where it is below 2^-27 of the scale: a thirtieth of an ulp of the largest values.
+template <class C>
+Centring centring_of(const RowsSpec& spec, const Statistics<C>& s) {
+  if (!spec.center) return Centring::none;
+  const C part = s.mean_rest * s.reciprocal;
+  const bool negligible = sizeof(C) == sizeof(float) && part < C(0x1p-27) && part > C(-0x1p-27);
+  return negligible ? Centring::rounded : Centring::both;
 }
 
-template <bool center, class C, class Out>
+// Calls body with the row's centring as a compile-time constant.
+template <class C, class Body>
+inline void with_centring(const RowsSpec& spec, const Statistics<C>& s, const Body& body) {
+  switch (centring_of(spec, s)) {
+    case Centring::none: return body(std::integral_constant<Centring, Centring::none>{});
+    case Centring::rounded: return body(std::integral_constant<Centring, Centring::rounded>{});
+    case Centring::both: return body(std::integral_constant<Centring, Centring::both>{});
+  }
+}
+
+template <Centring centring, class C, class At>
+inline typename Lanes<C>::vector centred(const At& at, const C* x, const Statistics<C>& s) {
+  if constexpr (centring == Centring::none) return at.load(x);
+  if constexpr (centring == Centring::rounded) return at.load(x) - s.mean;
+  return (at.load(x) - s.mean) - s.mean_rest;
+}
+
+template <Centring centring, class C, class Out>
 void write_row(const C* x, const C* weight, const C* bias, int64_t n, const Statistics<C>& s, Out* y) {
   if (weight && bias) {
     for_each_position<C>(n, [&](auto at) {
-      at.store(y, normalized<center>(at, x, s) * at.load(weight) + at.load(bias));
+      at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight) + at.load(bias));
     });
   } else if (weight) {
-    for_each_position<C>(n, [&](auto at) { at.store(y, normalized<center>(at, x, s) * at.load(weight)); });
+    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight)); });
   } else if (bias) {
-    for_each_position<C>(n, [&](auto at) { at.store(y, normalized<center>(at, x, s) + at.load(bias)); });
+    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal + at.load(bias)); });
   } else {
-    for_each_position<C>(n, [&](auto at) { at.store(y, normalized<center>(at, x, s)); });
+    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal); });
   }
 }
 
 template <class C, class Out>
 void write_row(const RowsSpec& spec, const C* x, const C* weight, const C* bias, const Statistics<C>& s, Out* y) {
-  if (spec.center) {
-    write_row<true>(x, weight, bias, spec.features, s, y);
-  } else {
-    write_row<false>(x, weight, bias, spec.features, s, y);
-  }
+  with_centring(spec, s, [&](auto centring) { write_row<centring.value>(x, weight, bias, spec.features, s, y); });
 }
 
 // A row in double: null stays null.
@@ -167,51 +204,55 @@ void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
     Statistics<C> s = measure(x, a.spec);
     if constexpr (sizeof(C) == sizeof(float)) {
       if (!safe(s)) {
-        save(forward_row_in_double(a, source, y), a.spec, saved + row * width);
+        const Statistics<C> found = forward_row_in_double(a, source, y);
+        if (saved) save(found, a.spec, saved + row * width);
         continue;
       }
     }
     write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y);
-    save(s, a.spec, saved + row * width);
+    if (saved) save(s, a.spec, saved + row * width);
   }
 }
 
 // One row of the backward: adds to the accumulators (padded, or null) and writes dx unless it is null.
 //   x_hat = (x - mean) / scale,  g = dy * weight
 //   dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale,  dweight += dy * x_hat,  dbias += dy
-template <bool center, class C, class Out>
+template <Centring centring, class C, class Out>
 void backward_row(const C* x, const C* dy, const C* weight, int64_t n, const Statistics<C>& s, C* dweight, C* dbias,
                   Out* dx) {
   using V = typename Lanes<C>::vector;
   double sums[2];
   sum_terms<C>(n, sums, [&](auto at, V(&out)[2]) {
-    const V upstream = at.load(dy);
-    const V x_hat = at.keep(normalized<center>(at, x, s));
     const Whole<C> whole{at.i};  // the accumulators are padded
-    if (dweight) whole.store(dweight, whole.load(dweight) + upstream * x_hat);
-    if (dbias) whole.store(dbias, whole.load(dbias) + upstream);
+    const V upstream = at.load(dy);
+    const V x_hat = at.keep(centred<centring>(at, x, s) * s.reciprocal);
     const V g = weight ? upstream * at.load(weight) : upstream;
+    // every load stands before the first store: the compiler must keep their order, and a load waits for a store to
+    // an address with the same last 12 bits
+    const V more_dbias = dbias ? whole.load(dbias) + upstream : V{};
+    if (dweight) whole.store(dweight, whole.load(dweight) + upstream * x_hat);
+    if (dbias) whole.store(dbias, more_dbias);
     out[0] = g;
     out[1] = g * x_hat;
   });
   if (!dx) return;
-  const C mean_g = center ? static_cast<C>(sums[0] / static_cast<double>(n)) : 0;
-  const C mean_gx = static_cast<C>(sums[1] / static_cast<double>(n));
+  const double reciprocal = s.reciprocal, count = static_cast<double>(n);
+  const C shift = centring == Centring::none ? 0 : static_cast<C>(sums[0] / count * reciprocal);
+  const C along = static_cast<C>(sums[1] / count * s.bend * reciprocal * reciprocal);
   for_each_position<C>(n, [&](auto at) {
-    const V g = weight ? at.load(dy) * at.load(weight) : at.load(dy);
-    const V along = (normalized<center>(at, x, s) * s.bend) * mean_gx;
-    at.store(dx, ((g - mean_g) - along) * s.reciprocal);
+    V g = at.load(dy) * s.reciprocal;
+    if (weight) g = g * at.load(weight);
+    if constexpr (centring != Centring::none) g = g - shift;
+    at.store(dx, g - centred<centring>(at, x, s) * along);
   });
 }
 
 template <class C, class Out>
 void backward_row(const RowsSpec& spec, const C* x, const C* dy, const C* weight, const Statistics<C>& s, C* dweight,
                   C* dbias, Out* dx) {
-  if (spec.center) {
-    backward_row<true>(x, dy, weight, spec.features, s, dweight, dbias, dx);
-  } else {
-    backward_row<false>(x, dy, weight, spec.features, s, dweight, dbias, dx);
-  }
+  with_centring(spec, s, [&](auto centring) {
+    backward_row<centring.value>(x, dy, weight, spec.features, s, dweight, dbias, dx);
+  });
 }
 
 template <class T>
@@ -240,7 +281,7 @@ template <class T>
 void backward_task(const RowsBackward& a, int64_t task) {
   using C = typename Compute<T>::type;
   constexpr bool is_float = sizeof(C) == sizeof(float);
-  constexpr int64_t rows_per_flush = 64;  // float sums stay short; the longer ones are double
+  constexpr int64_t rows_per_flush = 16;  // float sums of 64 rows exceeded 3 ulps; longer sums are double
   const int64_t n = a.spec.features, stride = a.padded_features, width = a.spec.statistics_width();
   const Buffer<C> widened(sizeof(T) == sizeof(C) ? 0 : 2 * stride);
   const Buffer<C> accumulators(is_float ? 2 * stride : 0);

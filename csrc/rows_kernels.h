@@ -34,7 +34,7 @@ struct RowsForward {
   const void* weight;
   const void* bias;
   void* y;           // contiguous
-  void* statistics;  // arithmetic type, (rows, statistics_width)
+  void* statistics;  // arithmetic type, (rows, statistics_width), or null
 };
 
 // Sums over rows follow a fixed tree: tasks of rows_per_task consecutive rows, then the tasks in order.

@@ -29,19 +29,8 @@ inline DType dtype_of(const Tensor& t) {
   }
 }
 
-inline Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t axis = sizes.size(); axis-- > 0;) {
-    strides[axis] = stride;
-    stride *= sizes[axis] > 0 ? sizes[axis] : 1;
-  }
-  AtenTensorHandle handle;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
-                                                  torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)),
-                                                  aoti_torch_device_type_cpu(), 0, &handle));
-  return Tensor(handle);
-}
+// A new contiguous CPU tensor, on huge pages where it is large.
+Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype);
 
 // torch's own contiguous() goes through the dispatcher even where there is nothing to do.
 inline Tensor as_contiguous(const Tensor& t) { return t.is_contiguous() ? t : torch::stable::contiguous(t); }

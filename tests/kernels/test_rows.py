@@ -106,7 +106,7 @@ FEATURES = (1, 2, 7, 15, 16, 17, 31, 33, 511, 512, 513, 1023, 4096)  # around th
 @pytest.mark.parametrize("features", FEATURES)
 @every_norm
 def test_a_row_does_not_depend_on_the_others(norm, features):
-    x = torch.randn(70, features)  # more than one task of rows
+    x = torch.randn(70, features)  # more than one task of rows (64)
     y, dx, *_ = results(norm, x)
     generator = torch.Generator().manual_seed(1)
     weight, bias = (torch.randn(features, generator=generator) for _ in range(2))
@@ -206,7 +206,7 @@ def test_slices_are_read_in_place(monkeypatch):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         call("rms_norm", query)
     names = {event.key for event in profile.key_averages()}
-    assert "evenkeel::rows_forward" in names
+    assert "evenkeel::rows_inference" in names
     assert not names & {"aten::contiguous", "aten::clone", "aten::copy_"}
 
 
@@ -244,8 +244,8 @@ def test_mixed_dtypes(x_dtype, weight_dtype, bias_dtype):
     exact = call("layer_norm", *exact_leaves, backend="reference")
     wanted = torch.autograd.grad(exact, exact_leaves, cotangent.double())
     assert [t.dtype for t in (y, *grads)] == [x_dtype, x_dtype, weight_dtype, bias_dtype]
-    # 8: in float64 the reference rounds as often as the kernel
-    limits = {torch.float64: 8.0 if x_dtype == torch.float64 else 2**30, torch.float32: 3.0}
+    # float64: 8 where the reference rounds as often as the kernel; else the 3 ulps are those of float32 arithmetic
+    limits = {torch.float64: 8.0 if x_dtype == torch.float64 else 3.0 * 2**29, torch.float32: 3.0}
     for mine, expected in zip((y, *grads), (exact, *wanted), strict=True):
         assert ulp_error(mine.detach(), expected.detach()) <= limits.get(mine.dtype, 0.51)
 
@@ -348,6 +348,7 @@ def test_operators_pass_opcheck(norm):
         options = (1, center, 1e-5, mode, 0.0)
         forward, backward = torch.ops.evenkeel.rows_forward, torch.ops.evenkeel.rows_backward
         torch.library.opcheck(forward, (x, weight, None, *options))
+        torch.library.opcheck(torch.ops.evenkeel.rows_inference, (x, weight, None, *options))
         statistics = forward(x, weight, None, *options)[1]
         torch.library.opcheck(backward, (dy, x, weight, None, statistics, *options, True, True, False))
 
@@ -411,3 +412,16 @@ def test_a_missing_extension_is_told_and_never_silent(tmp_path):
     assert out[0] == "the compiled extension is not installed"
     assert out[1] == "0.0"
     assert out[2].startswith("backend='cpu' cannot run this call: the compiled extension is not installed")
+
+
+def test_an_extension_older_than_the_code_is_told():
+    program = (
+        "import evenkeel.kernels._ops as ops\n"
+        "print(repr(ops._load()))\n"
+        "print(ops._load((*ops.OPERATORS, 'rows_of_tomorrow')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "''",
+        "the compiled extension is older than this code (it lacks rows_of_tomorrow); reinstall evenkeel",
+    ]

@@ -1,6 +1,7 @@
 """Findings on constructed summaries, where the answers are known."""
 
 import copy
+import re
 
 import pytest
 
@@ -67,20 +68,20 @@ def test_seeds_decide_whether_a_gap_can_be_told_from_chance(others, verdict):
 
 def test_steps_to_reach_the_loss_without_norm():
     found = texts(run("none", 4.2, norm="none", share=None), run("pre-rms", 2.5))
-    assert "pre-rms reaches the final loss of none after 50 of 100 steps" in found[1]
+    assert "pre-rms reaches the final loss of the arm without norm after 50 of 100 steps" in found[1]
     assert "ends 1.700 lower" in found[1]
 
 
 def test_norms_that_do_not_help():
     found = texts(run("none", 2.0, norm="none"), run("pre-rms", 2.5))
-    assert "No normalized arm reaches the loss without norm, 2.000" in found[1]
+    assert "No comparable normalized arm reaches the loss without norm, 2.000" in found[1]
     assert "pre-rms, is 0.500 nats per byte above" in found[1]
 
 
 def test_divergence_comes_first():
     found = texts(run("pre-rms", 2.5), run("none", None, norm="none", status="diverged"))
-    assert found[0].startswith("none diverged. ")
-    assert "none diverged at step 100" in found[0]
+    assert found[0].startswith("The arm without norm diverged. ")
+    assert "the arm without norm diverged at step 100" in found[0]
     assert "pre-rms finished" in found[0]
 
 
@@ -96,9 +97,12 @@ def test_growth_and_gradients_name_the_extremes():
         run("none", 4.0, norm="none", residual=[1.0, 8.0], gradients=[6.0, 1.0]),
         run("post-layer", 3.0, residual=[1.0, 1.0], gradients=[1.0, 2.0]),
     )
-    assert "factor of 8.00 in none and 1.00 in post-layer" in only(found, "residual stream's RMS changes")
-    assert "factor of 6.00 in none and 2.00 in post-layer" in only(found, "Gradients of the first and last")
-    assert "none 6.00 and post-layer 0.50" in only(found, "Gradients of the first and last")
+    assert "factor of 8.00 in the arm without norm and 1.00 in post-layer" in only(
+        found, "residual stream's RMS changes"
+    )
+    gradients = only(found, "Gradient norms of the blocks")
+    assert "factor of 6.00 in the arm without norm and 2.00 in post-layer" in gradients
+    assert "the arm without norm 6.00 and post-layer 2.00" in gradients
 
 
 def test_arms_that_are_level_are_called_level():
@@ -150,3 +154,42 @@ def test_findings_hold_for_any_outcome(case):
         assert finding["title"]
         assert finding["text"].endswith(".")
         assert "nan" not in (finding["title"] + finding["text"]).lower()
+
+
+def test_an_arm_called_none_never_reads_as_nobody():
+    for final, status in ((2.0, "finished"), (9.0, "finished"), (None, "diverged")):
+        found = texts(run("none", final, norm="none", status=status), run("pre-rms", 2.5), run("post-layer", 2.6))
+        assert not [text for text in found if re.search(r"(?<!-)\bnone\b", text)]
+
+
+def test_an_arm_that_reaches_the_target_and_rises_again():
+    rising = run("pre-layer", 2.9, validation=[5.0, 2.7, 2.9])
+    (text,) = [t for t in texts(run("none", 2.8, norm="none"), rising) if "reaches the final loss" in t]
+    assert "pre-layer reaches the final loss of the arm without norm after 50 of 100 steps" in text
+    assert text.endswith("and ends 0.100 above it.")
+
+
+def test_the_first_arm_to_reach_the_target_is_named_even_if_another_ends_lower():
+    late, early = run("pre-rms", 2.5, validation=[5.0, 3.5, 2.5]), run("peri-rms", 2.6, validation=[5.0, 2.8, 2.6])
+    (text,) = [t for t in texts(run("none", 3.0, norm="none"), late, early) if "reaches the final loss" in t]
+    assert text.startswith("peri-rms reaches the final loss of the arm without norm after 50 of 100 steps")
+
+
+def test_findings_are_means_over_all_seeds():
+    found = texts(
+        run("pre-rms", 2.5, residual=[1.0, 2.0], gradients=[1.0, 2.0], share=0.1),
+        run("pre-rms", 2.5, seed=1, residual=[1.0, 4.0], gradients=[1.0, 4.0], share=0.3),
+    )
+    assert "pre-rms 3.00" in only(found, "residual stream's RMS changes")
+    assert "pre-rms 3.00" in only(found, "Gradient norms of the blocks")
+    assert "20.0%" in only(found, "Norms take")
+
+
+def test_survivors_of_divergence_are_called_so():
+    found = texts(
+        run("pre-rms", 2.4),
+        run("pre-rms", None, seed=1, status="diverged"),
+        run("pre-layer", 2.5),
+        run("pre-layer", 2.5, seed=1),
+    )
+    assert "Only 1 of 2 seeds of pre-rms finished, the others diverged" in only(found, "lowest validation loss")

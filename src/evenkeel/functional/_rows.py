@@ -25,6 +25,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+def fits(input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether there is nothing for `check_rows` to raise: the cheap question that every call asks."""
+    return (
+        len(shape) > 0
+        and input.shape[-len(shape) :] == shape
+        and input.dtype.is_floating_point
+        and (weight is None or (weight.shape == shape and weight.dtype.is_floating_point))
+        and (bias is None or (bias.shape == shape and bias.dtype.is_floating_point))
+    )
+
+
 def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> None:
     """Raise `InvalidInputError`, in torch's words, unless the trailing shape and the affine fit the input."""
     if not shape:
@@ -119,23 +130,38 @@ def rows(
     backend: str,
 ) -> Tensor:
     """Check, choose the backend, and run: the body of `layer_norm` and `rms_norm`."""
+    shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
+    check_options(name, eps_mode, cast)
+    if not fits(input, shape, weight, bias):
+        check_rows(name, input, shape, weight, bias)
+    options = (len(shape), center, float(eps), eps_mode, float(weight_offset))
+    early = cast == "early" and rounds_early(input, weight, bias)
+    chosen = _ops.choose("rows", backend, input, weight, bias, early=early)
+    if chosen == "reference" or composite_required():
+        return rows_reference(input, weight, bias, *options, "early" if early else "late")
+    if torch.is_grad_enabled() and (
+        input.requires_grad
+        or (weight is not None and weight.requires_grad)
+        or (bias is not None and bias.requires_grad)
+    ):
+        return RowsFunction.apply(input, weight, bias, *options)
+    return _ops.rows_inference(input, weight, bias, *options)
+
+
+def as_shape(name: str, normalized_shape: Sequence[int]) -> tuple[int, ...]:
+    """The sizes as a tuple."""
     try:
-        shape = tuple(normalized_shape)
+        return tuple(normalized_shape)
     except TypeError:
         raise InvalidTypeError(
             f"{name}: normalized_shape must be a sequence of sizes, but got {normalized_shape!r}; "
             f"pass ({normalized_shape},)"
         ) from None
-    check_options(name, eps_mode, cast)
-    check_rows(name, input, shape, weight, bias)
-    options = (len(shape), center, float(eps), eps_mode, float(weight_offset))
+
+
+def rounds_early(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether ``cast="early"`` differs from ``late``: rounding to the arithmetic dtype changes nothing."""
+    if arithmetic_dtype(input) != input.dtype:
+        return True
     parameters = [p for p in (weight, bias) if p is not None]
-    if cast == "early" and arithmetic_dtype(input) == input.dtype:
-        # rounding to the arithmetic dtype changes nothing, so early is late unless the result is promoted
-        cast = "early" if any(torch.promote_types(p.dtype, input.dtype) != input.dtype for p in parameters) else "late"
-    chosen = _ops.choose("rows", backend, input, *parameters, early=cast == "early")
-    if chosen == "reference" or composite_required():
-        return rows_reference(input, weight, bias, *options, cast)
-    if torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in parameters)):
-        return RowsFunction.apply(input, weight, bias, *options)
-    return _ops.rows_forward(input, weight, bias, *options)[0]
+    return any(torch.promote_types(p.dtype, input.dtype) != input.dtype for p in parameters)

@@ -20,12 +20,23 @@ BACKENDS = ("auto", "reference", "cpu")
 PATTERNS = {"cpu": ("rows", "channels")}
 EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 _DIRECTORY = Path(__file__).parent
 _LIBRARY = _DIRECTORY / "_native.so"
 
 
-def _load() -> str:
+OPERATORS = (
+    "rows_forward",
+    "rows_inference",
+    "rows_backward",
+    "channels_forward",
+    "channels_backward",
+    "simd_level",
+)
+
+
+def _load(operators: tuple[str, ...] = OPERATORS) -> str:
     """Load the extension; return "" or the reason why it is missing."""
     if not _LIBRARY.exists():
         return "the compiled extension is not installed; reinstall evenkeel with a C++ compiler (g++ or clang) present"
@@ -33,6 +44,8 @@ def _load() -> str:
         torch.ops.load_library(str(_LIBRARY))
     except OSError as error:
         return f"the compiled extension could not be loaded ({str(error).splitlines()[0]}); reinstall evenkeel"
+    if absent := [name for name in operators if not hasattr(torch.ops.evenkeel, name)]:
+        return f"the compiled extension is older than this code (it lacks {', '.join(absent)}); reinstall evenkeel"
     return ""
 
 
@@ -72,7 +85,18 @@ def backend_info() -> dict[str, str]:
     return {**{k: str(v) for k, v in facts.items()}, "simd level": str(torch.ops.evenkeel.simd_level())}
 
 
-def _cpu_refusal(pattern: str, tensors: tuple[Tensor, ...], early: bool, masked: bool) -> str:
+def _tensor_refusal(tensor: Tensor) -> str:
+    """Why a kernel cannot take a tensor, or ""."""
+    if not tensor.is_cpu:
+        return f"a tensor is on {tensor.device}"
+    if tensor.dtype not in KERNEL_DTYPES:
+        return f"it does not take {tensor.dtype}"
+    if type(tensor) not in PLAIN_TYPES and is_traceable_wrapper_subclass(tensor):
+        return f"it does not take the tensor subclass {type(tensor).__name__}"
+    return ""
+
+
+def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, masked: bool) -> str:
     """Why the cpu backend cannot run this call, or ""."""
     if _MISSING:
         return _MISSING
@@ -83,16 +107,12 @@ def _cpu_refusal(pattern: str, tensors: tuple[Tensor, ...], early: bool, masked:
     if masked:
         return "it has no kernel for a mask yet"
     for tensor in tensors:
-        if tensor.device.type != "cpu":
-            return f"a tensor is on {tensor.device}"
-        if tensor.dtype not in KERNEL_DTYPES:
-            return f"it does not take {tensor.dtype}"
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) and is_traceable_wrapper_subclass(tensor):
-            return f"it does not take the tensor subclass {type(tensor).__name__}"
+        if tensor is not None and (refusal := _tensor_refusal(tensor)):
+            return refusal
     return ""
 
 
-def choose(pattern: str, backend: str, *tensors: Tensor, early: bool = False, masked: bool = False) -> str:
+def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = False, masked: bool = False) -> str:
     """The backend that runs a reduction pattern on these tensors: "reference" or "cpu".
 
     Raises:
@@ -120,7 +140,25 @@ def rows_forward(
     weight_offset: float,
 ) -> tuple[Tensor, Tensor]:
     """Normalize the trailing ``axes`` axes: y and the statistics that the backward needs."""
-    return torch.ops.evenkeel.rows_forward(x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset)
+    return torch.ops.evenkeel.rows_forward.default(
+        x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset
+    )
+
+
+def rows_inference(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    axes: int,
+    center: bool,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+) -> Tensor:
+    """Normalize the trailing ``axes`` axes where no gradient will be asked for: y alone."""
+    return torch.ops.evenkeel.rows_inference.default(
+        x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset
+    )
 
 
 def rows_backward(
@@ -139,7 +177,7 @@ def rows_backward(
     need_dbias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dx, dweight and dbias; one that is not needed is empty."""
-    return torch.ops.evenkeel.rows_backward(
+    return torch.ops.evenkeel.rows_backward.default(
         dy,
         x,
         weight,
@@ -207,6 +245,12 @@ def _rows_forward_fake(
     rows = math.prod(x.shape[: x.ndim - axes])
     statistics = x.new_empty((rows, _statistics_width(center, eps_mode)), dtype=dtype)
     return torch.empty_like(x, memory_format=torch.contiguous_format), statistics
+
+
+def _rows_inference_fake(
+    x: Tensor, weight: Any, bias: Any, axes: int, center: bool, eps: float, eps_mode: int, weight_offset: float
+) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _rows_backward_fake(
@@ -279,6 +323,7 @@ def _channels_backward_fake(
 
 if not _MISSING:
     torch.library.register_fake("evenkeel::rows_forward", _rows_forward_fake)
+    torch.library.register_fake("evenkeel::rows_inference", _rows_inference_fake)
     torch.library.register_fake("evenkeel::rows_backward", _rows_backward_fake)
     torch.library.register_fake("evenkeel::channels_forward", _channels_forward_fake)
     torch.library.register_fake("evenkeel::channels_backward", _channels_backward_fake)

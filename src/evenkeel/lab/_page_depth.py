@@ -46,7 +46,7 @@ def gradient_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
         return None
     axis = Axis("gradient norm", log=True)
     panel = lines(series, x=BLOCK, y=axis, styles=styles)
-    extremes = {item.name: found for item in measured if (found := _extremes(item))}
+    extremes = {item.name: found for item in measured if (found := extremes_of(item))}
     caption = sentences(
         "Attention and feed-forward weights of a block together.",
         _evenness(extremes),
@@ -173,7 +173,7 @@ def _by_depth(
     return Figure(name=name, title=title, caption=sentences(caption, *gaps, seeds_sentence(arms)), panels=panels)
 
 
-def _extremes(item: Series) -> tuple[float, float, float] | None:
+def extremes_of(item: Series) -> tuple[float, float, float] | None:
     """Largest over smallest positive value of a curve, and where they are; None without two positive values."""
     points = [(value, x) for x, value in zip(item.x, item.y, strict=True) if value is not None and value > 0]
     if len(points) < 2:
@@ -208,7 +208,7 @@ def _zero_gradients(series: Sequence[Series]) -> str:
     return f"Exactly zero gradients, which a logarithmic axis cannot show, occur in {join(names)}." if names else ""
 
 
-def _growth(series: Sequence[Series]) -> dict[str, float]:
+def growth_of(series: Sequence[Series]) -> dict[str, float]:
     """RMS at the last layer over RMS at the first, by arm."""
     ratios = {}
     for item in series:
@@ -228,7 +228,7 @@ def _range_text(ratios: Mapping[str, float], show: Callable[[float], str]) -> st
 
 
 def _residual_text(curves: list[tuple[Stage, list[Series]]]) -> tuple[str, str]:
-    growth = [(stage, _growth(series)) for stage, series in curves]
+    growth = [(stage, growth_of(series)) for stage, series in curves]
     known = [(stage, ratios) for stage, ratios in growth if ratios]
     if not known:
         return "Size of the residual stream by depth", ""

@@ -116,6 +116,10 @@ def verdict(arms: Sequence[Arm]) -> str:
     if len(order) < 2:
         return "There are not two finished arms whose losses can be compared." if len(arms) > 1 else ""
     best, second = order[0], order[1]
+    survivors = [arm for arm in (best, second) if arm.with_status("diverged")]
+    if survivors:
+        counts = [f"{len(arm.final_losses)} of {len(arm.runs)} seeds of {spoken(arm.name)}" for arm in survivors]
+        return f"Only {join_words(counts)} finished, the others diverged: a mean over survivors flatters an arm."
     if min(len(best.final_losses), len(second.final_losses)) < 2:
         return (
             "One seed an arm gives no uncertainty: differences smaller than the spread between seeds, "

@@ -145,7 +145,7 @@ def find_arm(name: str, *, feed_forward: str = "gelu", bias: bool = True, qk_nor
         name: one of `arm_names`.
         feed_forward: the feed-forward of an arm that is not a preset.
         bias: whether an arm that is not a preset has bias terms.
-        qk_norm: whether an arm that is not a preset normalizes queries and keys.
+        qk_norm: whether an arm that has a norm and is not a preset normalizes queries and keys.
 
     Returns:
         The arm; presets keep their own feed-forward, bias and QK-norm.
@@ -167,4 +167,4 @@ def find_arm(name: str, *, feed_forward: str = "gelu", bias: bool = True, qk_nor
         raise StudyError(f"unknown arm {name!r}{hint} Known arms: {', '.join(known)}")
     placement, _, norm = name.rpartition("-")
     plain = Arm(name=name, placement=placement or "none", norm=norm, feed_forward=feed_forward, bias=bias)
-    return dataclasses.replace(plain, qk_norm=qk_norm)
+    return dataclasses.replace(plain, qk_norm=qk_norm and norm != "none")  # none means no norm anywhere

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
 from typing import Any
 
-from evenkeel.lab._page_data import Arm, Run, finite, gap_text, group_arms, loss_text, mean
+from evenkeel.lab._page_data import (
+    Arm,
+    Run,
+    by_layer,
+    finite,
+    gap_text,
+    group_arms,
+    loss_text,
+    mean,
+    opening,
+    over_seeds,
+    spoken,
+    stages,
+)
+from evenkeel.lab._page_depth import block_gradients, extremes_of, growth_of
 from evenkeel.lab._page_loss import loss_title, ranked, verdict
 from evenkeel.report import join_words
 
@@ -40,11 +53,11 @@ def find_divergence(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str]
     if not diverged:
         return None
     settings = summary["settings"]
-    fates = join_words([f"{arm.name} {arm.fate()}" for arm in diverged])
-    finished = [arm.name for arm in arms if len(arm.final_losses) == len(arm.runs)]
-    rest = f"{join_words(finished)} finished." if finished else "No other arm has finished."
+    fates = join_words([f"{spoken(arm.name)} {arm.fate()}" for arm in diverged])
+    finished = [spoken(arm.name) for arm in arms if len(arm.final_losses) == len(arm.runs)]
+    rest = opening(f"{join_words(finished)} finished.") if finished else "No other arm has finished."
     return (
-        f"{join_words([arm.name for arm in diverged])} diverged",
+        opening(f"{named(diverged)} diverged"),
         f"At a learning rate of {settings['lr']:g}, depth {settings['depth']} and these seeds: {fates}. {rest}",
     )
 
@@ -59,33 +72,42 @@ def find_best(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | Non
         return loss_title(
             arms
         ), f"It is the only comparable arm that finished its {summary['settings']['steps']} steps."
-    losses = join_words([f"{arm.name} {loss_text(mean(arm.final_losses))}" for arm in others])
+    losses = join_words([f"{spoken(arm.name)} {loss_text(mean(arm.final_losses))}" for arm in others])
     above = gap_text(mean(best.final_losses), mean(others[0].final_losses))
-    return loss_title(arms), f"The next is {above} above {best.name}. The others: {losses}. {verdict(arms)}"
+    return loss_title(arms), f"The next is {above} above {spoken(best.name)}. The others: {losses}. {verdict(arms)}"
 
 
 def find_effect_of_norm(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
-    """How many steps the best normalized arm needs to reach what training without a norm ends at."""
+    """How many steps a normalized arm needs to reach what training without a norm ends at."""
     order = ranked(arms)
     without = next((arm for arm in order if is_plain(arm)), None)
-    best = next((arm for arm in order if not is_plain(arm)), None)
-    if without is None or best is None:
+    normalized = [arm for arm in order if not is_plain(arm)]
+    if without is None or not normalized:
         return None
     steps, target = summary["settings"]["steps"], mean(without.final_losses)
-    final = mean(best.final_losses)
-    runs = [run["validation"] for run in best.with_status("finished")]
-    curve = zip(runs[0]["step"], (mean(losses) for losses in zip(*(r["loss"] for r in runs), strict=True)), strict=True)
-    reached = next((step for step, loss in curve if loss <= target), None)
-    if reached is None:
+    reached = {arm.name: step for arm in normalized if (step := first_step_below(arm, target)) is not None}
+    if not reached:
+        best = normalized[0]
         return (
-            f"No normalized arm reaches the loss without norm, {loss_text(target)}",
-            f"After {steps} steps the best of them, {best.name}, is {gap_text(target, final)} nats per byte above it.",
+            f"No comparable normalized arm reaches the loss without norm, {loss_text(target)}",
+            f"After {steps} steps the best of them, {best.name}, is {gap_text(target, mean(best.final_losses))} nats "
+            "per byte above it.",
         )
+    first = min(normalized, key=lambda arm: reached.get(arm.name, steps + 1))  # of equals, the one that ends lowest
+    step, final = reached[first.name], mean(first.final_losses)
+    end = f"{gap_text(*sorted((final, target)))} {'lower' if final <= target else 'above it'}"
     return (
-        f"{best.name} reaches the final loss of {without.name} after {reached} of {steps} steps",
-        f"Without norm, {steps} steps end at {loss_text(target)} nats per byte; {best.name} has reached this at the "
-        f"validation after {reached} steps, and ends {gap_text(final, target)} lower.",
+        f"{first.name} reaches the final loss of {spoken(without.name)} after {step} of {steps} steps",
+        f"Without norm, {steps} steps end at {loss_text(target)} nats per byte; {first.name} has reached this at the "
+        f"validation after {step} steps, and ends {end}.",
     )
+
+
+def first_step_below(arm: Arm, target: float) -> int | None:
+    """The first step at which the mean validation loss of an arm's finished runs is at most the target."""
+    runs = [run["validation"] for run in arm.with_status("finished")]
+    curve = zip(runs[0]["step"], zip(*(run["loss"] for run in runs), strict=True), strict=True)
+    return next((step for step, losses in curve if all(map(finite, losses)) and mean(losses) <= target), None)
 
 
 def find_leak(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
@@ -109,34 +131,31 @@ def find_leak(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | Non
 
 def find_growth(_: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
     """How the residual stream grows with depth at initialization."""
-    growth = {
-        arm.name: layers[-1]["rms"] / layers[0]["rms"]
-        for arm in arms
-        if (layers := first_probe(arm).get("residual")) and finite(layers[-1]["rms"]) and layers[0]["rms"]
-    }
+    first = next(iter(stages(arms, "residual")), None)
+    if first is None or first.step:
+        return None
+    growth = growth_of([over_seeds(arm, lambda run: by_layer(first.pick(run), "rms")) for arm in arms])
     if not growth:
         return None
-    each = join_words([f"{name} {ratio:.2f}" for name, ratio in growth.items()])
     return (
         contrast("The residual stream's RMS changes", growth, "through the blocks"),
-        f"RMS after the last block relative to the embedding's, before training: {each}.",
+        f"RMS after the last block relative to the embedding's, before training: {listed(growth, '.2f')}.",
     )
 
 
-def find_gradients(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
-    """How unevenly gradients are spread over depth at initialization."""
-    ratios: dict[str, float] = {}
-    for arm in arms:
-        norms = [g["norm"] for g in first_probe(arm).get("gradients", ()) if g["group"].endswith(".feed_forward")]
-        if len(norms) > 1 and all(norms):
-            ratios[arm.name] = norms[0] / norms[-1]
+def find_gradients(_: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+    """How unevenly gradients are spread over the blocks at initialization."""
+    first = next(iter(stages(arms, "gradients")), None)
+    if first is None or first.step:
+        return None
+    curves = [over_seeds(arm, lambda run: block_gradients(first.pick(run))) for arm in arms]
+    ratios = {curve.name: found[0] for curve in curves if (found := extremes_of(curve)) is not None}
     if not ratios:
         return None
-    unevenness = {name: max(ratio, 1 / ratio) for name, ratio in ratios.items()}
-    each = join_words([f"{name} {ratio:.2f}" for name, ratio in ratios.items()])
     return (
-        contrast("Gradients of the first and last block differ", unevenness, "before training"),
-        f"Gradient norm of the first block's feed-forward divided by the last block's, before training: {each}.",
+        contrast("Gradient norms of the blocks differ", ratios, "before training"),
+        "Largest over smallest gradient norm of a block (attention and feed-forward together), before training: "
+        f"{listed(ratios, '.2f')}.",
     )
 
 
@@ -146,28 +165,28 @@ def find_unlearned(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] 
     stuck = [arm for arm in arms if baseline is not None and arm.final_losses and mean(arm.final_losses) >= baseline]
     if not stuck:
         return None
-    ends = join_words([f"{arm.name} ends at {loss_text(mean(arm.final_losses))}" for arm in stuck])
+    ends = join_words([f"{spoken(arm.name)} ends at {loss_text(mean(arm.final_losses))}" for arm in stuck])
     return (
-        f"{join_words([arm.name for arm in stuck])} did no better than byte frequencies",
+        opening(f"{named(stuck)} did no better than byte frequencies"),
         f"Guessing every byte by its frequency in the training text costs {loss_text(baseline)} nats per byte; {ends}.",
     )
 
 
 def find_centring(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
     """How much of the residual stream's power is its mean: what centring would remove."""
-    shares = {
-        arm.name: layers[-1]["mean2_over_rms2"]
-        for arm in arms
-        if (layers := last_probe(arm).get("residual")) and finite(layers[-1]["mean2_over_rms2"])
-    }
+    last = next(reversed(stages(arms, "residual")), None)
+    if last is None:
+        return None
+    curves = [over_seeds(arm, lambda run: by_layer(last.pick(run), "mean2_over_rms2")) for arm in arms]
+    shares = {curve.name: share for curve in curves if curve.y and finite(share := curve.y[-1])}
     if not shares:
         return None
     most, chance = max(shares, key=shares.__getitem__), 1 / summary["settings"]["width"]
-    each = join_words([f"{name} {share:.2%}" for name, share in shares.items()])
     return (
-        f"The mean is at most {shares[most]:.2%} of the residual stream's power after the last block, in {most}",
-        f"At the last probe: {each}; independent elements with mean 0 would give {chance:.2%}. LayerNorm on the stream "
-        f"removes this part, RMSNorm keeps it.{layer_against_rms(arms)}",
+        f"The mean is at most {shares[most]:.2%} of the residual stream's power after the last block, "
+        f"in {spoken(most)}",
+        f"Measured {last.heading}: {listed(shares, '.2%')}; independent elements with mean 0 would give {chance:.2%}. "
+        f"LayerNorm on the stream removes this part, RMSNorm keeps it.{layer_against_rms(arms)}",
     )
 
 
@@ -183,20 +202,19 @@ def layer_against_rms(arms: list[Arm]) -> str:
     return "".join(pairs)
 
 
-def find_cost(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_cost(_: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
     """What share of a step the norms take."""
-    costs = {arm.name: [run["cost"] for run in arm.runs if run["cost"].get("norm_share")] for arm in arms}
-    shares = {name: statistics.median(cost["norm_share"] for cost in runs) for name, runs in costs.items() if runs}
+    measured = {arm.name: [run["cost"].get("norm_share") for run in arm.runs] for arm in arms}
+    shares = {name: mean(found) for name, values in measured.items() if (found := [v for v in values if v])}
     if not shares:
         return None
     least, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
-    title = f"Norms take {shares[most]:.1%} of a training step in {most}"
+    title = f"Norms take {shares[most]:.1%} of a training step in {spoken(most)}"
     if least != most:
         title = f"Norms take {shares[least]:.1%} ({least}) to {shares[most]:.1%} ({most}) of a training step"
-    each = join_words([f"{name} {share:.1%}" for name, share in shares.items()])
-    return (
-        title,
-        f"Each norm timed alone, forward and backward, on its own activations, in turn with whole steps: {each}.",
+    return title, (
+        "One norm of each kind and shape, timed alone, forward and backward, in turn with whole steps, and counted as "
+        f"often as it occurs: {listed(shares, '.1%')}."
     )
 
 
@@ -204,23 +222,25 @@ def contrast(what: str, factors: dict[str, float], where: str) -> str:
     """Return a title that names the extremes, or says that there are none."""
     most, least = max(factors, key=factors.__getitem__), min(factors, key=factors.__getitem__)
     if factors[most] < LEVEL * factors[least]:
-        return f"{what} by a factor of about {factors[most]:.2f} {where} in {join_words(list(factors))}"
-    return f"{what} by a factor of {factors[most]:.2f} in {most} and {factors[least]:.2f} in {least} {where}"
+        arms = join_words([spoken(name) for name in factors])
+        return f"{what} by a factor of about {factors[most]:.2f} {where} in {arms}"
+    extremes = f"{factors[most]:.2f} in {spoken(most)} and {factors[least]:.2f} in {spoken(least)}"
+    return f"{what} by a factor of {extremes} {where}"
+
+
+def named(arms: list[Arm]) -> str:
+    """The arms' names in a sentence."""
+    return join_words([spoken(arm.name) for arm in arms])
+
+
+def listed(values: dict[str, float], form: str) -> str:
+    """Each arm's name with its value."""
+    return join_words([f"{spoken(name)} {value:{form}}" for name, value in values.items()])
 
 
 def is_plain(arm: Arm) -> bool:
     """Whether an arm has no norm."""
     return all(run["norm"] == "none" for run in arm.runs)
-
-
-def first_probe(arm: Arm) -> dict[str, Any]:
-    """Return the probe at initialization of an arm's first run; empty before there is one."""
-    return next((probe for probe in arm.runs[0]["probes"] if probe["step"] == 0), {})
-
-
-def last_probe(arm: Arm) -> dict[str, Any]:
-    """Return the last probe of an arm's first run; empty before there is one."""
-    return next(reversed(arm.runs[0]["probes"]), {})
 
 
 def training_loss(arm: Arm) -> float:

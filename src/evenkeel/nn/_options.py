@@ -58,7 +58,12 @@ class NormOptions(torch.nn.Module):
         )
 
     def _options(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in DEFAULTS}
+        return {
+            "eps_mode": self.eps_mode,
+            "weight_offset": self.weight_offset,
+            "cast": self.cast,
+            "backend": self.backend,
+        }
 
     def extra_repr(self) -> str:
         """The arguments of torch.nn's module, then the options that differ from their defaults."""
