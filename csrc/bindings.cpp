@@ -15,6 +15,13 @@ STABLE_TORCH_LIBRARY(evenkeel, m) {
       "rows_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, int axes, bool center, "
       "float eps, int eps_mode, float weight_offset, bool need_dx, bool need_dweight, bool need_dbias) "
       "-> (Tensor dx, Tensor dweight, Tensor dbias)");
+  m.def(
+      "channels_forward(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? variance, int groups, float eps, "
+      "int eps_mode, float weight_offset) -> (Tensor y, Tensor statistics, Tensor variances)");
+  m.def(
+      "channels_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, bool remembered, "
+      "int groups, float eps, int eps_mode, float weight_offset, bool need_dx, bool need_dweight, bool need_dbias) "
+      "-> (Tensor dx, Tensor dweight, Tensor dbias)");
   m.def("simd_level() -> str");
 }
 
@@ -22,6 +29,8 @@ STABLE_TORCH_LIBRARY_IMPL(evenkeel, CPU, m) {
   m.impl("rows_forward", TORCH_BOX(&evenkeel::rows_forward));
   m.impl("rows_inference", TORCH_BOX(&evenkeel::rows_inference));
   m.impl("rows_backward", TORCH_BOX(&evenkeel::rows_backward));
+  m.impl("channels_forward", TORCH_BOX(&evenkeel::channels_forward));
+  m.impl("channels_backward", TORCH_BOX(&evenkeel::channels_backward));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(evenkeel, CompositeExplicitAutograd, m) {

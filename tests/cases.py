@@ -53,17 +53,22 @@ def layer(name, parameters=last, **options):
     return rows(name, F.layer_norm, F.layer_norm_reference, parameters, **options)
 
 
+def kernel(masked):
+    """The backend of a per-channel norm: masks have no kernel."""
+    return {} if masked else {"backend": "cpu"}
+
+
 def batch(name, *, masked=False, **options):
-    def bind(f):
+    def bind(f, **more):
         def call(x, weight, bias):
             mask = torch.arange(x.shape[0]) != 1 if masked else None  # the second sample is padding
-            return f(x, None, None, weight, bias, training=True, mask=mask, **options)
+            return f(x, None, None, weight, bias, training=True, mask=mask, **options, **more)
 
         return call
 
     return Case(
         name=name,
-        function=bind(F.batch_norm),
+        function=bind(F.batch_norm, **kernel(masked)),
         reference=bind(F.batch_norm_reference),
         shapes=CHANNELS,
         parameters=channel,
@@ -72,16 +77,16 @@ def batch(name, *, masked=False, **options):
 
 
 def batch_inference():
-    def bind(f):
+    def bind(f, **more):
         def call(x, weight, bias):
             channels = torch.arange(x.shape[1], dtype=x.dtype)
-            return f(x, channels / 4, 1 + channels / 8, weight, bias)
+            return f(x, channels / 4, 1 + channels / 8, weight, bias, **more)
 
         return call
 
     return Case(
         name="batch_norm inference",
-        function=bind(F.batch_norm),
+        function=bind(F.batch_norm, backend="cpu"),
         reference=bind(F.batch_norm_reference),
         shapes=CHANNELS,
         parameters=channel,
@@ -90,17 +95,17 @@ def batch_inference():
 
 
 def instance(name, *, masked=False, **options):
-    def bind(f):
+    def bind(f, **more):
         def call(x, weight, bias):
             lengths = torch.arange(x.shape[0]) + 6
             mask = torch.arange(x.shape[2]) < lengths[:, None] if masked else None
-            return f(x, weight=weight, bias=bias, mask=mask, **options)
+            return f(x, weight=weight, bias=bias, mask=mask, **options, **more)
 
         return call
 
     return Case(
         name=name,
-        function=bind(F.instance_norm),
+        function=bind(F.instance_norm, **kernel(masked)),
         reference=bind(F.instance_norm_reference),
         shapes=((3, 2, 9), (2, 2, 8, 2)),
         parameters=channel,
@@ -109,16 +114,16 @@ def instance(name, *, masked=False, **options):
 
 
 def group(name, *, masked=False, **options):
-    def bind(f):
+    def bind(f, **more):
         def call(x, weight, bias):
             mask = torch.arange(x.shape[0]) != 1 if masked else None
-            return f(x, 3, weight, bias, mask=mask, **options)
+            return f(x, 3, weight, bias, mask=mask, **options, **more)
 
         return call
 
     return Case(
         name=name,
-        function=bind(F.group_norm),
+        function=bind(F.group_norm, **kernel(masked)),
         reference=bind(F.group_norm_reference),
         shapes=((4, 6, 4), (3, 24), (2, 3, 4, 2)),
         parameters=channel,

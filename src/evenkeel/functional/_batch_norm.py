@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel.functional._channel_kernels import channels, choose_channels
 from evenkeel.functional._channels import (
     check_channels,
     check_pair,
@@ -18,7 +19,6 @@ from evenkeel.functional._channels import (
     update_running,
 )
 from evenkeel.functional._common import changed_options, check_options
-from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +93,8 @@ def batch_norm(
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
         weight_offset: added to the weight before use, in float32.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
-        backend: ``auto`` or ``reference`` (the per-channel pattern has no kernel yet).
+        backend: ``auto``, ``reference`` or ``cpu`` (no mask); it chooses the kernels of the value and the first
+            derivative.
 
     Returns:
         A tensor of the input's shape and dtype (``early``: the promoted dtype).
@@ -146,18 +147,24 @@ def batch_norm(
     check_vectors(
         "batch_norm", input.shape[1], running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
     )
-    _ops.choose("channels", backend, input)
-    return batch_norm_reference(
-        input,
-        running_mean,
-        running_var,
-        weight,
-        bias,
-        training,
-        momentum,
-        eps,
-        mask=mask,
-        eps_mode=eps_mode,
-        weight_offset=weight_offset,
-        cast=cast,
-    )
+    statistics = (running_mean, running_var)
+    if choose_channels(input, (weight, bias), statistics, cast, mask is not None, backend) == "reference":
+        return batch_norm_reference(
+            input,
+            running_mean,
+            running_var,
+            weight,
+            bias,
+            training,
+            momentum,
+            eps,
+            mask=mask,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+        )
+    remembered = (None, None) if training else statistics
+    y, mean, variance, count = channels(input, weight, bias, remembered, 0, eps, eps_mode, weight_offset)
+    if training:
+        update_running(running_mean, running_var, momentum, mean, variance, count)
+    return y

@@ -7,21 +7,9 @@ from typing import TYPE_CHECKING
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.functional._channels import (
-    affine_per_channel,
-    check_values_per_channel,
-    expand_mask,
-    in_format_of,
-    shared_moments,
-)
-from evenkeel.functional._common import (
-    arithmetic_dtype,
-    changed_options,
-    check_floating,
-    check_options,
-    reciprocal_scale,
-)
-from evenkeel.kernels import _ops
+from evenkeel.functional._channel_kernels import channels, choose_channels, normalize_groups
+from evenkeel.functional._channels import check_values_per_channel, expand_mask, in_format_of
+from evenkeel.functional._common import changed_options, check_floating, check_options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,11 +31,7 @@ def group_norm_reference(
 ) -> Tensor:
     """`group_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     valid = expand_mask("group_norm", mask, input)
-    x = input.to(arithmetic_dtype(input)).unflatten(1, (num_groups, -1))  # (batch, groups, channels, *positions)
-    grouped = None if valid is None else valid.unsqueeze(1)
-    centred, _, variance, _ = shared_moments(x, list(range(2, x.ndim)), grouped)
-    normalized = (centred * reciprocal_scale(variance, eps, eps_mode)).flatten(1, 2)
-    y = affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast)
+    y = normalize_groups(input, num_groups, weight, bias, valid, eps, eps_mode, weight_offset, cast)
     return in_format_of(y, input)
 
 
@@ -80,7 +64,8 @@ def group_norm(
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
         weight_offset: added to the weight before use, in float32.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
-        backend: ``auto`` or ``reference`` (the per-channel pattern has no kernel yet).
+        backend: ``auto``, ``reference`` or ``cpu`` (no mask); it chooses the kernels of the value and the first
+            derivative.
 
     Returns:
         A tensor of the input's shape and dtype (``early``: the promoted dtype).
@@ -132,7 +117,8 @@ def group_norm(
                 f"got {label} of shape {list(parameter.shape)} and input of shape {list(input.shape)}"
             )
     check_values_per_channel((input.shape[0] * input.shape[1] // num_groups, num_groups, *input.shape[2:]))
-    _ops.choose("channels", backend, input)
-    return group_norm_reference(
-        input, num_groups, weight, bias, eps, mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast
-    )
+    if choose_channels(input, (weight, bias), (), cast, mask is not None, backend) == "reference":
+        return group_norm_reference(
+            input, num_groups, weight, bias, eps, mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast
+        )
+    return channels(input, weight, bias, (None, None), num_groups, eps, eps_mode, weight_offset)[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidInputError
+from evenkeel.functional._channel_kernels import channels, choose_channels
 from evenkeel.functional._channels import (
     check_channels,
     check_pair,
@@ -17,7 +18,6 @@ from evenkeel.functional._channels import (
     update_running,
 )
 from evenkeel.functional._common import changed_options, check_options
-from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,7 +88,8 @@ def instance_norm(
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
         weight_offset: added to the weight before use, in float32.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
-        backend: ``auto`` or ``reference`` (the per-channel pattern has no kernel yet).
+        backend: ``auto``, ``reference`` or ``cpu`` (no mask); it chooses the kernels of the value and the first
+            derivative.
 
     Returns:
         A tensor of the input's shape and dtype (``early``: the promoted dtype).
@@ -134,18 +135,26 @@ def instance_norm(
     check_vectors(
         "instance_norm", input.shape[1], running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
     )
-    _ops.choose("channels", backend, input)
-    return instance_norm_reference(
-        input,
-        running_mean,
-        running_var,
-        weight,
-        bias,
-        use_input_stats,
-        momentum,
-        eps,
-        mask=mask,
-        eps_mode=eps_mode,
-        weight_offset=weight_offset,
-        cast=cast,
-    )
+    running = (running_mean, running_var)
+    if choose_channels(input, (weight, bias), running, cast, mask is not None, backend) == "reference":
+        return instance_norm_reference(
+            input,
+            running_mean,
+            running_var,
+            weight,
+            bias,
+            use_input_stats,
+            momentum,
+            eps,
+            mask=mask,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+        )
+    dense = input.contiguous()  # as torch does: the result is contiguous whatever the input's layout
+    if not use_input_stats:
+        return channels(dense, weight, bias, running, 0, eps, eps_mode, weight_offset)[0]
+    y, *moments = channels(dense, weight, bias, (None, None), input.shape[1], eps, eps_mode, weight_offset)
+    mean, variance, count = (m.reshape(input.shape[:2]) for m in moments)
+    update_running(running_mean, running_var, momentum, mean, variance, count)
+    return y

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BACKENDS = ("auto", "reference", "cpu")
 # which reduction patterns each compiled backend serves
-PATTERNS = {"cpu": ("rows",)}
+PATTERNS = {"cpu": ("rows", "channels")}
 EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
@@ -26,7 +26,14 @@ _DIRECTORY = Path(__file__).parent
 _LIBRARY = _DIRECTORY / "_native.so"
 
 
-OPERATORS = ("rows_forward", "rows_inference", "rows_backward", "simd_level")
+OPERATORS = (
+    "rows_forward",
+    "rows_inference",
+    "rows_backward",
+    "channels_forward",
+    "channels_backward",
+    "simd_level",
+)
 
 
 def _load(operators: tuple[str, ...] = OPERATORS) -> str:
@@ -89,7 +96,7 @@ def _tensor_refusal(tensor: Tensor) -> str:
     return ""
 
 
-def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool) -> str:
+def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, masked: bool) -> str:
     """Why the cpu backend cannot run this call, or ""."""
     if _MISSING:
         return _MISSING
@@ -97,13 +104,15 @@ def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool) 
         return "it has no kernel for this norm yet"
     if early:
         return "it has no kernel for cast='early' in this dtype yet"
+    if masked:
+        return "it has no kernel for a mask yet"
     for tensor in tensors:
         if tensor is not None and (refusal := _tensor_refusal(tensor)):
             return refusal
     return ""
 
 
-def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = False) -> str:
+def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = False, masked: bool = False) -> str:
     """The backend that runs a reduction pattern on these tensors: "reference" or "cpu".
 
     Raises:
@@ -114,7 +123,7 @@ def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = Fa
         return backend
     if backend not in BACKENDS:
         raise InvalidArgumentError(f"backend must be one of {', '.join(BACKENDS)}, but got {backend!r}")
-    refusal = _cpu_refusal(pattern, tensors, early)
+    refusal = _cpu_refusal(pattern, tensors, early, masked)
     if backend == "cpu" and refusal:
         raise BackendError(f"backend='cpu' cannot run this call: {refusal}; use backend='auto' or 'reference'")
     return "reference" if refusal else "cpu"
@@ -185,6 +194,45 @@ def rows_backward(
     )
 
 
+def channels_forward(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    groups: int,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normalize per channel over the batch (``groups`` 0) or per group of a sample: y, statistics and variances.
+
+    With mean and variance, (channels,), these are used instead of the input's own.
+    """
+    return torch.ops.evenkeel.channels_forward(
+        x, weight, bias, mean, variance, groups, eps, EPS_MODES[eps_mode], weight_offset
+    )
+
+
+def channels_backward(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Tensor,
+    remembered: bool,
+    groups: int,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+    *needed: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """dx, dweight and dbias; one that is not ``needed`` is empty."""
+    return torch.ops.evenkeel.channels_backward(
+        dy, x, weight, bias, statistics, remembered, groups, eps, EPS_MODES[eps_mode], weight_offset, *needed
+    )
+
+
 def _statistics_width(center: bool, eps_mode: int) -> int:
     """Columns of the statistics: mean in two parts, reciprocal scale, and the slope of the scale where eps bends it."""
     return (2 if center else 0) + 1 + (1 if eps_mode else 0)
@@ -227,7 +275,55 @@ def _rows_backward_fake(
     return dx, dweight, dbias
 
 
+def _empty_in_format(x: Tensor) -> Tensor:
+    """Channels-last where the input is that alone, otherwise contiguous."""
+    for ndim, layout in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        if x.ndim == ndim and x.is_contiguous(memory_format=layout) and not x.is_contiguous():
+            return torch.empty_like(x, memory_format=layout)
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _channels_forward_fake(
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    mean: Any,
+    variance: Any,
+    groups: int,
+    eps: float,
+    eps_mode: int,
+    weight_offset: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    count = x.shape[0] * groups if groups else x.shape[1]
+    statistics = x.new_empty((count, 4 if eps_mode else 3), dtype=dtype)
+    return _empty_in_format(x), statistics, x.new_empty((count,), dtype=dtype)
+
+
+def _channels_backward_fake(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Tensor,
+    remembered: bool,
+    groups: int,
+    eps: float,
+    eps_mode: int,
+    weight_offset: float,
+    need_dx: bool,
+    need_dweight: bool,
+    need_dbias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dx = _empty_in_format(x) if need_dx else x.new_empty(0)
+    dweight = torch.empty_like(weight) if need_dweight and weight is not None else x.new_empty(0)
+    dbias = torch.empty_like(bias) if need_dbias and bias is not None else x.new_empty(0)
+    return dx, dweight, dbias
+
+
 if not _MISSING:
     torch.library.register_fake("evenkeel::rows_forward", _rows_forward_fake)
     torch.library.register_fake("evenkeel::rows_inference", _rows_inference_fake)
     torch.library.register_fake("evenkeel::rows_backward", _rows_backward_fake)
+    torch.library.register_fake("evenkeel::channels_forward", _channels_forward_fake)
+    torch.library.register_fake("evenkeel::channels_backward", _channels_backward_fake)

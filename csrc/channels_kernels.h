@@ -1,0 +1,84 @@
+// What the operators in channels.cpp ask of the channel kernels; plain data only, shared by every instruction set.
+//
+// A dense tensor is walked in one of two ways. Planes: (outer, channels, positions) with long runs of positions, each
+// run one channel's; a statistic covers a channel over the batch, or a group of consecutive channels of one sample.
+// Columns: (outer, rows, width) with a statistic for every `fold` neighbouring columns of an outer index, each
+// channel being `per_channel` neighbouring columns; this is channels-last, and contiguous with few positions.
+//
+// A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
+// merged in double in the order of the data, so that no bit depends on the threads.
+#pragma once
+
+#include <cstdint>
+
+#include "rows_kernels.h"
+
+namespace evenkeel {
+
+struct ChannelsGeometry {
+  bool columns;
+  int64_t outer, channels, positions;      // planes
+  int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
+  int64_t rows, width, fold, per_channel;  // columns
+
+  int64_t statistics, count;  // how many there are, and elements in each
+  // A block is what one thread can do alone: a statistic (planes) or an outer index (columns).
+  int64_t blocks, statistics_per_block;
+  int64_t measure_items, sum_items;  // per block
+  int64_t item_size;                 // elements of a statistic (planes), rows (columns)
+  int64_t parts;                     // planes, backward: items per run of positions
+  // lanes are what the sums of the backward are kept for: a channel of a sample, or a column of an outer index
+  int64_t lanes() const { return columns ? outer * width : outer * channels; }
+};
+
+struct ChannelsCall {
+  ChannelsGeometry geometry;
+  DType dtype;  // of x, dy and out
+  double eps;
+  EpsMode eps_mode;
+  bool remembered;  // the statistics are given: nothing flows back through them
+  const void* x;
+  const void* dy;
+  const void* weight;  // arithmetic type, offset included, per channel (planes) or column (columns of one outer index)
+  const void* bias;
+  void* out;         // y or dx; null where dx is not wanted
+  void* statistics;  // arithmetic type, (statistics, width): mean, what it lost in rounding, 1/scale [, its bend]
+  void* variance;    // arithmetic type, (statistics)
+  double* partial;   // sums of the items from first_item on
+  int64_t first_item;
+  double* sums;   // backward: (lanes, 2), the sums of dy and dy * x_hat
+  double* means;  // backward: (statistics, 2), the means of g and g * x_hat
+  int statistics_width() const { return eps_mode == EpsMode::inside ? 3 : 4; }
+};
+
+// A phase over [begin, end) of the items or statistics.
+using ChannelsPhase = void (*)(const ChannelsCall&, int64_t begin, int64_t end);
+
+struct ChannelsWalk {
+  ChannelsPhase measure;         // measure items
+  ChannelsPhase merge;           // statistics
+  ChannelsPhase write;           // measure items
+  ChannelsPhase sum;             // sum items
+  ChannelsPhase merge_sums;      // statistics
+  ChannelsPhase write_gradient;  // sum items
+};
+
+struct ChannelsKernels {
+  ChannelsPhase remember;         // statistics: completes those whose mean and variance are given
+  ChannelsPhase repair;           // statistics: again in double, where float's range does not suffice
+  ChannelsPhase repair_gradient;  // statistics
+  // out[c] = the sums of channel c's lanes: of dy (which = 0) or dy * x_hat (1)
+  void (*finish)(const ChannelsCall&, int which, int64_t channels, DType dtype, void* out);
+  // out[i * repeats + j] = source[i] + offset in the arithmetic type
+  void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t repeats, bool to_double, void* out);
+};
+
+// doubles in an item's sums: a shift, and the sums of differences from it and of their squares; or the two sums
+inline int64_t measure_partial(const ChannelsGeometry& g) { return g.columns ? 3 * padded(g.width) : 3; }
+inline int64_t sum_partial(const ChannelsGeometry& g) { return g.columns ? 2 * padded(g.width) : 2; }
+
+extern const ChannelsWalk planes_kernels_baseline, planes_kernels_avx2, planes_kernels_avx512;
+extern const ChannelsWalk columns_kernels_baseline, columns_kernels_avx2, columns_kernels_avx512;
+extern const ChannelsKernels channels_kernels_baseline, channels_kernels_avx2, channels_kernels_avx512;
+
+}  // namespace evenkeel

@@ -1,0 +1,331 @@
+"""The channel kernels: bits, regimes, layouts, dtypes, edge shapes."""
+
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from evenkeel import BackendError
+from evenkeel import functional as F
+from evenkeel.testing import ulp_error
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+NORMS = ("batch_norm", "inference", "instance_norm", "group_norm")
+MEASURED = ("batch_norm", "instance_norm", "group_norm")  # statistics of this input
+every_norm = pytest.mark.parametrize("norm", NORMS)
+every_measured = pytest.mark.parametrize("norm", MEASURED)
+every_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
+GROUPS = 2
+# Few positions and many, odd ones, several items per statistic, few statistics and many: each takes another path.
+SHAPES = ((4, 6, 5, 3), (3, 4, 9, 11), (40, 6, 7, 7), (2, 4, 70, 67), (9, 8), (2, 34, 600), (3, 2, 3, 4, 5))
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def call(norm, x, weight=None, bias=None, **options):
+    options = {"backend": "cpu", "eps": 1e-5, **options}
+    if norm == "batch_norm":
+        return F.batch_norm(x, None, None, weight, bias, training=True, **options)
+    if norm == "inference":
+        running = torch.linspace(-1, 1, x.shape[1], dtype=torch.float64)
+        return F.batch_norm(x, running, 1 + running.square(), weight, bias, **options)
+    if norm == "instance_norm":
+        return F.instance_norm(x, weight=weight, bias=bias, **options)
+    return F.group_norm(x, GROUPS, weight, bias, **options)
+
+
+def rows(norm, t):
+    """A view in which the last axis is what shares a statistic."""
+    if norm == "instance_norm":
+        return t.flatten(2)
+    return t.unflatten(1, (GROUPS, -1)).flatten(2) if norm == "group_norm" else t.transpose(0, 1).flatten(1)
+
+
+def tensors(x):
+    generator = torch.Generator().manual_seed(1)
+    weight, bias = (torch.randn(x.shape[1], generator=generator).to(x.dtype) for _ in range(2))
+    return weight, bias, torch.randn(x.shape, generator=generator).to(x.dtype)
+
+
+def results(norm, x, dtype=None, **options):
+    """y, dx, dweight and dbias under a fixed random cotangent; ``dtype`` converts everything first."""
+    weight, bias, cotangent = tensors(x)
+    leaves = [t.to(dtype or x.dtype).detach().requires_grad_() for t in (x, weight, bias)]
+    y = call(norm, *leaves, **options)
+    return (y.detach(), *torch.autograd.grad(y, leaves, cotangent.to(y.dtype)))
+
+
+def errors(norm, mine, exact):
+    spread = [(rows(norm, a), rows(norm, b)) for a, b in zip(mine[:2], exact[:2], strict=True)]
+    return [ulp_error(a, b) for a, b in (*spread, *zip(mine[2:], exact[2:], strict=True))]
+
+
+def same_bits(a, b):
+    return all(torch.equal(s, t) for s, t in zip(a, b, strict=True))
+
+
+def has_positions(norm, shape):
+    return norm != "instance_norm" or len(shape) > 2
+
+
+REGIMES = {
+    "N(0,1)": (torch.randn, 1e-5),
+    "mean 1e4 spread 1": (lambda shape: 1e4 + torch.randn(shape), 1e-5),
+    "mean 1e4 spread 0.01": (lambda shape: 1e4 + 0.01 * torch.randn(shape), 1e-5),
+    "mean 1e6 spread 1": (lambda shape: 1e6 + torch.randn(shape), 1e-5),
+    "1e18": (lambda shape: 1e18 * torch.randn(shape), 1e-5),
+    "up to 3e38": (lambda shape: 3e38 * (2 * torch.rand(shape) - 1), 1e-5),
+    "1e-20, eps 1e-60": (lambda shape: 1e-20 * torch.randn(shape), 1e-60),
+    "1e-30, eps 1e-80": (lambda shape: 1e-30 * torch.randn(shape), 1e-80),
+}
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize("mode", ["inside", "outside", "clamp"])
+@pytest.mark.parametrize("regime", REGIMES)
+@every_measured
+def test_regimes(norm, regime, mode, last):
+    sample, eps = REGIMES[regime]
+    for shape in ((16, 6, 5, 3), (6, 8, 20, 19)):
+        x = sample(shape).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
+        mine = results(norm, x, eps=eps, eps_mode=mode)
+        exact = results(norm, x, torch.float64, eps=eps, eps_mode=mode, backend="reference")
+        found = errors(norm, mine, exact)
+        assert max(found) <= 3.0, (shape, found)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@every_shape
+@every_norm
+def test_16_bit_results_are_rounded_once(norm, shape, dtype):
+    if has_positions(norm, shape):
+        x = torch.randn(shape).to(dtype)
+        assert max(errors(norm, results(norm, x), results(norm, x, torch.float64, backend="reference"))) <= 0.51
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.1, -1234.567, 1e4, 3e30])
+@every_dtype
+@every_measured
+def test_constant_channels_give_exactly_zero(norm, dtype, value):
+    for shape in ((4, 6, 3, 3), (2, 4, 70, 67)):
+        x = torch.full(shape, value).to(dtype)
+        assert (call(norm, x) == 0).all() or not x.isfinite().all()
+
+
+@every_dtype
+@every_norm
+def test_threads_do_not_change_a_bit(norm, dtype):
+    threads = torch.get_num_threads()
+    inputs = [torch.randn(shape).to(dtype) for shape in SHAPES if has_positions(norm, shape)]
+    inputs.append(torch.randn(4, 6, 60, 60).to(dtype).contiguous(memory_format=torch.channels_last))
+    found = []
+    try:
+        for count in (1, 2, 3, 3):
+            torch.set_num_threads(count)
+            found.append([t for x in inputs for t in results(norm, x)])
+    finally:
+        torch.set_num_threads(threads)
+    assert all(same_bits(found[0], other) for other in found[1:])
+
+
+@every_shape
+@pytest.mark.parametrize("norm", ["instance_norm", "group_norm", "inference"])
+def test_a_sample_does_not_depend_on_the_others(norm, shape):
+    if not has_positions(norm, shape):
+        return
+    x = torch.randn(shape)
+    y, dx, *_ = results(norm, x)
+    weight, bias, cotangent = tensors(x)
+    alone = x[1:2].clone().requires_grad_()
+    y_alone = call(norm, alone, weight, bias)
+    assert torch.equal(y[1:2], y_alone)
+    assert torch.equal(dx[1:2], torch.autograd.grad(y_alone, alone, cotangent[1:2])[0])
+
+
+def digests():
+    """A digest of the results for each norm, dtype and shape."""
+    torch.manual_seed(0)
+    found = {}
+    for dtype, shape, norm in itertools.product(FLOATS, SHAPES, NORMS):
+        if has_positions(norm, shape):
+            scale = torch.logspace(-9, 4, shape[1]).reshape(1, -1, *[1] * (len(shape) - 2))
+            x = (torch.randn(shape) * scale).to(dtype)
+            layouts = [x, x.contiguous(memory_format=torch.channels_last)] if x.ndim == 4 else [x]
+            numbers = [t.double().contiguous().numpy().tobytes() for v in layouts for t in results(norm, v, eps=1e-8)]
+            found[f"{norm} {dtype} {shape}"] = hashlib.sha256(b"".join(numbers)).hexdigest()
+    return found
+
+
+def test_every_simd_level_gives_the_same_bits():
+    levels = ("baseline", "avx2", "avx512")
+    best = torch.ops.evenkeel.simd_level()
+    program = (
+        f"import json, sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_channels as t\n"
+        "print(json.dumps([t.torch.ops.evenkeel.simd_level(), t.digests()]))"
+    )
+    runs = {}
+    for level in levels[: levels.index(best) + 1]:
+        environment = {**os.environ, "EVENKEEL_SIMD": level}
+        command = [sys.executable, "-c", program]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        ran, runs[level] = json.loads(out.stdout)
+        assert ran == level
+    assert all(found == runs["baseline"] for found in runs.values())
+
+
+@every_dtype
+@every_norm
+def test_strides_do_not_change_a_bit(norm, dtype):
+    x = torch.randn(6, 8, 5, 7).to(dtype)
+    offset = torch.zeros(x.numel() + 3, dtype=dtype)
+    offset[3:] = x.flatten()
+    wide = torch.zeros(6, 8, 5, 21, dtype=dtype)
+    wide[..., 7:14] = x
+    expected = results(norm, x)
+    for view in (offset[3:].view(x.shape), wide[..., 7:14], x.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)):
+        assert same_bits(results(norm, view), expected)
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 5, 3), (3, 4, 9, 20), (2, 4, 3, 4, 5)], ids=str)
+@every_norm
+def test_layouts_are_torchs(norm, shape):
+    layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    x = torch.randn(shape).contiguous(memory_format=layout)
+    y, dx, *_ = results(norm, x)
+    contiguous = results(norm, x.contiguous())
+    torch.testing.assert_close((y, dx), contiguous[:2], rtol=1e-5, atol=1e-5)
+    theirs = torch.nn.functional.instance_norm(x) if norm == "instance_norm" else torch.nn.functional.group_norm(x, 2)
+    assert y.stride() == theirs.stride()
+    assert contiguous[0].is_contiguous()
+
+
+@every_measured
+def test_expanded_inputs_and_untouched_gradients(norm):
+    x = torch.randn(1, 4, 6, 1).expand(3, 4, 6, 5).detach().requires_grad_()
+    cotangent = torch.randn(3, 4, 6, 5)
+    kept = cotangent.clone()
+    y = call(norm, x)
+    (dx,) = torch.autograd.grad(y, x, cotangent)
+    dense = x.detach().clone(memory_format=torch.contiguous_format).requires_grad_()
+    assert torch.equal(y, call(norm, dense))
+    assert torch.equal(dx, torch.autograd.grad(call(norm, dense), dense, cotangent)[0])
+    assert torch.equal(cotangent, kept)
+
+
+@pytest.mark.parametrize(("x_dtype", "weight_dtype"), list(itertools.product(FLOATS, FLOATS)), ids=str)
+def test_mixed_dtypes(x_dtype, weight_dtype):
+    x, weight, bias = torch.randn(5, 4, 6, 6).to(x_dtype), torch.randn(4).to(weight_dtype), torch.randn(4)
+    leaves = [t.requires_grad_() for t in (x, weight, bias)]
+    y = call("batch_norm", *leaves)
+    cotangent = torch.randn(x.shape).to(x_dtype)
+    grads = torch.autograd.grad(y, leaves, cotangent)
+    exact_leaves = [t.detach().double().requires_grad_() for t in leaves]
+    exact = call("batch_norm", *exact_leaves, backend="reference")
+    wanted = torch.autograd.grad(exact, exact_leaves, cotangent.double())
+    assert [t.dtype for t in (y, *grads)] == [x_dtype, x_dtype, weight_dtype, torch.float32]
+    # 8: in float64 the reference rounds as often as the kernel; a float64 gradient of a float32 x has its accuracy
+    limits = {torch.float64: 8.0 if x_dtype == torch.float64 else 2**30, torch.float32: 3.0}
+    found = errors("batch_norm", (y.detach(), *grads), (exact.detach(), *wanted))
+    for mine, error in zip((y, *grads), found, strict=True):
+        assert error <= limits.get(mine.dtype, 0.51)
+
+
+@every_dtype
+@every_norm
+def test_weight_offset_and_missing_parameters(norm, dtype):
+    x, weight, bias = torch.randn(3, 4, 5, 5).to(dtype), torch.full((4,), 2.0**-12), torch.randn(4)
+    y = call(norm, x.float(), weight.to(dtype), weight_offset=1.0)
+    assert torch.equal(y, call(norm, x.float(), weight + 1.0))
+    assert not torch.equal(y, call(norm, x.float()))
+    assert torch.equal(call(norm, x, torch.ones(4), torch.zeros(4)), call(norm, x))
+    assert torch.equal(call(norm, x, None, bias), call(norm, x, torch.ones(4), bias))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (0, 4, 5), (3, 4, 0), (2, 4, 1), (1, 4, 3), (2, 2, 2, 1)], ids=str)
+@every_norm
+def test_edge_shapes(norm, shape):
+    if norm == "instance_norm" and (len(shape) == 2 or shape[2:] == (1,)):
+        return
+    x, weight = torch.randn(shape, requires_grad=True), torch.randn(shape[1], requires_grad=True)
+    y = call(norm, x, weight)
+    dx, dweight = torch.autograd.grad(y, [x, weight], torch.ones_like(y))
+    assert y.shape == dx.shape == x.shape
+    exact = call(norm, x.detach().double(), weight.detach().double(), backend="reference")
+    torch.testing.assert_close(y.double(), exact)
+    assert x.numel() or (dweight == 0).all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@every_dtype
+def test_running_statistics(dtype, training):
+    x = (1e3 + torch.randn(6, 4, 5, 5)).to(dtype)
+    found = {}
+    for backend, wide in (("cpu", x), ("reference", x.double())):
+        for name in ("batch", "instance"):
+            running = [torch.linspace(0, 1, 4), torch.linspace(1, 2, 4)]
+            norm = F.batch_norm if name == "batch" else F.instance_norm
+            y = norm(wide, *running, None, None, training, 0.3, backend=backend)
+            found[name, backend] = (*running, y.to(dtype))
+    for name in ("batch", "instance"):
+        mine, theirs = found[name, "cpu"], found[name, "reference"]
+        torch.testing.assert_close(mine[:2], theirs[:2], rtol=1e-6, atol=0)
+        torch.testing.assert_close(mine[2], theirs[2])
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
+@every_measured
+@every_shape
+def test_inf_and_nan_stay_in_their_statistic(norm, shape, bad):
+    if not has_positions(norm, shape):
+        return
+    x = torch.randn(shape)
+    clean = results(norm, x)
+    x[(1, 1, *[0] * (len(shape) - 2))] = bad
+    spoiled = results(norm, x)
+    for mine, wanted in zip(spoiled[:2], clean[:2], strict=True):
+        changed = rows(norm, mine != wanted).any(-1)
+        assert changed.sum() == 1
+        assert rows(norm, mine)[changed].isnan().any()
+
+
+@every_norm
+@pytest.mark.parametrize("needs", list(itertools.product([True, False], repeat=3)), ids=str)
+def test_requires_grad_combinations(norm, needs):
+    x = torch.randn(4, 6, 5, 4)
+    weight, bias, cotangent = tensors(x)
+    expected = results(norm, x)[1:]
+    leaves = [t.clone().requires_grad_(need) for t, need in zip((x, weight, bias), needs, strict=True)]
+    y = call(norm, *leaves)
+    assert y.requires_grad == any(needs)
+    if any(needs):
+        y.backward(cotangent)
+    for leaf, wanted, need in zip(leaves, expected, needs, strict=True):
+        assert torch.equal(leaf.grad, wanted) if need else leaf.grad is None
+
+
+@pytest.mark.parametrize("groups", [0, 2])
+@pytest.mark.parametrize("last", [False, True])
+def test_operators_pass_opcheck(groups, last):
+    layout = torch.channels_last if last else torch.contiguous_format
+    forward, backward = torch.ops.evenkeel.channels_forward, torch.ops.evenkeel.channels_backward
+    for dtype, mode in itertools.product((torch.float32, torch.bfloat16), (0, 1)):
+        x, dy = (torch.randn(3, 4, 5, 6).to(dtype).contiguous(memory_format=layout) for _ in range(2))
+        weight, options = torch.randn(4), (groups, 1e-5, mode, 0.0)
+        torch.library.opcheck(forward, (x, weight, None, None, None, *options))
+        statistics = forward(x, weight, None, None, None, *options)[1]
+        torch.library.opcheck(backward, (dy, x, weight, None, statistics, False, *options, True, True, False))
+    torch.library.opcheck(forward, (x, weight, None, torch.zeros(4), torch.ones(4), 0, 1e-5, 0, 0.0))
+
+
+def test_what_has_no_kernel_says_so():
+    x, mask = torch.randn(4, 6, 5), torch.ones(4, dtype=torch.bool)
+    for norm in MEASURED:
+        with pytest.raises(BackendError, match="it has no kernel for a mask yet"):
+            call(norm, x, mask=mask)
+        with pytest.raises(BackendError, match="no kernel for cast='early'"):
+            call(norm, x.bfloat16(), cast="early")
+        torch.testing.assert_close(call(norm, x, mask=mask, backend="auto"), call(norm, x))
