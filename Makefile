@@ -40,7 +40,7 @@ test-slow: $(STAMP) browser ## run the slow tests: compiled graphs, wheels, the 
 	$(BIN)/python -m pytest -m slow
 
 browser:
-	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get install --yes --quiet chromium; } || \
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update --quiet && apt-get install --yes --quiet chromium; } || \
 		{ echo "the browser tests need Chromium; on Debian: sudo apt install chromium" >&2; exit 1; }
 
 lint: $(STAMP) ## check style and types
