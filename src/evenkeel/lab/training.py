@@ -83,7 +83,7 @@ class ArmTraining:
         self.optimizer = make_optimizer(self.model, settings.weight_decay)
         self.step = 0
         self.losses: list[float] = []
-        self.step_seconds = math.nan  # of the last step
+        self.step_seconds: list[float] = []
 
     def start(self) -> Records:
         """Continue from the checkpoint, or else from the first step; return the records to append to."""
@@ -111,6 +111,7 @@ class ArmTraining:
         for record in read_records(self.records_path):
             if record["kind"] == "train":
                 self.losses.append(math.nan if record["loss"] is None else record["loss"])
+                self.step_seconds.append(record["step_seconds"])
         return records
 
     def save_checkpoint(self, records: Records) -> None:
@@ -158,7 +159,7 @@ class ArmTraining:
         if probe is not None:
             # At the first step Adam's update is the learning rate's sign pattern: it says nothing about the arm.
             records.write("probe", step=self.step, **probe.record(with_updates=self.step > 0))
-        self.step_seconds = time.perf_counter() - start
+        self.step_seconds.append(time.perf_counter() - start)
         tokens = self.settings.batch * self.settings.context
         records.write(
             "train",
@@ -166,7 +167,7 @@ class ArmTraining:
             loss=loss,
             gradient_norm=gradient_norm.item(),
             learning_rate=learning_rate,
-            step_seconds=self.step_seconds,
+            step_seconds=self.step_seconds[-1],
             tokens=tokens,
         )
         self.losses.append(loss)
@@ -203,9 +204,11 @@ class ArmTraining:
         return torch.stack(losses).mean().item()
 
     def cost(self) -> dict[str, float | None]:
-        """Return the time of a step and of the norms in it; see `measure_cost`."""
+        """Return the median time of the training steps, and what the norms take of a step by `measure_cost`."""
         windows = self.batch(self.step)
-        return measure_cost(self.model, lambda model: make_optimizer(model, self.settings.weight_decay), windows)
+        cost = measure_cost(self.model, lambda model: make_optimizer(model, self.settings.weight_decay), windows)
+        # over the whole training: the few steps that measure_cost times stand for a moment of the machine's load
+        return cost | ({"step_seconds": statistics.median(self.step_seconds)} if self.step_seconds else {})
 
     def learning_rate(self) -> float:
         """Return the step's learning rate: linear warm-up, then a cosine down to a tenth."""
@@ -252,7 +255,7 @@ def train_arm(training: ArmTraining, observer: Observer, *, checkpoint_seconds: 
             if diverged or training.step == settings.steps:
                 break
             loss = training.train_step(records)
-            rate = settings.batch * settings.context / training.step_seconds
+            rate = settings.batch * settings.context / training.step_seconds[-1]
             observer.step_done(training.step, loss, rate)
             if time.monotonic() - saved >= checkpoint_seconds or training.step == settings.steps:
                 training.save_checkpoint(records)
