@@ -200,7 +200,7 @@ def test_strides_do_not_change_a_bit(norm, dtype, features):
             assert same_bits(found[1:], expected[1:]), name
 
 
-def test_slices_are_read_in_place(monkeypatch):
+def test_slices_are_read_in_place():
     fused = torch.randn(4, 6, 3 * 16)
     query = fused[..., 16:32].unflatten(-1, (2, 8))  # (batch, time, heads, head features)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
