@@ -1,96 +1,63 @@
-"""Time the last-axis norms against a plain memory copy, torch eager and torch.compile.
+"""Time evenkeel against a plain memory copy and its peers, in one process, as ratios of medians.
 
-Usage: python -m benchmarks [--rows N] [--features N] [--dtype float32] [--threads N] [--repeats N] [--no-compile]
+Usage: python -m benchmarks [SUITE ...] [--case TEXT] [--threads 1,2] [--repeats N] [--out results.json]
 
-Every repeat runs each call once, in turn, so that other load on the machine disturbs all of them alike; times are
-medians, printed in multiples of the time of `torch.Tensor.copy_` for the same tensor in the same run. The copy moves
-each element twice; forward and backward together move at least five, 2.5 copies. Outputs are allocated anew in each
-call, by every contender; the copy writes where it wrote before.
+A line per case and contender: evenkeel's time in copies of the same data, its share of the contender's time, and the
+limit where the project has set itself one. Absolute times mean nothing on a shared machine.
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
-from torch import Tensor
 
-import evenkeel as ek
+from benchmarks import rows
+from benchmarks.timing import Case, Result, median_seconds
 
-Call = Callable[[], object]
-NORMS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
-    "layer_norm": (ek.functional.layer_norm, torch.nn.functional.layer_norm),
-    "rms_norm": (ek.functional.rms_norm, torch.nn.functional.rms_norm),
-}
+SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases}
 
 
-def median_seconds(calls: dict[str, Call], repeats: int) -> dict[str, float]:
-    """Return the median time of each call, interleaved; the first two rounds warm up."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(repeats + 2):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values[2:]) for name, values in times.items()}
+def measure(suite: str, case: Case, threads: int, repeats: int) -> Result:
+    """Time one case."""
+    seconds = median_seconds(case.calls, repeats)
+    return Result(suite=suite, name=case.name, threads=threads, seconds=seconds, limits=dict(case.limits))
 
 
-def contenders(x: Tensor, *, compiled: bool) -> dict[str, Call]:
-    """Return the calls to time: "norm | owner | pass" and the copy."""
-    features, gradient, target = x.shape[-1:], torch.randn_like(x), torch.empty_like(x)
-    weight, bias = torch.ones(features, dtype=x.dtype), torch.zeros(features, dtype=x.dtype)
-    calls: dict[str, Call] = {"copy": lambda: target.copy_(x)}
-    for name, (ours, theirs) in NORMS.items():
-        affine = (weight, bias) if name == "layer_norm" else (weight,)
-        owners = {"evenkeel": ours, "torch": theirs}
-        if compiled:
-            owners["torch.compile"] = torch.compile(theirs, dynamic=False)
-        for owner, norm in owners.items():
-            calls[f"{name} | {owner} | forward"] = forward(norm, x, affine)
-            calls[f"{name} | {owner} | both"] = both_passes(norm, x, affine, gradient)
-    return calls
-
-
-def forward(norm: Callable[..., Tensor], x: Tensor, affine: tuple[Tensor, ...]) -> Call:
-    """Return a call that runs a norm without gradients."""
-
-    def call() -> None:
-        with torch.no_grad():
-            norm(x, x.shape[-1:], *affine)
-
-    return call
-
-
-def both_passes(norm: Callable[..., Tensor], x: Tensor, affine: tuple[Tensor, ...], gradient: Tensor) -> Call:
-    """Return a call that runs a norm forward and backward."""
-    leaves = tuple(t.clone().requires_grad_() for t in (x, *affine))
-    return lambda: torch.autograd.grad(norm(leaves[0], x.shape[-1:], *leaves[1:]), leaves, gradient)
+def describe(result: Result) -> str:
+    """Return the line of a result."""
+    parts = []
+    for contender, share, limit in result.shares():
+        verdict = "" if limit is None else f" ({'within' if share <= limit else 'MISSES'} {limit:g})"
+        parts.append(f"{share:.2f} {'copies' if contender == 'copy' else f'of {contender}'}{verdict}")
+    return f"{result.name}: {'; '.join(parts)}"
 
 
 def main() -> None:
-    """Print one line for each norm and owner."""
+    """Run the suites and print a line for each case."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=4096)
-    parser.add_argument("--features", type=int, default=768)
-    parser.add_argument("--dtype", default="float32", choices=("float32", "float64", "bfloat16", "float16"))
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; all by default")
+    parser.add_argument("--case", default="", help="only cases whose name contains this")
+    parser.add_argument("--threads", default=f"{torch.get_num_threads()},1", help="comma-separated thread counts")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    if unknown := [name for name in options.suites if name not in SUITES]:
+        parser.error(f"no suite is called {', '.join(unknown)}; there are {', '.join(SUITES)}")
 
-    x = torch.randn(options.rows, options.features).to(getattr(torch, options.dtype))
-    seconds = median_seconds(contenders(x, compiled=not options.no_compile), options.repeats)
-    copy = seconds.pop("copy")
-    print(f"{tuple(x.shape)} {options.dtype}, {options.threads} threads; one copy takes {copy * 1e3:.3f} ms")
-    print(f"{'norm':12}{'by':16}{'forward':>10}{'of torch':>10}{'forward + backward':>20}{'of torch':>10}")
-    for name in NORMS:
-        for owner in dict.fromkeys(key.split(" | ")[1] for key in seconds):
-            one, both = (seconds[f"{name} | {owner} | {part}"] for part in ("forward", "both"))
-            torch_one, torch_both = (seconds[f"{name} | torch | {part}"] for part in ("forward", "both"))
-            ratios = f"{one / copy:10.2f}{one / torch_one:10.2f}{both / copy:20.2f}{both / torch_both:10.3f}"
-            print(f"{name:12}{owner:16}{ratios}")
+    results = []
+    for threads in (int(n) for n in options.threads.split(",")):
+        torch.set_num_threads(threads)
+        for suite in options.suites or SUITES:
+            print(f"\n{suite}, {threads} thread{'s' if threads > 1 else ''}")
+            for case in SUITES[suite]():
+                if options.case in case.name:
+                    results.append(measure(suite, case, threads, options.repeats))
+                    print(describe(results[-1]), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps([dataclasses.asdict(result) for result in results], indent=1))
 
 
 if __name__ == "__main__":
