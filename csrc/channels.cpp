@@ -21,13 +21,13 @@ const ChannelsKernels& kernels() {
   return of_level(channels_kernels_baseline, channels_kernels_avx2, channels_kernels_avx512);
 }
 const ChannelsWalk& walk(const ChannelsGeometry& g) {
-  return g.columns ? of_level(columns_kernels_baseline, columns_kernels_avx2, columns_kernels_avx512)
-                   : of_level(planes_kernels_baseline, planes_kernels_avx2, planes_kernels_avx512);
+  return g.columns ? of_level(channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512)
+                   : of_level(channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512);
 }
 #else
 const ChannelsKernels& kernels() { return channels_kernels_baseline; }
 const ChannelsWalk& walk(const ChannelsGeometry& g) {
-  return g.columns ? columns_kernels_baseline : planes_kernels_baseline;
+  return g.columns ? channels_last_kernels_baseline : channels_first_kernels_baseline;
 }
 #endif
 

@@ -77,8 +77,8 @@ struct ChannelsKernels {
 inline int64_t measure_partial(const ChannelsGeometry& g) { return g.columns ? 3 * padded(g.width) : 3; }
 inline int64_t sum_partial(const ChannelsGeometry& g) { return g.columns ? 2 * padded(g.width) : 2; }
 
-extern const ChannelsWalk planes_kernels_baseline, planes_kernels_avx2, planes_kernels_avx512;
-extern const ChannelsWalk columns_kernels_baseline, columns_kernels_avx2, columns_kernels_avx512;
+extern const ChannelsWalk channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512;
+extern const ChannelsWalk channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512;
 extern const ChannelsKernels channels_kernels_baseline, channels_kernels_avx2, channels_kernels_avx512;
 
 }  // namespace evenkeel

@@ -225,8 +225,8 @@ void write_gradient(const ChannelsCall& a, int64_t begin, int64_t end) {
 }  // namespace
 }  // namespace EVENKEEL_ISA
 
-extern const ChannelsWalk EVENKEEL_JOIN(planes_kernels_, EVENKEEL_ISA);
-const ChannelsWalk EVENKEEL_JOIN(planes_kernels_, EVENKEEL_ISA) = {
+extern const ChannelsWalk EVENKEEL_JOIN(channels_first_kernels_, EVENKEEL_ISA);
+const ChannelsWalk EVENKEEL_JOIN(channels_first_kernels_, EVENKEEL_ISA) = {
     EVENKEEL_ISA::measure, EVENKEEL_ISA::merge,      EVENKEEL_ISA::write,
     EVENKEEL_ISA::sum,     EVENKEEL_ISA::merge_sums, EVENKEEL_ISA::write_gradient};
 
