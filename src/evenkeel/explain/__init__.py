@@ -1,0 +1,1 @@
+"""Every step of any normalization on your own numbers, forward and backward."""
