@@ -168,7 +168,7 @@ class Check:
     def to_dict(self) -> dict[str, Any]:
         """The check as JSON-ready data."""
         numbers = {"value": plain_number(self.value), "expected": plain_number(self.expected)}
-        return {"id": self.id, "title": self.title, **numbers, "passed": self.passed, "note": self.note}
+        return {"id": self.id, "title": self.title, **numbers, "passed": bool(self.passed), "note": self.note}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -1,0 +1,181 @@
+"""What has to hold if the steps are right, measured."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from evenkeel.explain._data import Check
+from evenkeel.explain._library import library_output
+
+if TYPE_CHECKING:
+    from evenkeel.explain._forward import Rows
+    from evenkeel.explain._setup import Setup
+
+__all__ = ["backward_checks", "forward_checks"]
+
+SMALL = 1e-9  # float64 leaves 1e-15 or so; a wrong formula leaves far more
+# The library promises 3 of the largest value of a row, and rounding the walk's own result adds up to 1. In float64 both
+# sides round at every operation, with nothing wider to round from.
+ULPS = {torch.float64: 16.0}
+OTHER_ULPS = 4.0
+FINITE = 1e-6
+
+
+def forward_checks(rows: Rows, steps: dict[str, np.ndarray], y: np.ndarray, group: int) -> list[Check]:
+    """Mean near 0, deviation near 1, and the library's own result."""
+    setup, checks = rows.setup, []
+    xhat = steps["normalized"]
+    fine = np.isfinite(xhat).all(1) & rows.valid.any(1)
+    if setup.norm.family == "moments" and not setup.given and fine.any():
+        means = np.where(rows.valid, xhat, 0.0).sum(1) / rows.count
+        spread = np.sqrt(np.where(rows.valid, (xhat - means[:, None]) ** 2, 0.0).sum(1) / rows.count)
+        expected = steps["std"] / steps["denominator"]
+        checks.append(near("mean_zero", "mean of the normalized values", means, np.zeros_like(means), fine, group, ""))
+        checks.append(near("std_one", "their standard deviation", spread, expected, fine, group, DEVIATION))
+    if setup.norm.family == "rms" and fine.any():
+        size = np.sqrt(np.square(xhat).sum(1) / rows.count)
+        expected = steps["rms"] / steps["denominator"]
+        checks.append(near("rms_one", "root mean square of the result", size, expected, fine, group, DEVIATION))
+    compared = compare(setup, y)
+    return checks if compared is None else [*checks, compared]
+
+
+DEVIATION = "1, less what ε (or the sample deviation) changes; "
+
+
+def near(
+    name: str, title: str, value: np.ndarray, expected: np.ndarray, fine: np.ndarray, group: int, note: str
+) -> Check:
+    """A check that holds in every finite group and shows one."""
+    error = float(np.abs(value - expected)[fine].max())
+    shown = group if fine[group] else int(np.argmax(fine))
+    everywhere = f" in all {fine.sum():,} groups" if fine.sum() > 1 else ""
+    return Check(
+        id=name,
+        title=title,
+        value=float(value[shown]),
+        expected=float(expected[shown]),
+        passed=error <= SMALL,
+        note=f"{note}within {error:.2g}{everywhere} (at most {SMALL:g})",
+    )
+
+
+def ulps(found: np.ndarray, wanted: np.ndarray, setup: Setup) -> np.ndarray:
+    """Distance in units of the last place of the largest value of each group, in the input's dtype."""
+    order = setup.layout.order
+    info = torch.finfo(setup.tensor.dtype)
+    with np.errstate(all="ignore"):
+        largest = np.nanmax(np.where(np.isfinite(wanted), np.abs(wanted), 0.0).reshape(-1)[order], axis=1)
+        unit = np.ldexp(info.eps, np.frexp(np.maximum(largest, info.tiny))[1] - 1)
+        distance = np.abs(found - wanted).reshape(-1)[order] / unit[:, None]
+    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    return np.where(same.reshape(-1)[order], 0.0, np.where(np.isnan(distance), np.inf, distance))
+
+
+def compare(setup: Setup, y: np.ndarray) -> Check | None:
+    """The walk's output, rounded once, against the library's function in the input's dtype."""
+    with torch.no_grad():
+        found = library_output(setup, setup.tensor)
+    if found is None:
+        return None
+    name, output = found
+    rounded = torch.from_numpy(y).to(setup.tensor.dtype).double().numpy()
+    distance = ulps(output.double().numpy(), rounded, setup)
+    worst, equal = float(distance.max()), int((distance == 0).sum())
+    kind, limit = str(setup.tensor.dtype).removeprefix("torch."), ULPS.get(setup.tensor.dtype, OTHER_ULPS)
+    bits = "equal to the last bit" if worst == 0 else f"{equal:,} of {distance.size:,} elements equal to the last bit"
+    return Check(
+        id="library",
+        title=f"difference from evenkeel's {name}, in ulps",
+        value=worst,
+        expected=0.0,
+        passed=worst <= limit,
+        note=f"{bits}; ulps of {kind} at each group's largest value, at most {limit:g}",
+    )
+
+
+def gradient_size(setup: Setup, steps: dict[str, np.ndarray]) -> float:
+    """The largest gradient that would pass if nothing were removed: what errors are measured against."""
+    with np.errstate(all="ignore"):
+        if setup.norm.family == "dyt":
+            passing = np.abs(steps["g_hat"] * setup.alpha)
+        else:
+            passing = np.abs(steps["g_hat"]) / steps["denominator"][:, None] / setup.scale
+    return max(float(passing[np.isfinite(passing)].max(initial=0.0)), float(np.finfo(float).tiny))
+
+
+def backward_checks(
+    rows: Rows, steps: dict[str, np.ndarray], dx: np.ndarray, g: np.ndarray, differences: np.ndarray, group: int
+) -> list[Check]:
+    """Removed directions are gone, and two other ways to the gradient agree."""
+    checks, size_of_all = [], gradient_size(rows.setup, steps)
+    if "projected" in steps and np.isfinite(steps["projected"]).all():
+        size = np.maximum(np.abs(steps["g_hat"]).max(1), np.finfo(float).tiny)
+        if rows.setup.norm.family == "moments":
+            left = (steps["projected"].sum(1) / rows.count) / size
+            checks.append(gone("dx_one", "what is left along 1", left, group))
+        # With ε inside, the component along x̂ shrinks by ε/(v + ε) only, not to 0; that is the expected value.
+        along = (steps["projected"] * steps["normalized"]).sum(1) / rows.count
+        removed = (np.square(steps["normalized"]).sum(1) / rows.count) * steps["factor"]
+        left = (along - steps["mean_g_xhat"] * (1.0 - removed)) / size
+        checks.append(gone("dx_xhat", "what is left along x̂, less ε's part", left, group))
+    if len(differences):
+        checks.append(finite_check(differences, size_of_all))
+    compared = autograd(rows.setup, dx, g, size_of_all)
+    return checks if compared is None else [*checks, compared]
+
+
+def gone(name: str, title: str, left: np.ndarray, group: int) -> Check:
+    """A component that must have vanished, relative to the gradient."""
+    note = f"relative to the largest gradient, at most {SMALL:g} in every group"
+    return Check(
+        id=name,
+        title=title,
+        value=float(left[group]),
+        expected=0.0,
+        passed=float(np.abs(left).max()) <= SMALL,
+        note=note,
+    )
+
+
+def finite_check(differences: np.ndarray, size: float) -> Check:
+    """Analytic gradients against numeric ones."""
+    analytic, numeric = differences[:, 1], differences[:, 2]
+    error = float(np.abs(analytic - numeric).max()) / size
+    return Check(
+        id="finite_difference",
+        title="gradient against finite differences",
+        value=error,
+        expected=0.0,
+        passed=error <= FINITE,
+        note=f"largest difference over the largest gradient before the projection, {len(differences)} elements, at most {FINITE:g}",
+    )
+
+
+def autograd(setup: Setup, dx: np.ndarray, g: np.ndarray, size: float) -> Check | None:
+    """The walk's gradient against autograd through the library's function."""
+    x = setup.tensor.clone().requires_grad_()
+    with torch.enable_grad():
+        found = library_output(setup, x)
+        if found is None:
+            return None
+        upstream = torch.from_numpy(g).to(found[1].dtype)
+        (gradient,) = torch.autograd.grad(found[1], x, upstream)
+    # The library gets the upstream gradient as its dtype holds it: what that rounding moves is not an error.
+    with np.errstate(all="ignore"):
+        error = np.abs(gradient.double().numpy() - dx) / size
+    same = np.isnan(gradient.double().numpy()) & np.isnan(dx)
+    worst = float(np.where(same, 0.0, np.where(np.isnan(error), math.inf, error)).max())
+    limit = 16 * torch.finfo(setup.tensor.dtype).eps
+    return Check(
+        id="autograd",
+        title=f"gradient against autograd through evenkeel's {found[0]}",
+        value=worst,
+        expected=0.0,
+        passed=worst <= limit,
+        note=f"largest difference over the largest gradient before the projection, at most 16 machine epsilons ({limit:.2g})",
+    )
