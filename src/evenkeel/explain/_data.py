@@ -63,8 +63,8 @@ finite_difference       (k, 3)      rows [flat index, dx, numeric] for at most 1
 
 Layer-, Batch-, Instance-, GroupNorm and standardize: input, groups, mean, centred, variance, sample_variance, std,
 sample_std, denominator, eps_effect, normalized, [scaled], output. RMSNorm: input, groups, mean_square, rms,
-denominator, eps_effect, normalized, [scaled], output. minmax: input, groups, minimum, maximum, range, denominator, normalized,
-[scaled], output. image: input, groups, unit, mean, centred, std, denominator, normalized, output (mean is
+denominator, eps_effect, normalized, [scaled], output. minmax: input, groups, minimum, maximum, range, denominator,
+normalized, [scaled], output. image: input, groups, unit, mean, centred, std, denominator, normalized, output (mean is
 given: centred = unit - mean). dyt: input, stretched, normalized, [scaled], output. standardize has no eps_effect.
 The backward steps follow in the order of the table.
 
@@ -74,15 +74,16 @@ The backward steps follow in the order of the table.
   the channels of a group share too). ``parameter_axes``: the axes of the input that weight and bias have.
   ``sample_axis``, ``channel_axis``: of Batch-, Instance- and GroupNorm and of images. ``num_groups``: of GroupNorm;
   the group of an element is sample · num_groups + floor(channel / (channels / num_groups)).
-* ``eps``, ``eps_mode``, ``weight_offset``, ``correction`` (0 or 1), ``feature_range`` [low, high], ``scale``, ``alpha``.
+* ``eps``, ``eps_mode``, ``weight_offset``, ``correction`` (0 or 1), ``feature_range`` [low, high], ``scale``,
+  ``alpha``.
 * ``weight``, ``bias``: nested lists of the parameters' shape, or None. ``mask``: nested lists of 0 and 1 of the input's
   shape, or None. ``mean``, ``variance``, ``std``: the given statistics, a number for each group, or None.
 * ``backward``: whether the backward steps are there. ``upstream``: nested lists of the input's shape, or None for
   `default_upstream`.
 
-Without a weight, γ' is 1 (weight_offset has no effect), and there is a step ``scaled`` exactly where ``weight`` is given
-(minmax: where high - low is not 1). dweight and dbias exist for layer, rms (dweight only), batch, instance, group and
-dyt, as if weight and bias were there, also where they are None.
+Without a weight, γ' is 1 (weight_offset has no effect), and there is a step ``scaled`` exactly where ``weight`` is
+given (minmax: where high - low is not 1). dweight and dbias exist for layer, rms (dweight only), batch, instance,
+group and dyt, as if weight and bias were there, also where they are None.
 
 In JSON, numbers that JSON lacks are the strings "NaN", "Infinity" and "-Infinity".
 """

@@ -1,4 +1,4 @@
-"""The forward arithmetic, in the order that `evenkeel.explain._data` defines; rows are groups, columns their members."""
+"""The forward arithmetic, in the order of the definitions in `evenkeel.explain._data`; a row for each group."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def others(shape: Sequence[int], *axes: int | None) -> tuple[int, ...]:
 def resolve_axes(axes: int | Sequence[int], shape: tuple[int, ...]) -> tuple[int, ...]:
     """Axes as sorted numbers from 0."""
     try:
-        wanted = [operator.index(a) for a in (axes if isinstance(axes, list | tuple) else [axes])]
+        wanted = [operator.index(a) for a in ([axes] if isinstance(axes, int) else axes)]
     except TypeError as error:
         raise InvalidArgumentError(f"explain: an axis is a whole number, but got {axes}") from error
     ndim = len(shape)
@@ -160,9 +160,7 @@ def expand_mask(mask: Any, shape: tuple[int, ...], layout: Layout) -> np.ndarray
         return np.ones(shape, dtype=bool)
     array = mask.detach().cpu().numpy() if isinstance(mask, torch.Tensor) else np.asarray(mask)
     if array.dtype != bool and not np.isin(array, (0, 1)).all():
-        raise InvalidInputError(
-            "explain: a mask holds True (or 1) where valid and False (or 0) elsewhere, nothing else"
-        )
+        raise InvalidInputError("explain: a mask holds True (or 1) where valid and False (or 0) elsewhere")
     array = array.astype(bool)
     if array.shape == shape:
         return array

@@ -13,6 +13,7 @@ from evenkeel._errors import InvalidInputError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from evenkeel._spec import EpsMode
     from evenkeel.explain._setup import Setup
 
 __all__ = ["library_output"]
@@ -74,7 +75,7 @@ def rows(setup: Setup, x: Tensor) -> Tensor:
     return ungrouped(setup, y)
 
 
-def mode(setup: Setup) -> str:
+def mode(setup: Setup) -> EpsMode:
     """The ε mode; without ε, a clamp that only makes 0/0 a 0."""
     return setup.eps_mode if "eps" in setup.norm.options else "clamp"
 
@@ -156,10 +157,10 @@ def remembered(setup: Setup, x: Tensor) -> Tensor:
         spread = torch.where(high > low, high - low, 1.0)
         y = F.batch_norm(wide.T, low, spread.square(), eps=0.0).T * (setup.high - setup.low) + setup.low
     else:
-        assert setup.mean is not None  # set_up asks for it
-        variance = np.square(setup.std) if setup.variance is None and setup.std is not None else setup.variance
-        variance = np.where(variance == 0, 1.0, variance) if "eps" not in setup.norm.options else variance
-        statistics = torch.from_numpy(setup.mean), torch.from_numpy(np.asarray(variance))
+        assert setup.mean is not None  # set_up sees to it
+        variance = np.square(np.asarray(setup.std)) if setup.variance is None else setup.variance
+        variance = variance if "eps" in setup.norm.options else np.where(variance == 0, 1.0, variance)
+        statistics = torch.from_numpy(setup.mean), torch.from_numpy(variance)
         y = F.batch_norm(wide.T, *statistics, eps=setup.eps, eps_mode=setup.eps_mode).T
         index = torch.from_numpy(setup.layout.parameter_of[setup.layout.order])
         weight, bias = parameters(setup)

@@ -77,7 +77,7 @@ NORMS: tuple[Norm, ...] = (
         shares="the positions of one channel of one sample",
         options=("channel_axis", *EPS, *AFFINE, "mask", "mean", "variance"),
         defaults=INSIDE,
-        result="Each channel of each sample loses its own brightness and contrast; samples do not depend on each other.",
+        result="Each channel of each sample loses its own brightness and contrast; samples stay independent.",
     ),
     Norm(
         key="group",

@@ -27,13 +27,11 @@ def notes(rows: Rows, steps: dict[str, np.ndarray]) -> tuple[str, ...]:
         found.append(describe_constant(rows, steps, constant))
     if setup.norm.family == "rms" and (steps["mean_square"] == 0).any():
         outcome = "0/0, not a number" if setup.eps == 0 else "0"
-        found.append(
-            f"A group holds zeros only: its root mean square is 0, and with ε = {short(setup.eps)} it becomes {outcome}."
-        )
+        found.append(f"A group holds zeros only: its rms is 0, and with ε = {short(setup.eps)} it becomes {outcome}.")
     if setup.norm.family == "image" and float(np.nanmax(np.abs(setup.x), initial=0.0)) <= 1.0 < setup.scale:
         found.append(
-            f"All values lie between -1 and 1: this image seems to be scaled already, and is divided by {setup.scale:g} "
-            "again here; pass scale=1 if so."
+            f"All values lie between -1 and 1: this image seems to be scaled already, and is divided by "
+            f"{setup.scale:g} again here; pass scale=1 if so."
         )
     empty = ~rows.valid.any(1)
     if empty.any():
@@ -103,6 +101,6 @@ def describe_constant(rows: Rows, steps: dict[str, np.ndarray], constant: np.nda
     if denominator == 0:
         return f"{subject}, and ε is 0: 0/0 is not a number. Any ε above 0 gives 0."
     return (
-        f"{subject}: the deviation is 0 and ε = {short(setup.eps)} alone makes the divisor {denominator:.6g}. The result is 0, "
-        f"but a difference as small as {denominator:.2g} in one element would already show."
+        f"{subject}: the deviation is 0 and ε = {short(setup.eps)} alone makes the divisor {denominator:.6g}. "
+        f"The result is 0, but a difference as small as {denominator:.2g} in one element would already show."
     )

@@ -52,7 +52,7 @@ class Setup:
     variance: np.ndarray | None
     std: np.ndarray | None
     eps: float
-    eps_mode: str
+    eps_mode: EpsMode
     correction: int
     low: float
     high: float
@@ -100,7 +100,7 @@ def set_up(x: Any, norm: Norm, given: dict[str, Any], dtype: str | torch.dtype |
     for name in chosen:
         if name not in norm.options:
             raise InvalidArgumentError(f"explain: {norm.name} has no option {name}; it takes {', '.join(norm.options)}")
-    options = norm.defaults | chosen
+    options: dict[str, Any] = norm.defaults | chosen
     tensor = as_tensor(x, dtype)
     values = tensor.double().numpy().copy()
     channels = np.size(np.asarray(options["mean"])) if norm.family == "image" else None
@@ -111,7 +111,7 @@ def set_up(x: Any, norm: Norm, given: dict[str, Any], dtype: str | torch.dtype |
     weight, bias = (parameter(name, options.get(name), layout) for name in ("weight", "bias"))
     offset = number("weight_offset", options.get("weight_offset", 0.0))
     low, high = feature_range(options.get("feature_range", (0.0, 1.0)))
-    eps_mode = options.get("eps_mode", "inside")
+    eps_mode: Any = options.get("eps_mode", "inside")
     if eps_mode not in get_args(EpsMode):
         raise InvalidArgumentError(
             f"explain: eps_mode must be one of {', '.join(get_args(EpsMode))}, but got {eps_mode!r}"

@@ -17,7 +17,7 @@ __all__ = ["View", "latex_list", "latex_number", "short", "shorten"]
 
 WHOLE = 6  # lists up to this length are written out
 DIGITS = 6
-DOTS = r"\dots"
+DOTS = r"\dots"  # in lists that `shorten` shortened
 
 
 def latex_number(value: float) -> str:

@@ -126,6 +126,15 @@ def walk(
     return Walk(setup, check_group(show, setup), check_upstream(upstream, setup), backward).explanation()
 
 
+def output_of(x: Any, options: dict[str, Any]) -> np.ndarray:
+    """The output of `walk` alone, for trying what a layer computes."""
+    given = {name: value for name, value in options.items() if name != "norm"}
+    setup = set_up(x, find_norm(options["norm"]), given, None)
+    result = np.empty(setup.x.size)
+    result[setup.layout.order] = forward(rows_of(setup))["output"]
+    return result.reshape(setup.x.shape)
+
+
 def check_group(show: int, setup: Setup) -> int:
     """The group to show, which has to exist."""
     count = setup.layout.order.shape[0]
@@ -188,23 +197,7 @@ class Walk:
         dx = self.flat("dx")
         differences = finite_difference(setup, self.group, dx, g)
         self.extra["finite_difference"] = differences
-        smooth = differences[self.smooth(differences)]
-        self.checks += backward_checks(self.rows, self.steps, dx, g, smooth, self.group)
-
-    def smooth(self, differences: np.ndarray) -> np.ndarray:
-        """Which rows of the finite differences lie where the function has one slope on both sides, and are finite."""
-        setup, group = self.setup, self.group
-        fine = np.isfinite(differences).all(1)
-        if setup.norm.family == "minmax":
-            x, keep = self.rows.x[group], self.rows.valid[group]
-            ends = (self.steps["minimum"][group], self.steps["maximum"][group])
-            tied = [end for end in ends if (x[keep] == end).sum() > 1]
-            return fine & ~np.isin(setup.x.reshape(-1)[differences[:, 0].astype(int)], tied)
-        spread = self.steps.get("std", self.steps.get("rms"))
-        corner = setup.eps == 0 or setup.eps_mode != "inside"
-        if spread is not None and not setup.given and spread[group] == 0 and corner:
-            return np.zeros_like(fine)
-        return fine
+        self.checks += backward_checks(self.rows, self.steps, dx, g, differences, self.group)
 
     def explanation(self) -> Explanation:
         """The data that `walk` returns."""

@@ -70,13 +70,17 @@ def describe_std(v: View) -> str:
     if v.setup.norm.family == "image" or v.setup.given:
         return "A remembered constant, computed on a data set."
     distance = float(np.abs(v.values["centred"]).mean()) if v.n else math.nan
+    if not math.isfinite(distance):
+        return "Not finite: see the notes."
     return f"The root of the mean squared distance, not the mean distance, which is {distance:.6g} here."
 
 
 def describe_sample_std(v: View) -> str:
     """Both deviations side by side."""
     if math.isnan(v.value("sample_std")):
-        return "Not defined here: it needs at least two elements and statistics of these numbers."
+        if v.n > 1 and not v.setup.given:
+            return "Not finite: see the notes."
+        return "The sample deviation is not defined here: it needs at least two elements, whose statistics are taken."
     used = "This one is used here." if v.setup.correction else "The norm uses the population one."
     ratio = v.value("sample_std") / v.value("std") if v.value("std") else 1.0
     return f"Population {v.value('std'):.6g}, sample {v.value('sample_std'):.6g}: a factor of {ratio:.6g}. {used}"
@@ -141,9 +145,7 @@ def describe_eps(v: View) -> str:
     if effect == 100.0:
         return "The group has no spread: ε alone decides the divisor, and the result is 0 whatever its size."
     if effect >= 1.0:
-        return (
-            f"ε shrinks the result by {effect:.3g} %: it is not small against the spread, so where it enters matters."
-        )
+        return f"ε shrinks the result by {effect:.3g} %: it is not small against the spread: where it enters matters."
     return f"ε shrinks the result by {effect:.3g} % against no ε at all."
 
 
@@ -183,9 +185,7 @@ def describe_normalized(v: View) -> str:
     if family == "rms":
         return f"Root mean square {math.sqrt(float(np.square(xhat).mean())):.6g}; the mean is {mean:.6g}, not removed."
     if v.setup.given:
-        return (
-            f"With given statistics these numbers have mean {mean:.6g} and deviation {std:.6g}: not 0 and 1 in general."
-        )
+        return f"With given statistics: mean {mean:.6g}, deviation {std:.6g}, not 0 and 1 in general."
     bound = math.sqrt(max(0, v.n - 1))
     return f"Mean {mean:.2g}, deviation {std:.6g}. No magnitude can exceed √(n − 1) = {bound:.6g}."
 

@@ -49,14 +49,11 @@ def describe_projected(v: View) -> str:
 
 def describe_kept(v: View) -> str:
     """The shares in words."""
-    one = f"{v.value('share_one'):.4g} % along 1, " if "share_one" in v.values else ""
-    return (
-        f"Of the squared length of ĝ, {one}{v.value('share_xhat'):.4g} % along x̂, {v.value('share_kept'):.4g} % remain. "
-        "The directions are perpendicular, so the shares add up to 100."
-        if v.setup.norm.family == "moments"
-        else f"Of the squared length of ĝ, {v.value('share_xhat'):.4g} % lie along x̂ and {v.value('share_kept'):.4g} % "
-        "remain."
-    )
+    along, kept = f"{v.value('share_xhat'):.4g} % along x̂", f"{v.value('share_kept'):.4g} % remain"
+    if "share_one" not in v.values:
+        return f"Of the squared length of ĝ: {along}, {kept}."
+    one = f"{v.value('share_one'):.4g} % along 1"
+    return f"Of the squared length of ĝ: {one}, {along}, {kept}. The directions are perpendicular: the shares add up."
 
 
 def dx_formula(v: View) -> str:
