@@ -67,6 +67,9 @@
     return total;
   }
 
+  // The same over each group's members, in their order.
+  const total = (p, values) => p.members.map((list) => list.reduce((sum, i) => sum + values[i], 0));
+
   const perElement = (groups, compute) => groups.map((group, i) => (group < 0 ? 0 : compute(i, group)));
   const eachGroup = (count, compute) => Array.from({ length: count }, (_, group) => compute(group));
   const maximum = (a, b) => (Number.isNaN(a) || Number.isNaN(b) ? NaN : Math.max(a, b));
@@ -84,16 +87,16 @@
   function moments(p, v, values) {
     const { groups, count, n } = p;
     const given = p.givenMean;
-    const m0 = given || sums(values, groups, count).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    const m0 = given || total(p, values).map((sum, g) => (n[g] ? sum / n[g] : 0));
     const first = perElement(groups, (i, g) => values[i] - m0[g]);
-    const r = given ? m0.map(() => 0) : sums(first, groups, count).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    const r = given ? m0.map(() => 0) : total(p, first).map((sum, g) => (n[g] ? sum / n[g] : 0));
     v.mean = eachGroup(count, (g) => (given ? m0[g] : m0[g] + r[g]));
     v.centred = perElement(groups, (i, g) => first[i] - r[g]);
   }
 
   function spread(p, v) {
     const { groups, count, n } = p;
-    const squares = sums(v.centred.map((c) => c * c), groups, count);
+    const squares = total(p, v.centred.map((c) => c * c));
     v.variance = p.givenVariance || squares.map((sum, g) => (n[g] ? sum / n[g] : 1));
     v.sample_variance = squares.map((sum, g) => (n[g] < 2 || p.givenVariance ? NaN : sum / (n[g] - 1)));
     v.std = v.variance.map(Math.sqrt);
@@ -103,7 +106,7 @@
   function statistics(p, v) {
     const { groups, count, n, x } = p;
     if (p.norm === "rms") {
-      v.mean_square = sums(x.map((a) => a * a), groups, count).map((sum, g) => (n[g] ? sum / n[g] : 1));
+      v.mean_square = total(p, x.map((a) => a * a)).map((sum, g) => (n[g] ? sum / n[g] : 1));
       v.rms = v.mean_square.map(Math.sqrt);
       return v.mean_square;
     }
@@ -174,8 +177,8 @@
   // Which share of the upstream gradient's length lies along 1, along x̂, and elsewhere, in percent.
   function shares(p, v, along) {
     const { groups, count, n } = p;
-    const whole = sums(v.g_hat.map((a) => a * a), groups, count);
-    const hats = sums(v.normalized.map((a) => a * a), groups, count);
+    const whole = total(p, v.g_hat.map((a) => a * a));
+    const hats = total(p, v.normalized.map((a) => a * a));
     if (along.one) v.share_one = eachGroup(count, (g) => (whole[g] === 0 ? 0 : (100 * (n[g] * v.mean_g[g] * v.mean_g[g])) / whole[g]));
     v.share_xhat = eachGroup(count, (g) => {
       if (whole[g] === 0 || hats[g] === 0) return 0;
@@ -196,8 +199,8 @@
   function projectedGradient(p, v) {
     const { groups, count, n } = p;
     const centre = p.norm !== "rms";
-    if (centre) v.mean_g = sums(v.g_hat, groups, count).map((sum, g) => (n[g] ? sum / n[g] : 0));
-    v.mean_g_xhat = sums(v.g_hat.map((a, i) => a * v.normalized[i]), groups, count).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    if (centre) v.mean_g = total(p, v.g_hat).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    v.mean_g_xhat = total(p, v.g_hat.map((a, i) => a * v.normalized[i])).map((sum, g) => (n[g] ? sum / n[g] : 0));
     shares(p, v, { one: centre });
     const k = eachGroup(count, (g) => epsFactor(p, g, v.denominator[g]));
     v.projected = perElement(groups, (i, g) => {
@@ -209,9 +212,9 @@
 
   function rangeGradient(p, v) {
     const { groups, count } = p;
-    v.sum_at_max = sums(v.g_hat.map((a, i) => a * v.normalized[i]), groups, count);
-    v.sum_at_min = sums(v.g_hat.map((a, i) => a * (1 - v.normalized[i])), groups, count);
-    const whole = sums(v.g_hat, groups, count);
+    v.sum_at_max = total(p, v.g_hat.map((a, i) => a * v.normalized[i]));
+    v.sum_at_min = total(p, v.g_hat.map((a, i) => a * (1 - v.normalized[i])));
+    const whole = total(p, v.g_hat);
     v.dx = perElement(groups, (i, g) => v.g_hat[i] / v.denominator[g]);
     for (let g = 0; g < count; g++) {
       const high = p.members[g].find((i) => p.x[i] === v.maximum[g]);

@@ -88,7 +88,7 @@
     const range = spanOf(finite);
     const inner = width - 2 * left;
     const x = (value) => left + ((value - range[0]) / (range[1] - range[0])) * inner;
-    const bins = Math.max(4, Math.min(24, Math.ceil(Math.sqrt(finite.length) * 2)));
+    const bins = Math.max(9, Math.min(24, Math.ceil(Math.sqrt(finite.length) * 2)));
     const counts = new Array(bins).fill(0);
     for (const value of finite) counts[Math.min(bins - 1, Math.floor(((value - range[0]) / (range[1] - range[0])) * bins))]++;
     const tallest = Math.max(...counts);

@@ -86,10 +86,17 @@
     if (token.startsWith("\\") && token.length > 1) return command(list, token.slice(1));
     if (/^\d/.test(token)) return tag("mn", token);
     if (/^\p{L}$/u.test(token)) return tag("mi", escape(token));
-    if (token === "-") return tag("mo", "−");
+    if (token === "-") return tag("mo", "−", sign(list) ? ' form="prefix" lspace="0" rspace="0"' : "");
     if (token === "'") return tag("mo", "′");
     if (token === "&") return "";
     return tag("mo", escape(token), /[()[\]|]/.test(token) ? ' stretchy="false"' : "");
+  }
+
+  // Whether the minus just read is a sign rather than a subtraction: nothing to subtract from stands before it.
+  function sign(list) {
+    let before = list.at - 2;
+    while (before >= 0 && /^\s+$/.test(list[before])) before--;
+    return before < 0 || /^([[({,+\-=]|\\to|\\approx|\\cdot|\\times)$/.test(list[before]);
   }
 
   function scripts(list, base) {

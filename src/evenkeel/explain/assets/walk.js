@@ -115,17 +115,26 @@
     ];
   }
 
+  // Whether the shown group's function has one slope there: not at a constant or at shared ends.
+  function smooth(p, v) {
+    const g = p.shown;
+    if (p.norm === "minmax") {
+      const times = (end) => p.members[g].filter((i) => p.x[i] === end[g]).length;
+      return times(v.minimum) === 1 && times(v.maximum) === 1 && v.range[g] > 0;
+    }
+    const spread = (v.std || v.rms || [])[g];
+    return spread === undefined || p.givenMean !== null || (p.eps > 0 && p.mode === "inside") || spread !== 0;
+  }
+
   function differenceCheck(p, v) {
     const rows = v.finite_difference.filter((row) => row.every(Number.isFinite));
-    const spread = (v.std || v.rms || [1])[p.shown];
-    const corner = !p.givenMean && spread === 0 && (p.eps === 0 || p.mode !== "inside");
-    const ends = p.norm !== "minmax" ? [] : [v.minimum[p.shown], v.maximum[p.shown]].filter((end) => p.members[p.shown].filter((i) => p.x[i] === end).length > 1);
-    const smooth = corner ? [] : rows.filter((row) => !ends.includes(p.x[row[0]]));
-    if (!smooth.length) return [];
-    const scale = Math.max(largest(smooth.map((row) => row[1])), largest(smooth.map((row) => row[2])), 2.2250738585072014e-308);
-    const error = largest(smooth.map((row) => row[1] - row[2])) / scale;
+    if (!rows.length || !smooth(p, v)) return [];
+    const d = (i) => (p.norm === "dyt" ? 1 / p.alpha : v.denominator[p.groups[i]] * (p.norm === "image" ? p.unitScale : 1));
+    const sizes = v.g_hat.map((a, i) => (p.groups[i] < 0 ? 0 : Math.abs(a / d(i)))).filter(Number.isFinite);
+    const scale = Math.max(largest(sizes), 2.2250738585072014e-308);
+    const error = largest(rows.map((row) => row[1] - row[2])) / scale;
     return [{ id: "finite_difference", title: "gradient against finite differences", value: error, expected: 0, passed: error <= 1e-6,
-      note: `largest difference over the largest gradient, ${smooth.length} elements, at most 1e-06` }];
+      note: `difference over the largest unprojected gradient, ${rows.length} elements (at most 1e-06)` }];
   }
 
   function notes(p, v) {

@@ -2,6 +2,7 @@
 (function () {
   "use strict";
   const { tex, texList, general, commas } = window.evenkeel;
+  const short = (value) => general(value).replace("e-0", "e-").replace("e+0", "e+");
   const R = String.raw;
   const moments = (c) => !["rms", "minmax", "image", "dyt"].includes(c.p.norm);
   const hasEps = (c) => c.p.norm !== "standardize" && (moments(c) || c.p.norm === "rms");
@@ -91,7 +92,7 @@
   };
   function describeDenominator(c) {
     if (c.value("denominator") === 0) return "The divisor is 0: the result is 0/0, not a number. An ε above 0 prevents that.";
-    if (hasEps(c)) return `ε = ${general(c.p.eps)} is ${ENTERS[c.p.mode]}. It keeps the division finite.`;
+    if (hasEps(c)) return `ε = ${short(c.p.eps)} is ${ENTERS[c.p.mode]}. It keeps the division finite.`;
     const zero = c.value(c.p.norm === "minmax" ? "range" : "std") === 0;
     return (zero ? "The group is constant: it is divided by 1, so that it becomes 0 rather than noise. " : "") + "What every difference is divided by.";
   }
@@ -100,7 +101,7 @@
     const effect = c.value("eps_effect");
     if (Number.isNaN(effect)) return "Without ε and without spread there is nothing to compare.";
     if (effect === 100) return "The group has no spread: ε alone decides the divisor, and the result is 0 whatever its size.";
-    if (effect >= 1) return `ε shrinks the result by ${general(effect, 3)} %: it is not small against the spread, so where it enters matters.`;
+    if (effect >= 1) return `ε shrinks the result by ${general(effect, 3)} %: it is not small against the spread: where it enters matters.`;
     return `ε shrinks the result by ${general(effect, 3)} % against no ε at all.`;
   }
 
@@ -120,11 +121,11 @@
     if (c.p.norm === "dyt") return `Between -1 and 1; the largest magnitude here is ${general(Math.max(...values.map(Math.abs)))}.`;
     const centre = mean(values);
     if (c.p.norm === "rms") return `Root mean square ${general(Math.sqrt(mean(values.map((a) => a * a))))}; the mean is ${general(centre)}, not removed.`;
-    if (c.given) return `With given statistics these numbers have mean ${general(centre)} and deviation ${general(deviation(values))}: not 0 and 1 in general.`;
+    if (c.given) return `With given statistics: mean ${general(centre)}, deviation ${general(deviation(values))}, not 0 and 1 in general.`;
     return `Mean ${general(centre, 2)}, deviation ${general(deviation(values))}. No magnitude can exceed √(n − 1) = ${general(Math.sqrt(Math.max(0, c.n - 1)))}.`;
   }
 
-  const scaledFormula = (c) => c.p.norm === "minmax" ? R`w = \hat{x} (b - a)` : R`w = \hat{x} (` + (c.p.offset ? `${tex(c.p.offset)} + ` : "") + R`\gamma)`;
+  const scaledFormula = (c) => c.p.norm === "minmax" ? R`w = \hat{x} (b - a)` : c.p.offset ? R`w = \hat{x} (${tex(c.p.offset)} + \gamma)` : R`w = \hat{x} \gamma`;
   const scaledNumbers = (c) => R`w = ${c.vec("normalized")} \cdot ${c.p.norm === "minmax" ? tex(c.p.high - c.p.low) : c.gamma()} = ${c.vec("scaled")}`;
   const outputFormula = (c) => `y = ${c.v.scaled ? "w" : R`\hat{x}`}${c.p.bias ? R` + \beta` : c.p.norm === "minmax" ? " + a" : ""}`;
   function outputNumbers(c) {
@@ -152,8 +153,8 @@
   }
   function describeKept(c) {
     const [along, kept] = [general(c.value("share_xhat"), 4), general(c.value("share_kept"), 4)];
-    if (c.p.norm === "rms") return `Of the squared length of ĝ, ${along} % lie along x̂ and ${kept} % remain.`;
-    return `Of the squared length of ĝ, ${general(c.value("share_one"), 4)} % along 1, ${along} % along x̂, ${kept} % remain. The directions are perpendicular, so the shares add up to 100.`;
+    if (c.p.norm === "rms") return `Of the squared length of ĝ: ${along} % along x̂, ${kept} % remain.`;
+    return `Of the squared length of ĝ: ${general(c.value("share_one"), 4)} % along 1, ${along} % along x̂, ${kept} % remain. The directions are perpendicular: the shares add up.`;
   }
   const DX = R`\frac{\partial L}{\partial x}`;
   function dxFormula(c) {
