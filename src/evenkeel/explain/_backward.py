@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["backward", "finite_difference", "parameter_gradients"]
 
 PROBES = 16  # how many elements finite differences check; each costs two forward passes of its group
+LONG, FEW_PROBES = 100_000, 2  # in a group of a million, sixteen would take several seconds
 NUDGE = 2.0**-17  # of a denominator: central differences are then right to about 1e-10
 
 
@@ -120,7 +121,7 @@ def finite_difference(setup: Setup, group: int, dx: np.ndarray, g: np.ndarray) -
     steps = forward(rows)
     denominator = steps["denominator"][0] if "denominator" in steps else 1.0
     nudge = denominator * setup.scale * NUDGE
-    count = min(PROBES, len(members))
+    count = min(PROBES if len(members) <= LONG else FEW_PROBES, len(members))
     found = []
     with np.errstate(all="ignore"):
         for member in (members[i * len(members) // count] for i in range(count)):

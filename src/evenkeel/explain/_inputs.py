@@ -70,7 +70,7 @@ def to_float(cell: str, name: str) -> float:
         return float(cell)
     except ValueError as error:
         raise InvalidInputError(
-            f"explain: {cell!r} in {name} is not a number; give numbers such as 1, -2.5 or 1e-3"
+            f"explain: {cell[:40]!r} in {name} is not a number; give numbers such as 1, -2.5 or 1e-3"
         ) from (error)
 
 

@@ -123,7 +123,10 @@ def walk(
         "alpha": alpha,
     }
     setup = set_up(x, find_norm(norm), given, dtype)
-    return Walk(setup, check_group(show, setup), check_upstream(upstream, setup), backward).explanation()
+    group, gradient = check_group(show, setup), check_upstream(upstream, setup)
+    # What inf - inf or an overflow gives is part of the explanation, not a warning.
+    with np.errstate(all="ignore"):
+        return Walk(setup, group, gradient, backward).explanation()
 
 
 def output_of(x: Any, options: dict[str, Any]) -> np.ndarray:
