@@ -71,7 +71,9 @@ def seed(explanation: Explanation) -> dict[str, Any]:
     start = {"norm": explanation.norm, "input": plain(x), "options": options, "shown": explanation.shown, "whole": None}
     # The browser has no torch: what was compared with the library's functions holds for the numbers it starts with.
     if part is None:
-        return start | {"checks": [check.to_dict() for check in explanation.checks if check.id in ("library", "autograd")]}
+        return start | {
+            "checks": [check.to_dict() for check in explanation.checks if check.id in ("library", "autograd")]
+        }
     return start | {
         "input": plain(x[np.ix_(*part.indices)]),
         "options": cut_options(options, part),

@@ -51,6 +51,9 @@
     return element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label, class: "figure" }, children);
   }
 
+  // As wide as there is room, so that the type keeps its size on a phone.
+  const room = (most) => Math.max(300, Math.min(most, document.querySelector("main").clientWidth - 32));
+
   function ticks(low, high, most) {
     const raw = (high - low) / most;
     const power = 10 ** Math.floor(Math.log10(raw));
@@ -69,7 +72,7 @@
   }
 
   function axis(x, y, [low, high], width, left) {
-    const marks = ticks(low, high, Math.max(3, Math.floor(width / 90)));
+    const marks = ticks(low, high, Math.max(3, Math.floor(width / 55)));
     const lines = [element("line", { x1: left, x2: left + width, y1: y, y2: y, class: "axis" })];
     // Far from 0 the ticks differ only in late digits.
     const digits = Math.min(12, 4 + Math.max(0, Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / (high - low)))));
@@ -80,9 +83,17 @@
     return lines;
   }
 
+  // Mean and deviation; a mean that is only rounding noise is 0.
+  function moments(values) {
+    const finite = values.filter(Number.isFinite);
+    const mean = finite.reduce((a, b) => a + b, 0) / finite.length;
+    const deviation = Math.sqrt(finite.reduce((a, b) => a + (b - mean) ** 2, 0) / finite.length);
+    return [Math.abs(mean) < 1e-12 * deviation ? 0 : mean, deviation];
+  }
+
   // A histogram over the values as dots, with the mean and one standard deviation to each side.
   function distribution(values, label, colour) {
-    const [width, height, left, base] = [420, 190, 12, 118];
+    const [width, height, left, base] = [room(420), 190, 12, 118];
     const finite = values.filter(Number.isFinite);
     if (!finite.length) return figure(width, 60, `${label}: no finite value`, [say(left, 34, "no finite value", { class: "tick" })]);
     const range = spanOf(finite);
@@ -92,8 +103,7 @@
     const counts = new Array(bins).fill(0);
     for (const value of finite) counts[Math.min(bins - 1, Math.floor(((value - range[0]) / (range[1] - range[0])) * bins))]++;
     const tallest = Math.max(...counts);
-    const mean = finite.reduce((a, b) => a + b, 0) / finite.length;
-    const deviation = Math.sqrt(finite.reduce((a, b) => a + (b - mean) ** 2, 0) / finite.length);
+    const [mean, deviation] = moments(finite);
     const parts = [];
     const [from, to] = [Math.max(range[0], mean - deviation), Math.min(range[1], mean + deviation)];
     parts.push(element("rect", { x: x(from), width: Math.max(0, x(to) - x(from)), y: 22, height: base - 22, class: "band" }));
@@ -112,7 +122,7 @@
 
   // One row of bars around a common zero for each named list.
   function bars(rows, labels) {
-    const width = 720;
+    const width = room(720);
     const left = 12;
     const size = 84;
     const most = Math.max(1e-300, ...rows.flatMap((row) => row.values.filter(Number.isFinite).map(Math.abs)));
@@ -131,7 +141,7 @@
         parts.push(element("rect", { x, width: Math.max(1, step * 0.6), y: value > 0 ? zero - length : zero, height: Math.max(length, 0.5), fill: row.colour }, [
           element("title", {}, [`${labels[i]}: ${format(value)}`]),
         ]));
-        if (count <= 10) parts.push(say(x + step * 0.3, value > 0 ? zero - length - 4 : zero + length + 13, format(value, 3), { class: "tick", "text-anchor": "middle" }));
+        if (step >= 44) parts.push(say(x + step * 0.3, value > 0 ? zero - length - 4 : zero + length + 13, format(value, 3), { class: "tick", "text-anchor": "middle" }));
       });
     });
     return figure(width, rows.length * (size + 26) + 8, rows.map((row) => `${row.name}: ${formatList(row.values)}`).join("; "), parts);
@@ -139,7 +149,7 @@
 
   // The same element under several treatments, on one axis each, joined by lines.
   function dumbbells(rows) {
-    const [width, left, gap] = [720, 16, 74];
+    const [width, left, gap] = [room(720), 16, 74];
     const range = spanOf(rows.flatMap((row) => row.values).concat([0]));
     const inner = width - 2 * left;
     const x = (value) => left + ((value - range[0]) / (range[1] - range[0])) * inner;
@@ -163,5 +173,5 @@
     return figure(width, bottom + 28, rows.map((row) => `${row.name}: ${formatList(row.values)}`).join("; "), [...parts, ...axis(x, bottom, range, inner, left)]);
   }
 
-  Object.assign(window.evenkeel, { draw: { format, formatList, element, html, say, figure, distribution, bars, dumbbells } });
+  Object.assign(window.evenkeel, { draw: { format, formatList, element, html, say, figure, moments, distribution, bars, dumbbells } });
 })();

@@ -1,7 +1,7 @@
 // A residual stream with the norm before each sublayer, and with the norm after each sum, on the reader's vector.
 (function () {
   "use strict";
-  const { element, say, figure, html, format, dumbbells, distribution, bars } = window.evenkeel.draw;
+  const { element, say, figure, html, format, moments, dumbbells, distribution, bars } = window.evenkeel.draw;
   const { denominatorOf } = window.evenkeel.arithmetic;
   const BLOCKS = 4;
 
@@ -15,8 +15,9 @@
     return centred.map((value) => value / d);
   }
 
-  // The sublayer: the vector turned by k places with every second sign flipped. It keeps the length.
-  const sublayer = (values, k) => values.map((_, i) => (i % 2 ? -1 : 1) * values[(i + k) % values.length]);
+  // The sublayer turns neighbouring pairs by a quarter: what it adds is as long as what it reads, and perpendicular to
+  // it, as the output of a random layer nearly is. An odd last element stays.
+  const sublayer = (values) => values.map((value, i) => (i % 2 ? values[i - 1] : i + 1 < values.length ? -values[i + 1] : value));
   const add = (a, b) => a.map((value, i) => value + b[i]);
 
   function pre(x, state, kind) {
@@ -24,7 +25,7 @@
     let stream = x;
     for (let k = 1; k <= BLOCKS; k++) {
       const normed = normalize(stream, state, kind);
-      const branch = sublayer(normed, k);
+      const branch = sublayer(normed);
       const next = add(stream, branch);
       blocks.push({ into: rms(stream), normed: rms(normed), branch: rms(branch), sum: rms(next), out: rms(next) });
       stream = next;
@@ -36,7 +37,7 @@
     const blocks = [];
     let stream = x;
     for (let k = 1; k <= BLOCKS; k++) {
-      const branch = sublayer(stream, k);
+      const branch = sublayer(stream);
       const sum = add(stream, branch);
       const next = normalize(sum, state, kind);
       blocks.push({ into: rms(stream), branch: rms(branch), sum: rms(sum), out: rms(next) });
@@ -50,7 +51,7 @@
   const NORM = (name) => name === "rms" ? "RMSNorm" : "LayerNorm";
 
   function diagram(blocks, kind, first) {
-    const [width, left, right, step] = [400, 96, 292, 148];
+    const [width, left, right, step] = [380, 116, 300, 148];
     const top = 34;
     const parts = [say(left, 16, `x, rms ${format(blocks[0].into, 4)}`, { "text-anchor": "middle", class: "label" })];
     const line = (x1, y1, x2, y2, value) => element("line", { x1, y1, x2, y2, "stroke-width": thickness(value), class: "stream" });
@@ -68,7 +69,7 @@
       if (first) parts.push(line(left, join + 11, left, y + step - 8, block.out), note(left - 12, join + 30, block.out, "end"));
       else {
         parts.push(line(left, join + 11, left, join + 16, block.sum), note(left - 18, join + 4, block.sum, "end"));
-        parts.push(...box(left, join + 29, NORM(kind), "norm"), line(left, join + 44, left, y + step - 8, block.out));
+        parts.push(...box(left, join + 29, NORM(kind), "norm"), line(left, join + 44, left, y + step - 8, block.out), note(left - 60, join + 34, block.out, "end"));
       }
     });
     const end = top + BLOCKS * step;
@@ -85,10 +86,10 @@
     const [before, after] = [pre(x, state, kind), post(x, state, kind)];
     const ratio = before[BLOCKS - 1].branch / before[BLOCKS - 1].into;
     document.getElementById("flow-lead").textContent =
-      `Your ${x.length} numbers through ${BLOCKS} blocks with ${NORM(kind)} (no weight, your ε). The sublayers here are fixed, not learned: number k moves the vector on by k places and flips every second sign, which keeps its length. ` +
+      `Your ${x.length} numbers through ${BLOCKS} blocks with ${NORM(kind)} (no weight, your ε). The sublayers here are fixed, not learned: each turns neighbouring pairs of numbers by a quarter, so what it adds is as long as what it reads and nearly perpendicular to it, as the output of a layer with random weights is. ` +
       "The numbers beside the arrows are root mean squares, and the arrows are as thick as their logarithm.";
     const parts = [
-      ["Pre-norm: the sum grows", before, true, `The stream is never normalized: it starts at ${format(before[0].into, 3)} and ends at ${format(before[BLOCKS - 1].out, 3)}. Each block adds about the same, so the last one changes the stream by only ${format(100 * ratio, 3)} %. A model needs one more norm at the end.`],
+      ["Pre-norm: the sums add up", before, true, `The stream is never normalized: it starts at ${format(before[0].into, 3)} and ends at ${format(before[BLOCKS - 1].out, 3)}. Each block adds a branch of rms ${format(before[BLOCKS - 1].branch, 3)}, whatever the stream's size; for the last one that is ${format(100 * ratio, 3)} % of what is there. A model needs one more norm at the end.`],
       ["Post-norm: every sum is set back", after, false, `Every block ends at ${format(after[BLOCKS - 1].out, 3)}: the size of the input is forgotten after the first one, and the way straight through passes a norm in each block, which the gradient passes too.`],
     ];
     document.getElementById("flow-body").replaceChildren(...parts.map(([title, blocks, first, text]) => html("div", {}, [html("h3", { text: title }), diagram(blocks, kind, first), html("p", { text }), table(blocks)])));
@@ -108,8 +109,7 @@
   }
 
   function drawDistribution(before, after, name) {
-    const moved = (values) => { const finite = values.filter(Number.isFinite); const m = finite.reduce((a, b) => a + b, 0) / finite.length; return [m, Math.sqrt(finite.reduce((a, b) => a + (b - m) ** 2, 0) / finite.length)]; };
-    const [[m0, s0], [m1, s1]] = [moved(before), moved(after)];
+    const [[m0, s0], [m1, s1]] = [moments(before), moments(after)];
     document.getElementById("distribution-lead").textContent = `Mean ${format(m0, 4)} becomes ${format(m1, 4)}, standard deviation ${format(s0, 4)} becomes ${format(s1, 4)}. ${name} The dots are the values, the shaded band reaches one standard deviation to each side.`;
     document.getElementById("distribution-body").replaceChildren(
       html("div", {}, [html("h3", { text: "Before" }), distribution(before, "before", "var(--series1)")]),

@@ -17,6 +17,7 @@
   const SPACES = { ",": ".17em", ":": ".22em", ";": ".28em", " ": ".33em", quad: "1em", qquad: "2em", "!": "0" };
   const ACCENTS = { hat: "^", widehat: "^", bar: "¯", overline: "¯", tilde: "~", vec: "→", dot: "˙" };
   const PLAIN = new Set(["mathrm", "text", "operatorname", "textrm", "mathit", "texttt", "textbf"]);
+  const OPERATES = /^(\+|-|\\cdot)$/;
   const BREAKS = new Set(["=", "≈", "≤", "≥", "→", "≡"]);
 
   function tokens(source) {
@@ -122,7 +123,7 @@
       if (/^\s+$/.test(list[list.at])) { list.at++; continue; }
       const start = list.at;
       const base = list[list.at] === "_" || list[list.at] === "^" ? "<mrow></mrow>" : atom(list);
-      pieces.push({ markup: scripts(list, base), source: list.slice(start, list.at).join("") });
+      pieces.push({ markup: scripts(list, base), source: list.slice(start, list.at).join("").trim() });
     }
     return pieces;
   }
@@ -130,18 +131,22 @@
   const join = (pieces) => pieces.map((piece) => piece.markup).join("");
   const relation = (piece) => BREAKS.has(piece.source) || BREAKS.has(OPERATORS[piece.source.slice(1)]);
 
-  // One line of LaTeX as HTML: several <math> elements, each but the first starting with a relation.
+  // One line of LaTeX as HTML: several <math> elements, so that a line can break before a relation or an operator and
+  // after a comma.
   function markup(latex) {
     const list = tokens(latex);
     list.at = 0;
     const parts = [[]];
     let depth = 0;
+    let comma = false;
     for (const piece of row(list, undefined)) {
       depth += /^(\\left|[([]$)/.test(piece.source) ? 1 : /^(\\right|[)\]])/.test(piece.source) ? -1 : 0;
-      if (depth === 0 && relation(piece) && parts[parts.length - 1].length) parts.push([]);
+      const before = depth === 0 && (relation(piece) || (OPERATES.test(piece.source) && !piece.markup.includes("prefix")));
+      if ((before || comma) && parts[parts.length - 1].length) parts.push([]);
+      comma = piece.source === ",";
       parts[parts.length - 1].push(piece);
     }
-    return parts.map((part) => tag("math", tag("mrow", join(part)), ' displaystyle="true"')).join(" ");
+    return parts.map((part) => tag("span", tag("math", tag("mrow", join(part)), ' displaystyle="true"'))).join(" ");
   }
 
   window.evenkeel = Object.assign(window.evenkeel || {}, { mathml: markup });

@@ -52,11 +52,12 @@
   }
 
   function stepItem(step) {
-    const same = step.formula === step.substituted;
+    // A symbol alone says no more than the title.
+    const symbol = step.formula.length < 2;
     return html("li", { id: `step-${step.id}` }, [html("div", {}, [
       html("h3", { text: step.title }),
-      html("div", { class: "formula", html: mathml(step.formula) }),
-      same ? null : html("div", { class: "formula numbers", html: mathml(step.substituted) }),
+      symbol ? null : html("div", { class: "formula", html: mathml(step.formula) }),
+      html("div", { class: "formula numbers", html: mathml(step.substituted) }),
       valueOf(step), html("p", { class: "meaning", text: step.meaning }),
     ])]);
   }
@@ -231,7 +232,7 @@
   function buildSharing() {
     const options = at("sharing-options");
     options.replaceChildren(html("label", { class: "field" }, ["LayerNorm over", editor.select([["", "the channels of one position (transformers)"], ["1", "a whole sample (images)"]], view.whole ? "1" : "", (value) => { view.whole = value === "1"; update(); }, "LayerNorm over")]));
-    if (state.shape.length > 2) options.append(html("label", { class: "field" }, ["channels are axis", editor.select([["", "1"], ["1", state.shape.length - 1]], view.channelLast ? "1" : "", (value) => { view.channelLast = value === "1"; view.selected = 0; update(); }, "channels are axis")]));
+    if (state.shape.length > 2 && state.norm !== "image") options.append(html("label", { class: "field" }, ["channels are axis", editor.select([["", "1"], ["1", state.shape.length - 1]], view.channelLast ? "1" : "", (value) => { view.channelLast = value === "1"; view.selected = 0; update(); }, "channels are axis")]));
   }
 
   function wire() {
@@ -277,6 +278,14 @@
       (numbers ? ` Those of the whole, computed by Python for its group ${group}: ${numbers}.` : "");
   }
 
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    // Phones report a resize whenever their address bar hides; only a new width needs new figures.
+    if (window.innerWidth !== width) {
+      width = window.innerWidth;
+      update();
+    }
+  });
   view.channelLast = ["layer", "rms"].includes(start.norm) && start.shape.length > 2;
   wire();
   describeWhole();

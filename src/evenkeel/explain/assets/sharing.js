@@ -13,12 +13,14 @@
     const { shape, x } = state;
     if (shape.length === 1) return fromVector(x);
     const strides = stridesOf(shape);
-    const channel = shape.length > 2 && channelLast ? shape.length - 1 : 1;
-    const rest = shape.map((_, axis) => axis).filter((axis) => axis !== 0 && axis !== channel);
-    const size = { samples: shape[0], channels: shape[channel], positions: product(rest.map((axis) => shape[axis])) };
+    // One image has no samples' axis.
+    const single = state.norm === "image" && shape.length < 4;
+    const channel = state.norm === "image" ? state.channelAxis : shape.length > 2 && channelLast ? shape.length - 1 : 1;
+    const rest = shape.map((_, axis) => axis).filter((axis) => (single || axis !== 0) && axis !== channel);
+    const size = { samples: single ? 1 : shape[0], channels: shape[channel], positions: product(rest.map((axis) => shape[axis])) };
     const index = [];
     for (let n = 0; n < size.samples; n++) for (let c = 0; c < size.channels; c++) for (let l = 0; l < size.positions; l++) {
-      let at = n * strides[0] + c * strides[channel];
+      let at = (single ? 0 : n * strides[0]) + c * strides[channel];
       for (let k = rest.length - 1, left = l; k >= 0; left = Math.floor(left / shape[rest[k]]), k--) at += (left % shape[rest[k]]) * strides[rest[k]];
       index.push(at);
     }
@@ -126,7 +128,7 @@
     const size = `${tensor.samples} samples × ${tensor.channels} channels × ${tensor.positions} position${tensor.positions === 1 ? "" : "s"}`;
     document.getElementById("sharing-note").textContent = (tensor.made
       ? `Your input is a vector, so here is a small tensor made of its numbers: ${size}. Sample 0 holds them, moved on by one at each position; sample 1 is sample 0 doubled.`
-      : `Your tensor as ${size}.`) + (cut ? " Only its first cells are drawn; the statistics are those of all." : "");
+      : `Your tensor as ${size}.`) + (cut ? " Only its first cells are drawn; the statistics are those of all." : "") + (state.mask ? " The mask is left aside here." : "");
   }
 
   Object.assign(window.evenkeel, { sharing: { draw, arrange, norms } });

@@ -60,15 +60,15 @@
     const where = layout(state);
     const sizes = where.parameter_axes.map((axis) => state.shape[axis]);
     const when = (option, value) => (has(state, option) ? value : null);
-    const shaped = (values, shape) => (values ? nest(values, shape) : null);
+    const nested = (values, shape) => (values ? nest(values, shape) : null);
     const image = state.norm === "image";
     const options = {
       shape: state.shape, dtype: state.dtype, ...where,
       eps: when("eps", state.eps), eps_mode: when("eps", state.mode), weight_offset: when("offset", state.offset),
       correction: when("correction", state.correction), feature_range: when("range", state.range), scale: when("scale", state.scale),
-      alpha: when("alpha", state.alpha), weight: when("weight", shaped(state.weight, sizes)), bias: when("bias", shaped(state.bias, sizes)),
-      mask: shaped(state.mask, state.shape), mean: state.mean, variance: image ? null : state.variance, std: image ? state.std : null,
-      backward: state.backward, upstream: state.backward ? shaped(state.upstream, state.shape) : null,
+      alpha: when("alpha", state.alpha), weight: when("weight", nested(state.weight, sizes)), bias: when("bias", nested(state.bias, sizes)),
+      mask: nested(state.mask, state.shape), mean: state.mean, variance: image ? null : state.variance, std: image ? state.std : null,
+      backward: state.backward, upstream: state.backward ? nested(state.upstream, state.shape) : null,
     };
     return { norm: state.norm, input: nest(state.x, state.shape), options, shown: state.shown };
   }
@@ -107,14 +107,18 @@
     if (state.norm === "image") changeNorm(state, "image");
   }
 
-  const quote = (values) => values.map((value) => String(value)).join(",");
+  // Numbers as the command line reads them; nested lists in quotes.
+  const word = (value) => (Number.isFinite(value) ? String(value) : Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf");
+  const quote = (values) => values.map(word).join(",");
+  const brackets = (nested) => (Array.isArray(nested) ? `[${nested.map(brackets).join(", ")}]` : word(Number(nested)));
+  const shaped = (values, shape) => (shape.length > 1 && values.length > 1 ? `'${brackets(nest(values, shape))}'` : quote(values));
 
   // The command that repeats the present state; arrays go in through standard input.
   function command(state) {
     const where = layout(state);
     const words = ["evenkeel explain"];
     const vector = state.shape.length === 1;
-    words.push(vector ? state.x.map(String).join(" ") : "-");
+    words.push(vector ? state.x.map(word).join(" ") : "-");
     words.push(`--norm ${state.norm}`);
     if (ROWS.includes(state.norm) && !vector) words.push(`--axis ${quote(where.shared)}`);
     if (!missing(where.channel_axis) && !vector) words.push(`--channel-axis ${where.channel_axis}`);
@@ -124,16 +128,16 @@
     if (has(state, "range")) words.push(`--feature-range=${quote(state.range)}`);
     if (has(state, "scale")) words.push(`--scale ${state.scale}`);
     if (has(state, "alpha")) words.push(`--alpha ${state.alpha}`);
-    for (const name of ["weight", "bias"]) if (has(state, name) && state[name]) words.push(`--${name}=${quote(state[name])}`);
+    for (const name of ["weight", "bias"]) if (has(state, name) && state[name]) words.push(`--${name}=${shaped(state[name], parameterShape(state))}`);
     if (has(state, "offset") && state.offset) words.push(`--weight-offset ${state.offset}`);
     for (const name of ["mean", "variance", "std"]) if (state[name]) words.push(`--${name}=${quote(state[name])}`);
-    if (state.mask) words.push(`--mask=${quote(state.mask)}`);
+    if (state.mask) words.push(`--mask=${shaped(state.mask, state.shape)}`);
     if (state.dtype !== "float64") words.push(`--dtype ${state.dtype}`);
-    if (state.shown) words.push(`--show ${state.shown}`);
+    if (state.shown) words.push(`--row ${state.shown}`);
     if (state.backward) words.push("--backward");
-    if (state.backward && state.upstream) words.push(`--upstream=${quote(state.upstream)}`);
+    if (state.backward && state.upstream) words.push(`--upstream=${shaped(state.upstream, state.shape)}`);
     const line = words.join(" ");
-    return vector ? line : `echo '${JSON.stringify(nest(state.x, state.shape))}' | ${line}`;
+    return vector ? line : `echo '${brackets(nest(state.x, state.shape))}' | ${line}`;
   }
 
   // The state in the address, so that a changed page can be shared; only what has the right kind is taken back.
