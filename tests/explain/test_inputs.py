@@ -96,7 +96,7 @@ def test_missing_files_object_arrays_and_keys_are_told(tmp_path):
     with pytest.raises(ek.EvenkeelError, match="cannot be read as npy"):
         read_input(tmp_path / "x.npy")
     save_file({"a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "x.safetensors")
-    with pytest.raises(ek.EvenkeelError, match="choose with --key .*: a, b"):
+    with pytest.raises(ek.EvenkeelError, match=r"choose with --key .*: a, b"):
         read_input(tmp_path / "x.safetensors")
     with pytest.raises(ek.EvenkeelError, match="has no tensor 'c'"):
         read_input(tmp_path / "x.safetensors", key="c")

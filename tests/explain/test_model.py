@@ -112,7 +112,7 @@ class Unused(nn.Module):
             nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)),
             "norm",
             torch.ones(1, 8),
-            "no layer 'norm'; layers .* norms: 1",
+            "no layer 'norm'; layers .*: 1",
         ),
         (nn.Sequential(nn.Linear(8, 8)), "norm", torch.ones(1, 8), "none of its layers looks like a norm"),
         (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), "0", torch.randn(4, 8), "0 is a Linear, which does none"),

@@ -54,7 +54,7 @@ def test_a_million_elements_stay_a_page():
     value = next(step["value"] for step in short["steps"] if step["id"] == "output")
     assert (value["shape"], value["omitted"]) == ([1_000_000], 999_994)
     assert value["minimum"] == e.step("output").value.min()
-    with pytest.raises(ek.EvenkeelError, match="values were shortened.*--full"):
+    with pytest.raises(ek.EvenkeelError, match=r"values were shortened.*--full"):
         Explanation.from_dict(short)
 
 
