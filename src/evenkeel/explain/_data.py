@@ -54,9 +54,9 @@ dx                      elements    p / d; given statistics ĝ / d; image (ĝ / 
 dalpha                  scalar      [Σ((ĝ slope) x)] (dyt)
 dweight                 parameters  Σ(g x̂) over the elements each weight multiplies, in row-major order
 dbias                   parameters  Σg over the elements each bias is added to (not rms)
-finite_difference       (k, 3)      rows [flat index, dx, numeric] for at most 16 valid members of the shown group (2 where
-                                    n > 100 000), at positions floor(i n / k) of them. h = d / 2¹⁷ (dyt: 1 / 2¹⁷, image:
-                                    d scale / 2¹⁷); x⁺ = x + h, x⁻ = x - h, numeric
+finite_difference       (k, 3)      rows [flat index, dx, numeric] for at most 16 valid members of the shown group (2
+                                    where n > 100 000), at positions floor(i n / k) of them. h = d / 2¹⁷ (dyt: 1 / 2¹⁷,
+                                    image: d scale / 2¹⁷); x⁺ = x + h, x⁻ = x - h, numeric
                                     = Σ(g (y⁺ - y⁻)) / (x⁺ - x⁻) over the group. Differencing magnifies the last bit:
                                     two programs agree here to about 1e-6 of the largest entry only
 ======================  ==========  =================================================================================
