@@ -142,9 +142,12 @@
     for (const piece of row(list, undefined)) {
       depth += /^(\\left|[([]$)/.test(piece.source) ? 1 : /^(\\right|[)\]])/.test(piece.source) ? -1 : 0;
       const before = depth === 0 && (relation(piece) || (OPERATES.test(piece.source) && !piece.markup.includes("prefix")));
-      if ((before || comma) && parts[parts.length - 1].length) parts.push([]);
+      const breaks = (before || comma) && parts[parts.length - 1].length > 0;
+      if (breaks) parts.push([]);
       comma = piece.source === ",";
-      parts[parts.length - 1].push(piece);
+      // At the start of its element an operator would be taken for a sign, and lose its space.
+      const spaced = breaks && before ? piece.markup.replace("<mo>", '<mo form="infix" lspace="0" rspace="0.25em">') : piece.markup;
+      parts[parts.length - 1].push({ ...piece, markup: spaced });
     }
     return parts.map((part) => tag("span", tag("math", tag("mrow", join(part)), ' displaystyle="true"'))).join(" ");
   }
