@@ -132,35 +132,24 @@ class SyncBatchNormFunction(torch.autograd.Function):
         rest = (None,) * (2 + len(ctx.options))
         create_graph = torch.is_grad_enabled()
         if not create_graph and not composite_required():
-            found = first_derivative(gradients[0], *ctx.saved_tensors, ctx.group, *ctx.options, need_dx=needed[0])
+            found = first_derivative(gradients[0], ctx.saved_tensors, ctx.group, ctx.options, needed[0])
             return (*(g if wanted else None for g, wanted in zip(found, needed, strict=True)), *rest)
         with torch.enable_grad():
             # views, so that differentiation stops at this call's inputs where one of them depends on another
             inputs = [t.view_as(t) if need else t for t, need in zip((x, weight, bias), needed, strict=True)]
-            y = normalized_together(*inputs, valid, ctx.group, *ctx.options)[0]
+            arguments = (*inputs, valid, ctx.group, *ctx.options)
+            y = normalized_together(*arguments)[0]
             wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
             taken = iter(torch.autograd.grad(y, wanted, gradients[0], create_graph=create_graph))
         return (*(next(taken) if need else None for need in needed), *rest)
 
 
 def first_derivative(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    valid: Tensor | None,
-    mean: Tensor,
-    variance: Tensor,
-    total: Tensor,
-    group: Any,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    cast: str,
-    *,
-    need_dx: bool,
+    dy: Tensor, saved: tuple[Any, ...], group: Any, options: tuple[Any, ...], need_dx: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx, which depends on every process, and this process's part of dweight and dbias."""
+    x, weight, bias, valid, mean, variance, total = saved
+    eps, eps_mode, weight_offset, _ = options
     wide = x.to(arithmetic_dtype(x))
     dims = axes_of_channel(x)
     reciprocal = reciprocal_scale(variance, eps, eps_mode)
