@@ -17,6 +17,7 @@ from evenkeel.functional._common import (
     range_scale,
     reciprocal_scale,
 )
+from evenkeel.functional._shards import is_distributed, rows_of_shards
 from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
@@ -134,6 +135,11 @@ def rows(
     check_options(name, eps_mode, cast)
     if not fits(input, shape, weight, bias):
         check_rows(name, input, shape, weight, bias)
+    if type(input) is not torch.Tensor and is_distributed(input):
+        more = (center, eps, eps_mode, weight_offset, cast, backend)
+        return rows_of_shards(
+            name, lambda x, *affine: rows(name, x, shape, *affine, *more), input, len(shape), weight, bias
+        )
     options = (len(shape), center, float(eps), eps_mode, float(weight_offset))
     early = cast == "early" and rounds_early(input, weight, bias)
     chosen = _ops.choose("rows", backend, input, weight, bias, early=early)
