@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import rows
-from benchmarks.timing import Case, Result, median_seconds
+from benchmarks import model, rows
+from benchmarks.timing import OURS, WITHOUT_NORMS, Case, Result, median_seconds
 
-SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases}
+SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases, "model": model.cases}
 
 
 def measure(suite: str, case: Case, threads: int, repeats: int) -> Result:
@@ -32,7 +32,16 @@ def describe(result: Result) -> str:
     for contender, share, limit in result.shares():
         verdict = "" if limit is None else f" ({'within' if share <= limit else 'MISSES'} {limit:g})"
         parts.append(f"{share:.2f} {'copies' if contender == 'copy' else f'of {contender}'}{verdict}")
+    parts += [f"norms take {share:.0%} of the step with {owner}'s" for owner, share in norm_shares(result).items()]
     return f"{result.name}: {'; '.join(parts)}"
+
+
+def norm_shares(result: Result) -> dict[str, float]:
+    """Return by contender the share of the time that would go if norms cost nothing, where that was measured."""
+    seconds = result.seconds
+    if WITHOUT_NORMS not in seconds:
+        return {}
+    return {owner: 1 - seconds[WITHOUT_NORMS] / seconds[owner] for owner in (OURS, "torch")}
 
 
 def main() -> None:
