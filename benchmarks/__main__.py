@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import model, rows
+from benchmarks import compiled, model, rows
 from benchmarks.timing import OURS, WITHOUT_NORMS, Case, Result, median_seconds
 
-SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases, "model": model.cases}
+SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases, "model": model.cases, "compiled": compiled.cases}
 
 
 def measure(suite: str, case: Case, threads: int, repeats: int) -> Result:
