@@ -52,10 +52,6 @@ class Convolution(nn.Module):
         return residual + nn.functional.silu(self.norm(self.convolution(x)))
 
 
-def group_norm(modules: Any, width: int, **options: str) -> nn.Module:
-    return modules.GroupNorm(8, width, **options)
-
-
 # norm, what stands around it, width, shape of the input
 WORK: tuple[tuple[str, type[nn.Module], int, tuple[int, ...]], ...] = (
     ("LayerNorm", Pointwise, 256, (4096, 256)),
@@ -71,7 +67,7 @@ WORK: tuple[tuple[str, type[nn.Module], int, tuple[int, ...]], ...] = (
 def build(norm: str, modules: Any, **options: str) -> Build:
     """Return what makes the norm from a width."""
     if norm == "GroupNorm":
-        return partial(group_norm, modules, **options)
+        return lambda width: modules.GroupNorm(8, width, **options)
     return partial(getattr(modules, norm), **options)
 
 
