@@ -58,7 +58,7 @@ bench: $(STAMP) ## measure the kernels against a plain memory copy and torch
 performance: $(STAMP) ## run every benchmark and write docs/performance.md with its charts
 	mkdir -p build
 	$(BIN)/python -W ignore -m benchmarks --out build/performance.json
-	$(BIN)/python docs/build_performance.py build/performance.json
+	PYTHONPATH=. $(BIN)/python docs/build_performance.py build/performance.json
 
 numerics: $(STAMP) ## measure the numerics contract and write docs/numerics.md with its charts
 	$(BIN)/python docs/build_numerics.py

@@ -8,6 +8,7 @@ limit where the project has set itself one. Absolute times mean nothing on a sha
 
 import argparse
 import dataclasses
+import datetime
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 
 from benchmarks import compiled, model, rows
 from benchmarks.timing import OURS, WITHOUT_NORMS, Case, Result, median_seconds
+from evenkeel.cli.info import collect_info
 
 SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases, "model": model.cases, "compiled": compiled.cases}
 
@@ -66,7 +68,16 @@ def main() -> None:
                     results.append(measure(suite, case, threads, options.repeats))
                     print(describe(results[-1]), flush=True)
     if options.out:
-        options.out.write_text(json.dumps([dataclasses.asdict(result) for result in results], indent=1))
+        facts = collect_info()
+        run = {
+            "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
+            "machine": facts["machine"],
+            "versions": facts["versions"],
+            "simd": facts["compiled"].get("simd level", "none"),
+            "repeats": options.repeats,
+            "results": [dataclasses.asdict(result) for result in results],
+        }
+        options.out.write_text(json.dumps(run, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -234,7 +234,7 @@ def run_norm(name: str) -> tuple[list[str], int]:
             }
             chart = dot_chart(
                 f"{name}, float32: the worst of y, dX, dW and db",
-                "R in units of the last place; left end: 0; beyond the right end: not finite, or not 0 where 0 is right",
+                "R in units of the last place; left end: 0; beyond the right: not finite, or not 0 where 0 is right",
                 worst,
                 line=LIMITS[dtype],
                 said="contract: 3",
