@@ -214,7 +214,7 @@ def table(name: str, dtype: torch.dtype, found: dict[tuple[str, bool], Any]) -> 
     return lines, sum(text.count("**") // 2 for text in lines)
 
 
-def run_norm(name: str) -> tuple[list[str], int]:
+def run_norm(name: str, folder: Path) -> tuple[list[str], int]:
     """The section of one norm, with the chart of its float32 results."""
     lines, exceeded = [f"## {name}", ""], 0
     for dtype in DTYPES:
@@ -239,7 +239,7 @@ def run_norm(name: str) -> tuple[list[str], int]:
                 line=LIMITS[dtype],
                 said="contract: 3",
             )
-            lines += [write_chart(DOCS / "images" / f"numerics-{name.lower()}.svg", chart), ""]
+            lines += [write_chart(folder / "images" / f"numerics-{name.lower()}.svg", chart), ""]
         rows, beyond = table(name, dtype, found)
         promise = "no limit in the contract" if np.isinf(LIMITS[dtype]) else f"contract: {LIMITS[dtype]:g}"
         lines += [f"### {str(dtype).removeprefix('torch.')} ({promise})", "", *rows, ""]
@@ -253,10 +253,11 @@ def run_norm(name: str) -> tuple[list[str], int]:
 
 def main() -> None:
     """Measure everything and write the page."""
+    target = Path(sys.argv[1]) if sys.argv[1:] else DOCS / "numerics.md"
     torch.set_num_threads(1)
     sections, exceeded = [], 0
     for name in NORMS:
-        lines, beyond = run_norm(name)
+        lines, beyond = run_norm(name, target.parent)
         sections += lines
         exceeded += beyond
     facts = collect_info()
@@ -283,7 +284,6 @@ def main() -> None:
         f"Python {versions['python']}; one thread (the bits do not depend on the number of threads).",
         "",
     ]
-    target = Path(sys.argv[1]) if sys.argv[1:] else DOCS / "numerics.md"
     write_text_atomically(target, "\n".join([*introduction, *sections]))
     print(f"wrote {target}; {verdict}")
 

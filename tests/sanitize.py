@@ -5,8 +5,9 @@ Usage: python tests/sanitize.py [pytest arguments]      (`make sanitize`)
 Needs g++ with libasan and libubsan (Debian: they come with g++), torch and pytest in the running environment, about
 2 GB of memory and a few minutes. By hand, in a copy of the repository:
 
-    CXX="g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -g" python setup.py build_ext --inplace
-    LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \
+    CXX="g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -g" CXXFLAGS=-O1 \\
+        python setup.py build_ext --inplace
+    LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so)" \\
         ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=src python -m pytest tests/kernels
 
 Leaks are not looked for: torch and Python keep memory until the process ends. What is preloaded has to be the library
@@ -24,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 COPIED = ("csrc", "src", "tests", "setup.py", "pyproject.toml", "README.md", "LICENSE", "docs")
 COMPILER = "g++"
 FLAGS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
+OPTIMIZATION = "-O1"  # after setup.py's -O3: with that a build took more than nine minutes on a busy machine
 # they start processes of their own, which the preloaded library slows to minutes
 LEFT_OUT = "not simd_level and not forked and not missing_extension and not older and not compile"
 
@@ -47,7 +49,7 @@ def main():
             ignored = shutil.ignore_patterns("*.so", "__pycache__")
             shutil.copytree(source, copy / name, ignore=ignored) if source.is_dir() else shutil.copy(source, copy)
         sys.stderr.write("building with the sanitizers\n")
-        environment = {**os.environ, "CXX": f"{COMPILER} {FLAGS}"}
+        environment = {**os.environ, "CXX": f"{COMPILER} {FLAGS}", "CXXFLAGS": OPTIMIZATION}
         subprocess.run(
             [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=copy, env=environment, check=True
         )
