@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 import evenkeel as ek
-from benchmarks.timing import OURS, WITHOUT_NORMS, Call, Case
+from benchmarks.timing import OURS, WITHOUT_NORMS, Call, Case, repeated
 from evenkeel.lab import Transformer, find_arm
 
 BATCH, CONTEXT, WIDTH, DEPTH, HEADS = 8, 128, 256, 4, 4
+TURN = 3  # steps in a row: alternating single steps find each other's memory and measure the allocator
 
 
 class Residual(nn.Module):
@@ -93,8 +94,8 @@ def case(name: str, build: Callable[[], nn.Module], x: Tensor, target: Tensor) -
         "torch": torchs,
         WITHOUT_NORMS: lambda norm: nn.Identity(),
     }
-    calls = {owner: training_step(with_norms(build(), replace), x, target) for owner, replace in owners.items()}
-    return Case(name=f"training step, {name}", calls=calls)
+    steps = {owner: training_step(with_norms(build(), replace), x, target) for owner, replace in owners.items()}
+    return Case(name=f"training step, {name}", calls={owner: repeated(step, TURN) for owner, step in steps.items()})
 
 
 def cases() -> Iterator[Case]:

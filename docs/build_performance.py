@@ -31,9 +31,10 @@ NOTES = {
         "An operator of ours is opaque to Inductor: it does not fuse with its neighbours. *operator* is that, *traced* "
         'lets Inductor see plain PyTorch code (`backend="reference"`) and fuse it, *torch* is torch.nn\'s module, '
         'compiled. **The rule: `backend="auto"` runs the operator while compiling, as without a compiler**: it '
-        "was faster forward and about as fast forward + backward even between neighbours that fuse ([log](log.md)), and "
-        'it keeps the bits of the uncompiled model. Where a profile says otherwise, `backend="reference"` on a module '
-        "chooses the other. Exported programs (`torch.export`, ONNX) always hold torch's own operators."
+        "was faster forward and about as fast forward + backward even between neighbours that fuse ([log](log.md)), "
+        "and it keeps the bits of the uncompiled model. Where a profile says otherwise, a module's "
+        '`backend="reference"` chooses the other. '
+        " Exported programs (`torch.export`, ONNX) always hold torch's own operators."
     ),
 }
 Result = dict[str, Any]
