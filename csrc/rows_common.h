@@ -45,20 +45,25 @@ inline bool safe(const Statistics<float>& s) { return in_float_range(s.reciproca
 inline bool safe(const Statistics<double>&) { return true; }
 
 // The mean of the first vector, exact where its elements are equal; of a shorter row the first element.
-template <class C>
-C first_mean(const C* x, int64_t n) {
-  constexpr int width = Lanes<C>::width;
-  if (n < width) return x[0];
-  C sums[width];
-  store(sums, load(x));
-  for (int half = width / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
-  }
-  return sums[0] * (C(1) / width);
+inline float mean_of_lanes(Floats v) {
+  typedef float Quarter __attribute__((vector_size(16)));
+  HalfFloats halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  const HalfFloats half = halves[0] + halves[1];
+  Quarter quarters[2];
+  std::memcpy(quarters, &half, sizeof(half));
+  const Quarter q = quarters[0] + quarters[1];
+  return ((q[0] + q[2]) + (q[1] + q[3])) * (1.0f / Lanes<float>::width);
+}
+inline double mean_of_lanes(Doubles v) { return sum_of_lanes(v) * (1.0 / Lanes<double>::width); }
+
+template <class C, class T>
+C first_mean(const T* x, int64_t n) {
+  return n < Lanes<C>::width ? static_cast<C>(to_double(x[0])) : mean_of_lanes(load(x));
 }
 
-template <class C>
-Statistics<C> measure(const C* x, const RowsSpec& spec) {
+template <class C, class T>
+Statistics<C> measure(const T* x, const RowsSpec& spec) {
   using V = typename Lanes<C>::vector;
   const double n = spec.count();
   Statistics<C> s{};
@@ -78,7 +83,7 @@ Statistics<C> measure(const C* x, const RowsSpec& spec) {
       square = sums[1] / n - offset * offset;
       return 4 * offset * offset <= square;
     };
-    if (!take_moments(first_mean(x, spec.features))) take_moments(static_cast<C>(mean));
+    if (!take_moments(first_mean<C>(x, spec.features))) take_moments(static_cast<C>(mean));
     if (square < 0) square = 0;
   } else {
     double sum[1];
@@ -148,8 +153,8 @@ inline void with_centring(const RowsSpec& spec, const Statistics<C>& s, const Bo
   }
 }
 
-template <Centring centring, class C, class At>
-inline typename Lanes<C>::vector centred(const At& at, const C* x, const Statistics<C>& s) {
+template <Centring centring, class C, class T, class At>
+inline typename Lanes<C>::vector centred(const At& at, const T* x, const Statistics<C>& s) {
   if constexpr (centring == Centring::none || centring == Centring::done) return at.load(x);
   if constexpr (centring == Centring::rounded) return at.load(x) - s.mean;
   return (at.load(x) - s.mean) - s.mean_rest;

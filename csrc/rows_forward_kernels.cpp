@@ -80,8 +80,9 @@ void write_row_early(const RowsForward& a, const float* x, float reciprocal, Out
   }
 }
 
-template <Centring centring, class C, class Out>
-void write_row(const C* x, const C* weight, const C* bias, int64_t n, const Statistics<C>& s, Out* y) {
+// Statistics by value: behind a reference, every store might change them.
+template <Centring centring, class C, class T, class Out>
+void write_row(const T* x, const C* weight, const C* bias, int64_t n, const Statistics<C> s, Out* y) {
   if (weight && bias) {
     for_each_position<C>(n, [&](auto at) {
       at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight) + at.load(bias));
@@ -95,8 +96,8 @@ void write_row(const C* x, const C* weight, const C* bias, int64_t n, const Stat
   }
 }
 
-template <class C, class Out>
-void write_row(const RowsSpec& spec, const C* x, const C* weight, const C* bias, const Statistics<C>& s, Out* y) {
+template <class C, class T, class Out>
+void write_row(const RowsSpec& spec, const T* x, const C* weight, const C* bias, const Statistics<C>& s, Out* y) {
   with_centring(spec, s, [&](auto centring) { write_row<centring.value>(x, weight, bias, spec.features, s, y); });
 }
 
@@ -129,7 +130,7 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
   const double* wide = in_double(x, scratch, n);
   const double* weight = in_double(static_cast<const float*>(a.weight), scratch + stride, n);
   const double* bias = in_double(static_cast<const float*>(a.bias), scratch + 2 * stride, n);
-  const Statistics<double> s = measure(wide, a.spec);
+  const Statistics<double> s = measure<double>(wide, a.spec);
   double* out = scratch + 3 * stride;
   if (a.early) {
     const Buffer<float> normalized(stride);
@@ -145,7 +146,7 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
 
 // One row from x (in the arithmetic type) to y; returns its statistics.
 inline Statistics<double> forward_row(const RowsForward& a, const double* x, int64_t row) {
-  const Statistics<double> s = measure(x, a.spec);
+  const Statistics<double> s = measure<double>(x, a.spec);
   with_row<double>(a.y, row, [&](double* y) {
     write_row(a.spec, x, static_cast<const double*>(a.weight), static_cast<const double*>(a.bias), s, y);
   });
@@ -157,7 +158,7 @@ inline Statistics<float> forward_row(const RowsForward& a, const float* x, int64
   if (a.early) {
     s.reciprocal = 1.0f / std::sqrt(mean_square_as_torch(x, a.spec.features) + static_cast<float>(a.spec.eps));
   } else {
-    s = measure(x, a.spec);
+    s = measure<float>(x, a.spec);
   }
   if (!safe(s)) return forward_row_in_double(a, x, row);
   with_row<float>(a.y, row, [&](auto* y) {
@@ -167,8 +168,9 @@ inline Statistics<float> forward_row(const RowsForward& a, const float* x, int64
   return s;
 }
 
+// With a residual or early rounding, a row at a time.
 template <class C>
-void forward_rows_in(const RowsForward& a, int64_t begin, int64_t end) {
+void forward_special(const RowsForward& a, int64_t begin, int64_t end) {
   const int64_t n = a.spec.features;
   const int width = a.spec.statistics_width();
   C* saved = static_cast<C*>(a.statistics);
@@ -182,10 +184,67 @@ void forward_rows_in(const RowsForward& a, int64_t begin, int64_t end) {
   }
 }
 
+template <class T>
+__attribute__((noinline)) Statistics<float> widen_and_do_in_double(const RowsForward& a, const T* x, int64_t row) {
+  const Buffer<float> wide(padded(a.spec.features));
+  return forward_row_in_double(a, widen(x, wide.data(), a.spec.features), row);
+}
+
+// Writes a row of which the statistics are known.
+template <class C, class T>
+inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int64_t row) {
+  bool done = false;
+  if constexpr (std::is_same_v<C, float>) {
+    if (!safe(s)) {
+      s = widen_and_do_in_double(a, x, row);
+      done = true;
+    }
+  }
+  if (!done) {
+    T* y = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row);
+    write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y);
+  }
+  if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
+}
+
+// A row is measured before the one above it is written: a statistic ends in a chain of divisions and a root, behind
+// which the processor then finds other work. Longer rows would only push each other out of the cache.
+template <class T>
+void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
+  using C = typename Compute<T>::type;
+  constexpr int64_t longest = 8192 / sizeof(C);
+  const auto start_of = [&](int64_t row) { return static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row); };
+  if (a.spec.features > longest) {
+    for (int64_t row = begin; row < end; ++row) {
+      complete_row(a, start_of(row), measure<C>(start_of(row), a.spec), row);
+    }
+    return;
+  }
+  const T* x = start_of(begin);
+  Statistics<C> s = measure<C>(x, a.spec);
+  for (int64_t row = begin; row + 1 < end; ++row) {
+    const T* next = start_of(row + 1);
+    const Statistics<C> of_next = measure<C>(next, a.spec);
+    complete_row(a, x, s, row);
+    x = next;
+    s = of_next;
+  }
+  complete_row(a, x, s, end - 1);
+}
+
 }  // namespace
 
 void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
-  a.is_double ? forward_rows_in<double>(a, begin, end) : forward_rows_in<float>(a, begin, end);
+  if (begin == end) return;
+  if (a.early || a.residual.data) {
+    return a.is_double ? forward_special<double>(a, begin, end) : forward_special<float>(a, begin, end);
+  }
+  switch (a.x.dtype) {
+    case DType::float32: return forward_plain<float>(a, begin, end);
+    case DType::float64: return forward_plain<double>(a, begin, end);
+    case DType::bfloat16: return forward_plain<bf16>(a, begin, end);
+    case DType::float16: return forward_plain<f16>(a, begin, end);
+  }
 }
 
 }  // namespace EVENKEEL_ISA

@@ -9,7 +9,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError
 from evenkeel.functional._common import arithmetic_dtype, check_floating, check_options, range_scale, reciprocal_scale
-from evenkeel.functional._out import deliver, prepare_out
+from evenkeel.functional._out import deliver, prepare_out, writable
 from evenkeel.functional._rows import run_rows, run_rows_out
 from evenkeel.kernels import _ops
 
@@ -99,8 +99,10 @@ def normalize(
         options = (1, "l2", float(eps), eps_mode, 0.0)
         if out is None:
             return run_rows(input, None, None, False, False, backend, options)
-        return run_rows_out(input, None, None, False, backend, out, input.dtype, options)
+        return run_rows_out("normalize", input, None, None, False, backend, out, input.dtype, options)
     _ops.choose("vectors", backend, input)
+    if out is not None:
+        writable("normalize", out, input.dtype, 1, input)  # it refuses overlaps
     result = normalize_reference(input, p, dim, eps, eps_mode=eps_mode)
     return result if out is None else deliver(result, out)
 

@@ -41,36 +41,38 @@ def prepare_out(name: str, out: Tensor, dtype: torch.dtype, input: Tensor, *para
                 stacklevel=4,
             )
         out.resize_(input.shape)
-    if type(out) in PLAIN_TYPES and not torch.compiler.is_compiling():
-        refuse_overlap(name, out, tensors)
 
 
-def refuse_overlap(name: str, out: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
-    """Raise where elements of ``out`` share memory with each other or, not being the same ones, with an input's."""
-    if any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
-        raise InvalidInputError(
-            f"{name}: unsupported operation: more than one element of the written-to tensor {CLONE}"
-        )
-    for tensor in tensors:
-        dense = tensor is not None and tensor.is_contiguous() and out.is_contiguous()
-        if tensor is not None and dense and meets(out, tensor) and extent(out) != extent(tensor):
-            raise InvalidInputError(
-                f"{name}: unsupported operation: some elements of the input tensor and the written-to tensor {CLONE}"
-            )
-
-
-def writable(out: Tensor, dtype: torch.dtype, axes: int, input: Tensor, *parameters: Tensor | None) -> bool:
+def writable(name: str, out: Tensor, dtype: torch.dtype, axes: int, input: Tensor, *parameters: Tensor | None) -> bool:
     """Whether a kernel may write into ``out`` while it reads: its rows are dense, and an input's memory is not there.
 
     The input itself is welcome: a row is read before it is written. Anything less certain goes through a result of
     its own and a copy.
+
+    Raises:
+        InvalidInputError: elements of ``out`` share memory with each other or, not being the same ones, with an input.
     """
-    if out.dtype != dtype or type(out) not in PLAIN_TYPES or torch.compiler.is_compiling() or out.numel() == 0:
+    if type(out) not in PLAIN_TYPES or torch.compiler.is_compiling() or out.numel() == 0:
         return False
-    if not out.is_contiguous() and (out.ndim > 8 or not out[(0,) * (out.ndim - axes)].is_contiguous()):
-        return False
-    free = same_memory(out, input) or not meets(out, input)
-    return free and not any(p is not None and meets(out, p) for p in parameters)
+    contiguous = out.is_contiguous()
+    if not contiguous and any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):
+        raise InvalidInputError(
+            f"{name}: unsupported operation: more than one element of the written-to tensor {CLONE}"
+        )
+    own, free = extent(out), True
+    for tensor in (input, *parameters):
+        if tensor is None or type(tensor) not in PLAIN_TYPES or tensor.numel() == 0:
+            continue
+        other = extent(tensor)
+        if own[0] >= other[1] or other[0] >= own[1]:
+            continue
+        free = free and tensor is input and same_memory(out, input)
+        if contiguous and tensor.is_contiguous() and own != other:
+            raise InvalidInputError(
+                f"{name}: unsupported operation: some elements of the input tensor and the written-to tensor {CLONE}"
+            )
+    dense = contiguous or (out.ndim <= 8 and out[(0,) * (out.ndim - axes)].is_contiguous())
+    return free and dense and out.dtype == dtype
 
 
 def same_memory(a: Tensor, b: Tensor) -> bool:
@@ -78,16 +80,11 @@ def same_memory(a: Tensor, b: Tensor) -> bool:
     return a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()
 
 
-def meets(a: Tensor, b: Tensor) -> bool:
-    """Whether the memory between the first and last elements of two tensors overlaps."""
-    if type(b) not in PLAIN_TYPES or a.numel() == 0 or b.numel() == 0:
-        return False
-    (a_begin, a_end), (b_begin, b_end) = extent(a), extent(b)
-    return a_begin < b_end and b_begin < a_end
-
-
 def extent(t: Tensor) -> tuple[int, int]:
     """The addresses of the first byte of a tensor and of the one after its last."""
+    if t.is_contiguous():
+        begin = t.data_ptr()
+        return begin, begin + t.nbytes
     last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
     return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
 

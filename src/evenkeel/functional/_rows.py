@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 
 def fits(input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether there is nothing for `check_rows` to raise: the cheap question that every call asks."""
+    axes = len(shape)
+    sizes = input.shape
     return (
-        len(shape) > 0
-        and input.shape[-len(shape) :] == shape
+        axes > 0
+        and (sizes[-axes:] == shape if axes > 1 else len(sizes) > 0 and sizes[-1] == shape[0])
         and input.dtype.is_floating_point
         and (weight is None or (weight.shape == shape and weight.dtype.is_floating_point))
         and (bias is None or (bias.shape == shape and bias.dtype.is_floating_point))
@@ -161,7 +163,7 @@ def rows(
         return run_rows(input, weight, bias, early, memory_efficient, backend, options)
     dtype = result_dtype(input, weight, bias) if early else input.dtype
     prepare_out(name, out, dtype, input, weight, bias)
-    return run_rows_out(input, weight, bias, early, backend, out, dtype, options)
+    return run_rows_out(name, input, weight, bias, early, backend, out, dtype, options)
 
 
 def run_rows(
@@ -204,6 +206,7 @@ def apply_rows(
 
 
 def run_rows_out(
+    name: str,
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -217,7 +220,8 @@ def run_rows_out(
     refused = early and not has_early_kernel(input, weight, bias, options)
     chosen = _ops.choose("rows", backend, input, weight, bias, early=refused)
     kernel = chosen != "reference" and not composite_required()
-    if kernel and writable(out, dtype, options[0], input, weight, bias):
+    direct = writable(name, out, dtype, options[0], input, weight, bias)  # asked in any case: it refuses overlaps
+    if kernel and direct:
         _row_operators.rows_out(input, weight, bias, *options, early=early, out=out)
         return out
     with torch.no_grad():

@@ -59,9 +59,8 @@ def rows_inference(
     early: bool = False,
 ) -> Tensor:
     """Normalize the trailing ``axes`` axes where no gradient will be asked for: y alone."""
-    return torch.ops.evenkeel.rows_inference.default(
-        x, weight, bias, axes, STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, early
-    )
+    operator = torch.ops.evenkeel.rows_inference.default if torch.compiler.is_compiling() else _rows_inference
+    return operator(x, weight, bias, axes, STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, early)
 
 
 def rows_out(
@@ -282,6 +281,9 @@ def _add_backward_fake(
 def _out_fake(*arguments: Any) -> None:
     return None
 
+
+# what the overload's own Python method calls: 0.9 of 4.4 µs less for a decoding step's one row
+_rows_inference = None if _MISSING else torch.ops.evenkeel.rows_inference.default._op
 
 FAKES: dict[str, Callable[..., Any]] = {
     "rows_forward": _forward_fake,

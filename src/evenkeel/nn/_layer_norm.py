@@ -75,7 +75,10 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
             self.weight,
             self.bias,
             self.eps,
-            **self._options(),
+            eps_mode=self.eps_mode,
+            weight_offset=self.weight_offset,
+            cast=self.cast,
+            backend=self.backend,
             memory_efficient=self.memory_efficient,
         )
 

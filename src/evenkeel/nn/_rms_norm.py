@@ -69,7 +69,15 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         r"""Normalize (\*, \*normalized_shape)."""
         return F.rms_norm(
-            x, self.normalized_shape, self.weight, self.eps, **self._options(), memory_efficient=self.memory_efficient
+            x,
+            self.normalized_shape,
+            self.weight,
+            self.eps,
+            eps_mode=self.eps_mode,
+            weight_offset=self.weight_offset,
+            cast=self.cast,
+            backend=self.backend,
+            memory_efficient=self.memory_efficient,
         )
 
     def extra_repr(self) -> str:
