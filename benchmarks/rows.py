@@ -141,20 +141,25 @@ def one_row_cases() -> Iterator[Case]:
     features = 4096
     for dtype in (torch.float32, torch.bfloat16):
         x = torch.randn(1, features).to(dtype)
-        for name, (ours, theirs) in NORMS.items():
+        for name in NORMS:
             affine = affine_of(name, (features,), dtype)
             modules = {"evenkeel": getattr(ek.nn, name), "torch": getattr(torch.nn, name)}
-            functions = {"evenkeel": ours, "torch": theirs}
-            calls = {
-                "function": {by: lambda f=f, a=affine: f(x, (features,), *a) for by, f in functions.items()},
-                "module": {by: lambda m=m(features, dtype=dtype): m(x) for by, m in modules.items()},
-            }
-            for kind, limit in (("function", 1.0), ("module", 0.9)):
-                yield Case(
-                    name=f"{name} {kind}, one row of {features}, inference mode, {str(dtype)[6:]}",
-                    calls={by: torch.inference_mode()(repeated(c, ONE_ROW_CALLS)) for by, c in calls[kind].items()},
-                    limits={"torch": limit},
-                )
+            functions = {by: one_row(f, x, (features,), *affine) for by, f in owners(name, compiled=False).items()}
+            calls = {by: one_row(module(features, dtype=dtype), x) for by, module in modules.items()}
+            title = f"one row of {features}, inference mode, {str(dtype)[6:]}"
+            yield Case(name=f"{name} function, {title}", calls=functions, limits={"torch": 1.0})
+            yield Case(name=f"{name} module, {title}", calls=calls, limits={"torch": 0.9})
+
+
+def one_row(function: Callable[..., Tensor], *arguments: object) -> Call:
+    """Return a call that runs a function many times in inference mode."""
+    many = repeated(lambda: function(*arguments), ONE_ROW_CALLS)
+
+    def call() -> None:
+        with torch.inference_mode():
+            many()
+
+    return call
 
 
 def awkward_cases() -> Iterator[Case]:

@@ -103,6 +103,14 @@ class Parameter {
 // About 16 K elements a chunk: below that, starting a thread costs more than it saves.
 int64_t rows_per_chunk(int64_t features) { return features >= 16384 ? 1 : 16384 / features; }
 
+// Outputs of more than this are written past the caches: a third-level cache has tens of MB.
+constexpr int64_t largest_cached = int64_t{32} << 20;
+
+bool is_streamed(const RowsSpec& spec, DType dtype) {
+  const int64_t width = dtype == DType::float64 ? 8 : dtype == DType::float32 ? 4 : 2;
+  return spec.rows * spec.features * width > largest_cached;
+}
+
 std::vector<int64_t> sizes_of(const Tensor& t) {
   const auto sizes = t.sizes();
   return {sizes.begin(), sizes.end()};
@@ -132,6 +140,7 @@ void run_forward(RowsForward& a, const Tensor& x, const std::optional<Tensor>& w
                  const std::optional<Tensor>& bias, double weight_offset, bool recomputable) {
   if (a.spec.rows == 0 || a.spec.features == 0) return;
   a.is_double = dtype_of(x) == DType::float64;
+  a.streamed = is_streamed(a.spec, a.y.dtype);
   const Parameter w(weight, weight_offset, a.spec.features, a.is_double);
   const Parameter b(bias, 0.0, a.spec.features, a.is_double);
   a.weight = w.data();
@@ -167,6 +176,7 @@ std::tuple<Tensor, Tensor> run_backward(RowsBackward& a, const std::optional<Ten
   Tensor dbias = need_dbias ? empty(sizes_of(*bias), bias->scalar_type()) : empty({0}, none);
   if (features == 0) return {dweight, dbias};
   a.is_double = none == ScalarType::Double;
+  a.streamed = is_streamed(a.spec, a.dx.dtype);
 
   // How rows are divided into tasks depends on their number alone, never on the threads.
   constexpr int64_t most_tasks = 32, fewest_rows = 64;

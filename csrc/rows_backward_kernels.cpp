@@ -52,7 +52,8 @@ Slopes<C> sum_row(const RowsSpec& spec, const BackwardRow<C> r, C* dweight, C* d
 
 // And this the second.
 template <Centring centring, class C, class Out>
-void write_gradient(const RowsSpec& spec, const BackwardRow<C> r, const Slopes<C> slopes, Out* dx) {
+void write_gradient(const RowsSpec& spec, const BackwardRow<C> r, const Slopes<C> slopes, Out* dx,
+                    bool streamed) {
   using V = typename Lanes<C>::vector;
   const Statistics<C> s = r.statistics;
   const auto write = [&](const auto& add_dsum) {
@@ -61,7 +62,7 @@ void write_gradient(const RowsSpec& spec, const BackwardRow<C> r, const Slopes<C
       if (r.weight) g = g * at.load(r.weight);
       if constexpr (centring != Centring::none) g = g - slopes.shift;
       at.store(dx, add_dsum(at, g - centred<centring>(at, r.x, s) * slopes.along));
-    });
+    }, streamed);
   };
   if (r.dsum) {
     write([&](const auto& at, V v) { return v + at.load(r.dsum); });
@@ -81,10 +82,11 @@ Slopes<C> sum_row(const RowsBackward& a, const BackwardRow<C>& r, C* dweight, C*
 }
 
 template <class C, class Out>
-void write_gradient(const RowsBackward& a, const BackwardRow<C>& r, const Slopes<C>& slopes, Out* dx) {
-  if (a.from_output) return write_gradient<Centring::done>(a.spec, r, slopes, dx);
+void write_gradient(const RowsBackward& a, const BackwardRow<C>& r, const Slopes<C>& slopes, Out* dx,
+                    bool streamed = false) {
+  if (a.from_output) return write_gradient<Centring::done>(a.spec, r, slopes, dx, streamed);
   with_centring(a.spec, r.statistics, [&](auto centring) {
-    write_gradient<centring.value>(a.spec, r, slopes, dx);
+    write_gradient<centring.value>(a.spec, r, slopes, dx, streamed);
   });
 }
 
@@ -135,7 +137,8 @@ void write_gradients(const RowsBackward& a, const BackwardRow<C>& r, const Slope
       return;
     }
   }
-  if (a.dx.data) with_row<C>(a.dx, row, [&](auto* dx) { write_gradient(a, r, slopes, dx); });
+  if (!a.dx.data) return;
+  with_row<C>(a.dx, row, [&](auto* dx) { write_gradient(a, r, slopes, dx, a.streamed && on_a_cache_line(dx)); });
 }
 
 // What was normalized: x, x + residual, or the normalized row itself found from the output.
@@ -224,6 +227,7 @@ void backward_tasks(const RowsBackward& a, int64_t begin, int64_t end) {
   for (int64_t task = begin; task < end; ++task) {
     a.is_double ? backward_task<double>(a, task) : backward_task<float>(a, task);
   }
+  if (a.streamed) finish_streams();
 }
 
 }  // namespace EVENKEEL_ISA

@@ -168,6 +168,8 @@ const double* in_double(const T* row, double* scratch, int64_t n) {
   return scratch;
 }
 
+inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
+
 // Row `row` in the arithmetic type: where it lies, or widened into scratch.
 inline const double* row_of(const Rows& rows, int64_t row, int64_t, double*) {
   return static_cast<const double*>(rows.data) + row_offset(rows.layout, row);

@@ -82,23 +82,27 @@ void write_row_early(const RowsForward& a, const float* x, float reciprocal, Out
 
 // Statistics by value: behind a reference, every store might change them.
 template <Centring centring, class C, class T, class Out>
-void write_row(const T* x, const C* weight, const C* bias, int64_t n, const Statistics<C> s, Out* y) {
+void write_row(const T* x, const C* weight, const C* bias, int64_t n, const Statistics<C> s, Out* y,
+               bool streamed) {
   if (weight && bias) {
     for_each_position<C>(n, [&](auto at) {
       at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight) + at.load(bias));
-    });
+    }, streamed);
   } else if (weight) {
-    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight)); });
+    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight)); },
+                         streamed);
   } else if (bias) {
-    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal + at.load(bias)); });
+    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal + at.load(bias)); },
+                         streamed);
   } else {
-    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal); });
+    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal); }, streamed);
   }
 }
 
 template <class C, class T, class Out>
-void write_row(const RowsSpec& spec, const T* x, const C* weight, const C* bias, const Statistics<C>& s, Out* y) {
-  with_centring(spec, s, [&](auto centring) { write_row<centring.value>(x, weight, bias, spec.features, s, y); });
+void write_row(const RowsSpec& spec, const T* x, const C* weight, const C* bias, const Statistics<C>& s, Out* y,
+               bool streamed = false) {
+  with_centring(spec, s, [&](auto centring) { write_row<centring.value>(x, weight, bias, spec.features, s, y, streamed); });
 }
 
 // x + residual: written to sum, and what is to be normalized returned.
@@ -202,7 +206,8 @@ inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int6
   }
   if (!done) {
     T* y = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row);
-    write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y);
+    write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y,
+              a.streamed && on_a_cache_line(y));
   }
   if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
 }
@@ -240,11 +245,12 @@ void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
     return a.is_double ? forward_special<double>(a, begin, end) : forward_special<float>(a, begin, end);
   }
   switch (a.x.dtype) {
-    case DType::float32: return forward_plain<float>(a, begin, end);
-    case DType::float64: return forward_plain<double>(a, begin, end);
-    case DType::bfloat16: return forward_plain<bf16>(a, begin, end);
-    case DType::float16: return forward_plain<f16>(a, begin, end);
+    case DType::float32: forward_plain<float>(a, begin, end); break;
+    case DType::float64: forward_plain<double>(a, begin, end); break;
+    case DType::bfloat16: forward_plain<bf16>(a, begin, end); break;
+    case DType::float16: forward_plain<f16>(a, begin, end); break;
   }
+  if (a.streamed) finish_streams();
 }
 
 }  // namespace EVENKEEL_ISA

@@ -50,6 +50,7 @@ struct RowsForward {
   const void* weight;
   const void* bias;
   Rows y;
+  bool streamed;     // y is larger than the caches
   void* statistics;  // arithmetic type, (rows, statistics_width), or null
 };
 
@@ -63,6 +64,7 @@ struct RowsBackward {
   Rows residual;   // what was normalized is x + residual, where it is there
   Rows dsum;       // is added to the gradient, where it is there
   Rows dx;         // contiguous, or nothing
+  bool streamed;   // dx is larger than the caches
   Rows dresidual;  // dx in another dtype, or nothing
   const void* weight;
   const void* bias;  // for from_output alone

@@ -283,7 +283,7 @@ def _out_fake(*arguments: Any) -> None:
 
 
 # what the overload's own Python method calls: 0.9 of 4.4 µs less for a decoding step's one row
-_rows_inference = None if _MISSING else torch.ops.evenkeel.rows_inference.default._op
+_rows_inference: Any = None if _MISSING else torch.ops.evenkeel.rows_inference.default._op
 
 FAKES: dict[str, Callable[..., Any]] = {
     "rows_forward": _forward_fake,
