@@ -122,19 +122,17 @@ def test_writing_past_the_caches_does_not_change_a_bit(dtype, features):
 def test_more_than_two_to_the_31_elements():
     features = 4096
     rows = 2**31 // features + 3
-    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 11 << 30:
-        pytest.skip("needs 11 GB of free memory: the output and the gradient, 4.3 GB each")
+    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 10 << 30:
+        pytest.skip("needs 10 GB of free memory: input and output have 4.3 GB each")
     x = torch.zeros(rows, features, dtype=torch.bfloat16)
     ends = torch.tensor([0, 1, rows - 3, rows - 2, rows - 1])
     x[ends] = torch.randn(5, features).bfloat16()
     assert x.numel() > 2**31
-    options = (1, 1, 1e-5, 0, 0.0)
-    y, statistics = torch.ops.evenkeel.rows_forward(x, None, None, *options)
-    assert torch.equal(y[ends], F.layer_norm(x[ends], (features,), backend="cpu"))
+    weight, options = torch.randn(features), (1, 1, 1e-5, 0, 0.0)
+    y, statistics = torch.ops.evenkeel.rows_forward(x, weight, None, *options)
+    assert torch.equal(y[ends], F.layer_norm(x[ends], (features,), weight, backend="cpu"))
     assert (y[rows // 2] == 0).all()
-    del y
-    dx, _, _ = torch.ops.evenkeel.rows_backward(x, x, None, None, statistics, *options, True, False, False)
-    few = torch.ops.evenkeel.rows_backward(
-        x[ends], x[ends], None, None, statistics[ends], *options, True, False, False
-    )[0]
-    assert torch.equal(dx[ends], few)
+    needed = (False, True, False)  # dx would be 4.3 GB more
+    _, dweight, _ = torch.ops.evenkeel.rows_backward(x, x, weight, None, statistics, *options, *needed)
+    few = torch.ops.evenkeel.rows_backward(x[ends], x[ends], weight, None, statistics[ends], *options, *needed)[1]
+    torch.testing.assert_close(dweight, few)  # the other rows are 0; only the order of the sum differs
