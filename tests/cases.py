@@ -53,6 +53,29 @@ def layer(name, parameters=last, **options):
     return rows(name, F.layer_norm, F.layer_norm_reference, parameters, **options)
 
 
+def added(name, function, reference, parameters=last, **options):
+    """The input holds both addends, the output both results."""
+
+    def bind(f, **more):
+        return lambda x, *p: torch.stack(f(x[0], x[1], x.shape[-1:], *p, **options, **more))
+
+    return Case(
+        name=name,
+        function=bind(function, backend="cpu"),
+        reference=bind(reference),
+        shapes=((2, 3, 7), (2, 2, 3, 16), (2, 5, 33)),
+        parameters=parameters,
+    )
+
+
+def add_layer(name, **options):
+    return added(name, F.add_layer_norm, F.add_layer_norm_reference, **options)
+
+
+def add_rms(name, **options):
+    return added(name, F.add_rms_norm, F.add_rms_norm_reference, weight_only, **{"eps": 2.0**-23, **options})
+
+
 def kernel(masked):
     """The backend of a per-channel norm: masks have no kernel."""
     return {} if masked else {"backend": "cpu"}
@@ -161,6 +184,9 @@ CASES = (
     rms("rms_norm outside", eps_mode="outside", eps=1e-2),
     rms("rms_norm clamp", eps_mode="clamp", eps=1e-3),
     rms("rms_norm 1 + weight", weight_offset=1.0),
+    # rounded is checked against adding and normalizing one after the other, in tests/kernels/test_add_rows.py
+    add_layer("add_layer_norm unrounded", residual_rounding="unrounded"),
+    add_rms("add_rms_norm unrounded", residual_rounding="unrounded"),
     batch("batch_norm training"),
     batch("batch_norm masked", masked=True),
     batch("batch_norm outside", eps_mode="outside", eps=1e-2),
@@ -170,6 +196,7 @@ CASES = (
     group("group_norm"),
     group("group_norm masked", masked=True),
     plain("normalize", F.normalize, F.normalize_reference),
+    plain("normalize last axis", F.normalize, F.normalize_reference, dim=-1),
     plain("normalize outside", F.normalize, F.normalize_reference, eps_mode="outside", eps=1e-2, dim=-1),
     plain("normalize inside", F.normalize, F.normalize_reference, eps_mode="inside", eps=1e-2, dim=-1),
     plain("dyt", dyt, dyt_reference, last),

@@ -1,5 +1,11 @@
 """Normalization as functions: torch.nn.functional's signatures, with what torch leaves implicit made explicit."""
 
+from evenkeel.functional._add_norm import (
+    add_layer_norm,
+    add_layer_norm_reference,
+    add_rms_norm,
+    add_rms_norm_reference,
+)
 from evenkeel.functional._batch_norm import batch_norm, batch_norm_reference
 from evenkeel.functional._dyt import dyt, dyt_reference
 from evenkeel.functional._group_norm import group_norm, group_norm_reference
@@ -10,6 +16,10 @@ from evenkeel.functional._rms_norm import rms_norm, rms_norm_reference
 from evenkeel.kernels._ops import backend_info, kernels_available
 
 __all__ = [
+    "add_layer_norm",
+    "add_layer_norm_reference",
+    "add_rms_norm",
+    "add_rms_norm_reference",
     "backend_info",
     "batch_norm",
     "batch_norm_reference",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,10 @@ _LIBRARY = _DIRECTORY / "_native.so"
 OPERATORS = (
     "rows_forward",
     "rows_inference",
+    "rows_out",
     "rows_backward",
+    "add_rows_forward",
+    "add_rows_backward",
     "channels_forward",
     "channels_backward",
     "simd_level",
@@ -129,71 +131,6 @@ def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = Fa
     return "reference" if refusal else "cpu"
 
 
-def rows_forward(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    axes: int,
-    center: bool,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-) -> tuple[Tensor, Tensor]:
-    """Normalize the trailing ``axes`` axes: y and the statistics that the backward needs."""
-    return torch.ops.evenkeel.rows_forward.default(
-        x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset
-    )
-
-
-def rows_inference(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    axes: int,
-    center: bool,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-) -> Tensor:
-    """Normalize the trailing ``axes`` axes where no gradient will be asked for: y alone."""
-    return torch.ops.evenkeel.rows_inference.default(
-        x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset
-    )
-
-
-def rows_backward(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    statistics: Tensor,
-    axes: int,
-    center: bool,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    need_dx: bool,
-    need_dweight: bool,
-    need_dbias: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dx, dweight and dbias; one that is not needed is empty."""
-    return torch.ops.evenkeel.rows_backward.default(
-        dy,
-        x,
-        weight,
-        bias,
-        statistics,
-        axes,
-        center,
-        eps,
-        EPS_MODES[eps_mode],
-        weight_offset,
-        need_dx,
-        need_dweight,
-        need_dbias,
-    )
-
-
 def channels_forward(
     x: Tensor,
     weight: Tensor | None,
@@ -231,48 +168,6 @@ def channels_backward(
     return torch.ops.evenkeel.channels_backward(
         dy, x, weight, bias, statistics, remembered, groups, eps, EPS_MODES[eps_mode], weight_offset, *needed
     )
-
-
-def _statistics_width(center: bool, eps_mode: int) -> int:
-    """Columns of the statistics: mean in two parts, reciprocal scale, and the slope of the scale where eps bends it."""
-    return (2 if center else 0) + 1 + (1 if eps_mode else 0)
-
-
-def _rows_forward_fake(
-    x: Tensor, weight: Any, bias: Any, axes: int, center: bool, eps: float, eps_mode: int, weight_offset: float
-) -> tuple[Tensor, Tensor]:
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    rows = math.prod(x.shape[: x.ndim - axes])
-    statistics = x.new_empty((rows, _statistics_width(center, eps_mode)), dtype=dtype)
-    return torch.empty_like(x, memory_format=torch.contiguous_format), statistics
-
-
-def _rows_inference_fake(
-    x: Tensor, weight: Any, bias: Any, axes: int, center: bool, eps: float, eps_mode: int, weight_offset: float
-) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _rows_backward_fake(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    statistics: Tensor,
-    axes: int,
-    center: bool,
-    eps: float,
-    eps_mode: int,
-    weight_offset: float,
-    need_dx: bool,
-    need_dweight: bool,
-    need_dbias: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    empty = torch.contiguous_format
-    dx = torch.empty_like(x, memory_format=empty) if need_dx else x.new_empty(0)
-    dweight = torch.empty_like(weight, memory_format=empty) if need_dweight and weight is not None else x.new_empty(0)
-    dbias = torch.empty_like(bias, memory_format=empty) if need_dbias and bias is not None else x.new_empty(0)
-    return dx, dweight, dbias
 
 
 def _empty_in_format(x: Tensor) -> Tensor:
@@ -322,8 +217,5 @@ def _channels_backward_fake(
 
 
 if not _MISSING:
-    torch.library.register_fake("evenkeel::rows_forward", _rows_forward_fake)
-    torch.library.register_fake("evenkeel::rows_inference", _rows_inference_fake)
-    torch.library.register_fake("evenkeel::rows_backward", _rows_backward_fake)
     torch.library.register_fake("evenkeel::channels_forward", _channels_forward_fake)
     torch.library.register_fake("evenkeel::channels_backward", _channels_backward_fake)
