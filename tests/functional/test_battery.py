@@ -19,8 +19,7 @@ COMPOSITE_FLOAT32 = 16.0
 
 
 def limit(case, dtype):
-    per_channel = ("batch_norm", "instance_norm", "group_norm")
-    has_kernel = case.name.startswith(("layer_norm", "rms_norm", *per_channel)) and "masked" not in case.name
+    has_kernel = case.name.startswith(("layer_norm", "rms_norm", "batch_norm", "instance_norm", "group_norm"))
     return LIMITS[dtype] if has_kernel or dtype != torch.float32 else COMPOSITE_FLOAT32
 
 
