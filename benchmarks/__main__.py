@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import rows
+from benchmarks import channels, rows
 from benchmarks.timing import Case, Result, median_seconds
 
-SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases}
+SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases, "channels": channels.cases}
 
 
 def measure(suite: str, case: Case, threads: int, repeats: int) -> Result:

@@ -208,7 +208,7 @@ void nothing(const ChannelsCall&, int64_t, int64_t) {}
 ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int64_t eps_mode, bool remembered,
                      const std::optional<Tensor>& mask, int64_t activation) {
   STD_TORCH_CHECK(!remembered || groups == 0, "evenkeel: given statistics belong to channels, not to groups");
-  STD_TORCH_CHECK(activation >= 0 && activation <= 2, "evenkeel: the activation must be 0 (none), 1 (relu) or 2 (silu)");
+  STD_TORCH_CHECK(activation >= 0 && activation <= 2, "evenkeel: activation must be 0 (none), 1 (relu) or 2 (silu)");
   ChannelsCall a{};
   a.geometry = geometry_of(x, last, groups, mask.has_value());
   // given statistics: any order will do, and that of memory is the fastest

@@ -26,7 +26,8 @@ template <class C>
 struct Exponential;
 template <>
 struct Exponential<float> {
-  static constexpr float lowest = -87.0f, highest = 89.0f, round = 0x1.8p23f, ln2 = 0.693359375f, ln2_rest = -2.12194440e-4f;
+  static constexpr float lowest = -87.0f, highest = 89.0f, round = 0x1.8p23f, ln2 = 0.693359375f,
+                         ln2_rest = -2.12194440e-4f;
   static constexpr int terms = 7, mantissa = 23, bias = 127;
 };
 template <>

@@ -148,6 +148,43 @@ struct Wide {
   }
 };
 
+// With few elements a sum may by chance be far smaller than its terms, and their float roundings show: then the
+// gradient is computed in double. Where statistics are given, a sample's gradient must not depend on the batch.
+inline bool has_few_elements(const ChannelsGeometry& g, bool remembered) {
+  return (remembered ? g.positions : g.count) <= 64;
+}
+
+// upstream times the activation's slope at centred * scale + bias
+template <class C>
+inline typename Lanes<C>::vector through_activation_of(typename Lanes<C>::vector upstream,
+                                                       typename Lanes<C>::vector centred,
+                                                       typename Lanes<C>::vector scale,
+                                                       typename Lanes<C>::vector bias, Activation activation,
+                                                       bool exactly) {
+  if (!exactly) return through_activation<C>(upstream, centred * scale + bias, activation);
+  Wide<C> u(upstream);
+  const Wide<C> c(centred), w(scale), b(bias);
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    u.part[i] = through_activation<double>(u.part[i], c.part[i] * w.part[i] + b.part[i], activation);
+  }
+  return u.rounded();
+}
+
+// ((upstream * weight - mean_g) - centred * slope) * reciprocal
+template <class C>
+inline typename Lanes<C>::vector project(typename Lanes<C>::vector upstream, typename Lanes<C>::vector centred,
+                                         typename Lanes<C>::vector weight, typename Lanes<C>::vector mean_g,
+                                         typename Lanes<C>::vector slope, typename Lanes<C>::vector reciprocal,
+                                         bool exactly) {
+  if (!exactly) return ((upstream * weight - mean_g) - centred * slope) * reciprocal;
+  Wide<C> u(upstream);
+  const Wide<C> c(centred), w(weight), m(mean_g), along(slope), r(reciprocal);
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    u.part[i] = ((u.part[i] * w.part[i] - m.part[i]) - c.part[i] * along.part[i]) * r.part[i];
+  }
+  return u.rounded();
+}
+
 // total[i] += v[i]
 template <class C>
 inline void add_lanes(typename Lanes<C>::vector v, double* total) {

@@ -2,8 +2,8 @@
 //
 // The differences from an item's first elements' mean and their squares are summed in one pass; where that was no fair
 // guess of the item's mean, in a second pass about a better one, while the item is in cache. So a mean of 1e4 with a
-// spread of 0.01 costs no accuracy, a constant channel gives exactly 0, and memory is read once. The items of a statistic
-// are merged in double.
+// spread of 0.01 costs no accuracy, a constant channel gives exactly 0, and memory is read once. The items of a
+// statistic are merged in double.
 #include "channels_common.h"
 
 namespace evenkeel {
@@ -154,7 +154,7 @@ void write_one(const ChannelsCall& a, int64_t item) {
       const double mean = static_cast<double>(s.mean), rest = static_cast<double>(s.mean_rest);
       for_each_position<C>(length, [&](auto at) {
         Wide<C> v(at.load(x));
-        for (auto& part : v.part) part = ((part - mean) - rest) * static_cast<double>(scale) + static_cast<double>(bias);
+        for (auto& part : v.part) part = ((part - mean) - rest) * double(scale) + double(bias);
         finish(at, v.rounded());
       });
     } else if (biases) {
@@ -185,9 +185,9 @@ class Upstream {
   using C = typename Compute<T>::type;
   Upstream(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s)
       : dy_(static_cast<const T*>(a.dy) + part.offset),
-        s_(s),
         valid_(valid_lanes<extras>(a, part.offset)),
-        activation_(a.activation) {
+        activation_(a.activation),
+        exactly_(has_few_elements(a.geometry, a.remembered)) {
     const C* weight = static_cast<const C*>(a.weight);
     scale_ = scale_of(s, weight ? static_cast<double>(weight[part.channel]) : 1.0);
     bias_ = a.bias ? static_cast<const C*>(a.bias)[part.channel] : 0;
@@ -198,7 +198,8 @@ class Upstream {
     const auto upstream = at.load(dy_);
     if constexpr (!extras) return upstream;
     if (activation_ == Activation::none) return keep(at, upstream);
-    return keep(at, through_activation<C>(upstream, centred * scale_ + bias_, activation_));
+    using V = typename Lanes<C>::vector;
+    return keep(at, through_activation_of<C>(upstream, centred, V{} + scale_, V{} + bias_, activation_, exactly_));
   }
   template <class At>
   typename Lanes<C>::vector keep(const At& at, typename Lanes<C>::vector v) const {
@@ -208,9 +209,9 @@ class Upstream {
 
  private:
   const T* dy_;
-  ChannelStatistics<C> s_;
   ValidLanes valid_;
   Activation activation_;
+  bool exactly_;
   C scale_, bias_;
 };
 
@@ -284,12 +285,15 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
     });
     return;
   }
-  const C mean_g = static_cast<C>(a.means[part.statistic * 2]);
-  const C slope = slope_of(s, a.means[part.statistic * 2 + 1]);
+  using V = typename Lanes<C>::vector;
+  const V weights = V{} + w, reciprocal = V{} + s.reciprocal;
+  const V mean_g = V{} + static_cast<C>(a.means[part.statistic * 2]);
+  const V slope = V{} + slope_of(s, a.means[part.statistic * 2 + 1]);
+  const bool exactly = has_few_elements(a.geometry, a.remembered);
   for_each_position<C>(part.length, [&](auto at) {
-    const auto centred = centred_at(at, x, s);
-    const auto g = upstream.at(at, centred) * w;
-    at.store(dx, upstream.keep(at, ((g - mean_g) - centred * slope) * s.reciprocal));
+    const V centred = centred_at(at, x, s);
+    const V v = project<C>(upstream.at(at, centred), centred, weights, mean_g, slope, reciprocal, exactly);
+    at.store(dx, upstream.keep(at, v));
   });
 }
 

@@ -59,9 +59,13 @@ double normalized_in_double(double x, const ChannelStatistics<double>& s) {
 class WideAffine {
  public:
   explicit WideAffine(const ChannelsCall& a)
-      : weight_(static_cast<const float*>(a.weight)), bias_(static_cast<const float*>(a.bias)), activation_(a.activation) {}
+      : weight_(static_cast<const float*>(a.weight)),
+        bias_(static_cast<const float*>(a.bias)),
+        activation_(a.activation) {}
   double weight(int64_t affine) const { return weight_ ? to_double(weight_[affine]) : 1; }
-  double output(double x_hat, int64_t affine) const { return activate<double>(Doubles{} + input(x_hat, affine), activation_)[0]; }
+  double output(double x_hat, int64_t affine) const {
+    return activate<double>(Doubles{} + input(x_hat, affine), activation_)[0];
+  }
   double gradient(double upstream, double x_hat, int64_t affine) const {
     return through_activation<double>(Doubles{} + upstream, Doubles{} + input(x_hat, affine), activation_)[0];
   }
@@ -137,7 +141,7 @@ void repair(const ChannelsCall& a, int64_t begin, int64_t end) {
 }
 
 void repair_gradient(const ChannelsCall& a, int64_t begin, int64_t end) {
-  for_each_out_of_range(a, begin, end, [&](auto t, int64_t statistic) { repair_gradient_of<decltype(t)>(a, statistic); });
+  for_each_out_of_range(a, begin, end, [&](auto t, int64_t index) { repair_gradient_of<decltype(t)>(a, index); });
 }
 
 void remember(const ChannelsCall& a, const double* mean, const double* variance) {
@@ -167,8 +171,8 @@ void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, voi
   }
 }
 
-void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, bool in_double,
-                    void* out) {
+void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,
+                    bool in_double, void* out) {
   by_dtype(dtype, [&](auto t) {
     for (int64_t i = 0; i < n * each * times; ++i) {
       const double value = to_double(static_cast<const decltype(t)*>(source)[i / each % n]) + offset;

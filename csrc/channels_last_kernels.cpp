@@ -257,7 +257,9 @@ inline typename Lanes<typename Compute<T>::type>::vector upstream_at(
     typename Lanes<typename Compute<T>::type>::vector centred) {
   const auto upstream = at.load(dy);
   if (!extras || a.activation == Activation::none) return upstream;
-  return through_activation<typename Compute<T>::type>(upstream, s.affine(at, centred), a.activation);
+  const Whole<typename Compute<T>::type> whole{at.i};
+  return through_activation_of<typename Compute<T>::type>(upstream, centred, whole.load(s.scale), whole.load(s.bias),
+                                                          a.activation, has_few_elements(a.geometry, a.remembered));
 }
 
 // In double: terms of both signs cancel, and memory is the bound all the same.
@@ -331,6 +333,7 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   for_each_strip(g.width, [&](int64_t first, int64_t columns) {
     const ColumnStatistics<C> s(a, block.outer, first, columns);
     const C* weight = a.weight ? static_cast<const C*>(a.weight) + first : nullptr;
+    const bool exactly = has_few_elements(g, a.remembered);
     for (int64_t row = 0; row < block.count; ++row) {
       const int64_t offset = (block.first_row + row) * g.width + first;
       const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
@@ -342,14 +345,14 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
       for_each_position<C>(columns, [&](auto at) {
         const Whole<C> whole{at.i};
         const auto centred = s.centred(at, x);
-        auto v = upstream_at<T, extras>(a, at, dy, s, centred);
+        const auto upstream = upstream_at<T, extras>(a, at, dy, s, centred);
         if (a.remembered) {
-          at.store(dx, v * whole.load(s.scale));
+          at.store(dx, upstream * whole.load(s.scale));
           return;
         }
-        if (weight) v *= at.load(weight);
-        v = (v - whole.load(s.mean_g)) - centred * whole.load(s.slope);
-        at.store(dx, v * whole.load(s.reciprocal));
+        const auto weights = weight ? at.load(weight) : decltype(upstream){} + C(1);
+        at.store(dx, project<C>(upstream, centred, weights, whole.load(s.mean_g), whole.load(s.slope),
+                                whole.load(s.reciprocal), exactly));
       });
     }
   });

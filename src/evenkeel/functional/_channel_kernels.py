@@ -62,9 +62,7 @@ def channels_reference(
         y = normalize_groups(x, groups, weight, bias, valid, eps, eps_mode, weight_offset, "late", activation)
     else:
         dims = [d for d in range(x.ndim) if d != 1]
-        y, *_ = normalize_channels(
-            x, dims, weight, bias, valid, None, eps, eps_mode, weight_offset, "late", activation
-        )
+        y, *_ = normalize_channels(x, dims, weight, bias, valid, None, eps, eps_mode, weight_offset, "late", activation)
     return in_format_of(y, x)
 
 

@@ -117,10 +117,9 @@ def affine_per_channel(
     ndim = normalized.ndim
     weight = None if weight is None else per_channel(weight, ndim)
     bias = None if bias is None else per_channel(bias, ndim)
-    if cast == "late":
-        y = activate(apply_affine(normalized, weight, bias, weight_offset, normalized.dtype, cast), activation).to(dtype)
-    else:
-        y = activate(apply_affine(normalized, weight, bias, weight_offset, dtype, cast), activation)
+    affine_dtype = normalized.dtype if cast == "late" else dtype
+    y = activate(apply_affine(normalized, weight, bias, weight_offset, affine_dtype, cast), activation)
+    y = y.to(dtype) if cast == "late" else y
     return y if valid is None else torch.where(valid, y, 0.0)
 
 

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 EPS_MODES = get_args(EpsMode)
 CASTS = get_args(Cast)
-DEFAULT_OPTIONS = {"eps_mode": "inside", "weight_offset": 0.0, "cast": "late", "backend": "auto", "mask": None, "activation": None}
+DEFAULT_OPTIONS = {
+    "eps_mode": "inside",
+    "weight_offset": 0.0,
+    "cast": "late",
+    "backend": "auto",
+    "mask": None,
+    "activation": None,
+}
 
 
 def check_options(name: str, eps_mode: str, cast: str = "late") -> None:
