@@ -160,7 +160,7 @@ def test_activations_outside_the_range_of_float(activation, scale, eps_mode):
 @pytest.mark.parametrize("shape", [(8, 6, 5, 3), (8, 6, 20, 19)], ids=str)
 @pytest.mark.parametrize("mean", [1e2, 1e4, 1e6])
 def test_given_means_far_above_the_spread(mean, shape, layout):
-    """The running mean in float64, and a bias that takes it back: no digit is lost that the result needs."""
+    """The running mean in float64, and inputs near it: no digit is lost that the result needs."""
     x = (mean + torch.randn(shape)).contiguous(memory_format=LAYOUTS[layout])
     running_mean = mean + torch.randn(6, dtype=torch.float64)
     running_var = 1 + torch.rand(6, dtype=torch.float64)
@@ -171,16 +171,11 @@ def test_given_means_far_above_the_spread(mean, shape, layout):
             x.double(), running_mean, running_var, weight.double(), bias.double(), eps=0.0, backend="reference"
         )
         assert ulp_error(rows("inference", mine), rows("inference", exact)) <= 3.0
-        far = F.batch_norm(x - mean, running_mean, running_var, weight, bias, eps=0.0, backend="cpu")
-        exact = F.batch_norm(
-            (x - mean).double(), running_mean, running_var, weight.double(), bias.double(), eps=0.0, backend="reference"
-        )
-        assert ulp_error(rows("inference", far), rows("inference", exact)) <= 3.0
 
 
 @pytest.mark.parametrize("channels", [2, 3, 7, 20])
 @pytest.mark.parametrize("positions", [(8, 16), (5, 7)], ids=str)
-@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("norm", MEASURED)
 def test_few_channels_last(norm, positions, channels):
     channels = 2 * channels if norm == "group_norm" else channels
     x = torch.randn(4, channels, *positions).contiguous(memory_format=torch.channels_last)
