@@ -15,11 +15,16 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import compiled, model, rows
+from benchmarks import channels, compiled, model, rows
 from benchmarks.timing import OURS, WITHOUT_NORMS, Case, Result, median_seconds
 from evenkeel.cli.info import collect_info
 
-SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases, "model": model.cases, "compiled": compiled.cases}
+SUITES: dict[str, Callable[[], Iterator[Case]]] = {
+    "rows": rows.cases,
+    "channels": channels.cases,
+    "model": model.cases,
+    "compiled": compiled.cases,
+}
 
 
 def measure(suite: str, case: Case, threads: int, repeats: int) -> Result:

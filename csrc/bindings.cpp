@@ -27,11 +27,12 @@ STABLE_TORCH_LIBRARY(evenkeel, m) {
       "bool need_dresidual, bool need_dweight, bool need_dbias) "
       "-> (Tensor dx, Tensor dresidual, Tensor dweight, Tensor dbias)");
   m.def(
-      "channels_forward(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? variance, int groups, float eps, "
-      "int eps_mode, float weight_offset) -> (Tensor y, Tensor statistics, Tensor variances)");
+      "channels_forward(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? variance, Tensor? mask, "
+      "int groups, float eps, int eps_mode, float weight_offset, int activation) -> (Tensor y, Tensor statistics, Tensor variances)");
   m.def(
-      "channels_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, bool remembered, "
-      "int groups, float eps, int eps_mode, float weight_offset, bool need_dx, bool need_dweight, bool need_dbias) "
+      "channels_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, Tensor? mask, "
+      "bool remembered, int groups, float eps, int eps_mode, float weight_offset, int activation, bool need_dx, "
+      "bool need_dweight, bool need_dbias) "
       "-> (Tensor dx, Tensor dweight, Tensor dbias)");
   m.def("simd_level() -> str");
 }

@@ -47,19 +47,22 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_rows_backward(
     int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool need_dx, bool need_dresidual,
     bool need_dweight, bool need_dbias);
 
-// groups: of a sample; 0 for one statistic per channel over the batch. mean and variance: use these, per channel.
+// groups: of a sample; 0 for one statistic per channel over the batch. mean and variance: use these, per channel. mask:
+// (batch, 1, *positions), true where valid. activation: 0 none, 1 relu, 2 silu.
 std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::optional<Tensor>& weight,
                                                     const std::optional<Tensor>& bias,
                                                     const std::optional<Tensor>& mean,
-                                                    const std::optional<Tensor>& variance, int64_t groups, double eps,
-                                                    int64_t eps_mode, double weight_offset);
+                                                    const std::optional<Tensor>& variance,
+                                                    const std::optional<Tensor>& mask, int64_t groups, double eps,
+                                                    int64_t eps_mode, double weight_offset, int64_t activation);
 
 std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Tensor& x,
                                                      const std::optional<Tensor>& weight,
                                                      const std::optional<Tensor>& bias, const Tensor& statistics,
-                                                     bool remembered, int64_t groups, double eps, int64_t eps_mode,
-                                                     double weight_offset, bool need_dx, bool need_dweight,
-                                                     bool need_dbias);
+                                                     const std::optional<Tensor>& mask, bool remembered,
+                                                     int64_t groups, double eps, int64_t eps_mode,
+                                                     double weight_offset, int64_t activation, bool need_dx,
+                                                     bool need_dweight, bool need_dbias);
 
 // "avx512", "avx2" or "baseline": the best this processor has, or what EVENKEEL_SIMD asks for if it has that.
 std::string simd_level();

@@ -76,11 +76,6 @@ def add_rms(name, **options):
     return added(name, F.add_rms_norm, F.add_rms_norm_reference, weight_only, **{"eps": 2.0**-23, **options})
 
 
-def kernel(masked):
-    """The backend of a per-channel norm: masks have no kernel."""
-    return {} if masked else {"backend": "cpu"}
-
-
 def batch(name, *, masked=False, **options):
     def bind(f, **more):
         def call(x, weight, bias):
@@ -91,7 +86,7 @@ def batch(name, *, masked=False, **options):
 
     return Case(
         name=name,
-        function=bind(F.batch_norm, **kernel(masked)),
+        function=bind(F.batch_norm, backend="cpu"),
         reference=bind(F.batch_norm_reference),
         shapes=CHANNELS,
         parameters=channel,
@@ -99,16 +94,16 @@ def batch(name, *, masked=False, **options):
     )
 
 
-def batch_inference():
+def batch_inference(name, **options):
     def bind(f, **more):
         def call(x, weight, bias):
             channels = torch.arange(x.shape[1], dtype=x.dtype)
-            return f(x, channels / 4, 1 + channels / 8, weight, bias, **more)
+            return f(x, channels / 4, 1 + channels / 8, weight, bias, **options, **more)
 
         return call
 
     return Case(
-        name="batch_norm inference",
+        name=name,
         function=bind(F.batch_norm, backend="cpu"),
         reference=bind(F.batch_norm_reference),
         shapes=CHANNELS,
@@ -128,7 +123,7 @@ def instance(name, *, masked=False, **options):
 
     return Case(
         name=name,
-        function=bind(F.instance_norm, **kernel(masked)),
+        function=bind(F.instance_norm, backend="cpu"),
         reference=bind(F.instance_norm_reference),
         shapes=((3, 2, 9), (2, 2, 8, 2)),
         parameters=channel,
@@ -146,7 +141,7 @@ def group(name, *, masked=False, **options):
 
     return Case(
         name=name,
-        function=bind(F.group_norm, **kernel(masked)),
+        function=bind(F.group_norm, backend="cpu"),
         reference=bind(F.group_norm_reference),
         shapes=((4, 6, 4), (3, 24), (2, 3, 4, 2)),
         parameters=channel,
@@ -190,11 +185,15 @@ CASES = (
     batch("batch_norm training"),
     batch("batch_norm masked", masked=True),
     batch("batch_norm outside", eps_mode="outside", eps=1e-2),
-    batch_inference(),
+    batch("batch_norm relu", activation="relu"),
+    batch("batch_norm silu masked", activation="silu", masked=True),
+    batch_inference("batch_norm inference"),
+    batch_inference("batch_norm inference silu", activation="silu"),
     instance("instance_norm"),
     instance("instance_norm masked", masked=True),
     group("group_norm"),
     group("group_norm masked", masked=True),
+    group("group_norm silu", activation="silu"),
     plain("normalize", F.normalize, F.normalize_reference),
     plain("normalize last axis", F.normalize, F.normalize_reference, dim=-1),
     plain("normalize outside", F.normalize, F.normalize_reference, eps_mode="outside", eps=1e-2, dim=-1),

@@ -25,6 +25,7 @@ DEFAULT_OPTIONS = {
     "out": None,
     "memory_efficient": False,
     "residual_rounding": "rounded",
+    "activation": None,
 }
 
 

@@ -108,7 +108,7 @@ def normalized_together(
     wide = x.to(arithmetic_dtype(x))
     mean, variance, total = merged_moments(wide, valid, group)
     x_hat = standardized(wide, valid, mean, reciprocal_scale(variance, eps, eps_mode))
-    y = affine_per_channel(x_hat, weight, bias, valid, weight_offset, x.dtype, cast)
+    y = affine_per_channel(x_hat, weight, bias, valid, weight_offset, x.dtype, cast, None)
     return in_format_of(y, x), mean, variance, total
 
 

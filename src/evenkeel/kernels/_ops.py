@@ -18,6 +18,7 @@ BACKENDS = ("auto", "reference", "cpu")
 # which reduction patterns each compiled backend serves
 PATTERNS = {"cpu": ("rows", "channels")}
 EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
+ACTIVATIONS = {None: 0, "relu": 1, "silu": 2}
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -98,7 +99,7 @@ def _tensor_refusal(tensor: Tensor) -> str:
     return ""
 
 
-def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, masked: bool) -> str:
+def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, mask: Tensor | None) -> str:
     """Why the cpu backend cannot run this call, or ""."""
     if _MISSING:
         return _MISSING
@@ -106,15 +107,15 @@ def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, 
         return "it has no kernel for this norm yet"
     if early:
         return "it has no kernel for cast='early' in this dtype yet"
-    if masked:
-        return "it has no kernel for a mask yet"
+    if mask is not None and not mask.is_cpu:
+        return f"the mask is on {mask.device}"
     for tensor in tensors:
         if tensor is not None and (refusal := _tensor_refusal(tensor)):
             return refusal
     return ""
 
 
-def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = False, masked: bool = False) -> str:
+def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = False, mask: Tensor | None = None) -> str:
     """The backend that runs a reduction pattern on these tensors: "reference" or "cpu".
 
     Raises:
@@ -125,7 +126,7 @@ def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = Fa
         return backend
     if backend not in BACKENDS:
         raise InvalidArgumentError(f"backend must be one of {', '.join(BACKENDS)}, but got {backend!r}")
-    refusal = _cpu_refusal(pattern, tensors, early, masked)
+    refusal = _cpu_refusal(pattern, tensors, early, mask)
     if backend == "cpu" and refusal:
         raise BackendError(f"backend='cpu' cannot run this call: {refusal}; use backend='auto' or 'reference'")
     return "reference" if refusal else "cpu"
@@ -137,17 +138,30 @@ def channels_forward(
     bias: Tensor | None,
     mean: Tensor | None,
     variance: Tensor | None,
+    mask: Tensor | None,
     groups: int,
     eps: float,
     eps_mode: str,
     weight_offset: float,
+    activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalize per channel over the batch (``groups`` 0) or per group of a sample: y, statistics and variances.
 
-    With mean and variance, (channels,), these are used instead of the input's own.
+    With mean and variance, (channels,), these are used instead of the input's own; with a mask, (batch, 1,
+    *positions), those of the valid positions. The activation is applied before y is rounded.
     """
-    return torch.ops.evenkeel.channels_forward(
-        x, weight, bias, mean, variance, groups, eps, EPS_MODES[eps_mode], weight_offset
+    return torch.ops.evenkeel.channels_forward.default(
+        x,
+        weight,
+        bias,
+        mean,
+        variance,
+        mask,
+        groups,
+        eps,
+        EPS_MODES[eps_mode],
+        weight_offset,
+        ACTIVATIONS[activation],
     )
 
 
@@ -157,16 +171,30 @@ def channels_backward(
     weight: Tensor | None,
     bias: Tensor | None,
     statistics: Tensor,
+    mask: Tensor | None,
     remembered: bool,
     groups: int,
     eps: float,
     eps_mode: str,
     weight_offset: float,
+    activation: str | None,
     *needed: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dx, dweight and dbias; one that is not ``needed`` is empty."""
-    return torch.ops.evenkeel.channels_backward(
-        dy, x, weight, bias, statistics, remembered, groups, eps, EPS_MODES[eps_mode], weight_offset, *needed
+    return torch.ops.evenkeel.channels_backward.default(
+        dy,
+        x,
+        weight,
+        bias,
+        statistics,
+        mask,
+        remembered,
+        groups,
+        eps,
+        EPS_MODES[eps_mode],
+        weight_offset,
+        ACTIVATIONS[activation],
+        *needed,
     )
 
 
@@ -184,10 +212,12 @@ def _channels_forward_fake(
     bias: Any,
     mean: Any,
     variance: Any,
+    mask: Any,
     groups: int,
     eps: float,
     eps_mode: int,
     weight_offset: float,
+    activation: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     count = x.shape[0] * groups if groups else x.shape[1]
@@ -201,11 +231,13 @@ def _channels_backward_fake(
     weight: Tensor | None,
     bias: Tensor | None,
     statistics: Tensor,
+    mask: Any,
     remembered: bool,
     groups: int,
     eps: float,
     eps_mode: int,
     weight_offset: float,
+    activation: int,
     need_dx: bool,
     need_dweight: bool,
     need_dbias: bool,
