@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -137,8 +137,8 @@ def exported(
 ) -> Tensor:
     """torch's operator where everything is valid, with the activation before the one rounding, or after the early."""
 
-    def affine(normalized: Tensor, w: Tensor | None, b: Tensor | None, *options: Any) -> Tensor:
-        return affine_per_channel(normalized, w, b, None, *options, activation)
+    def affine(x: Tensor, w: Tensor | None, b: Tensor | None, offset: float, dtype: torch.dtype, order: str) -> Tensor:
+        return affine_per_channel(x, w, b, None, offset, dtype, order, activation)
 
     def activated(x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
         return activate(operator(x, w, b), activation)
