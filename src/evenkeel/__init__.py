@@ -1,12 +1,14 @@
 """evenkeel: normalization for PyTorch, fast, exact, explained."""
 
-from evenkeel import functional, nn
+from evenkeel import data, functional, nn
 from evenkeel._errors import (
     BackendError,
+    ContractError,
     EvenkeelError,
     InvalidArgumentError,
     InvalidInputError,
     InvalidTypeError,
+    StateError,
     StudyError,
 )
 from evenkeel._spec import NormSpec
@@ -16,13 +18,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BackendError",
+    "ContractError",
     "EvenkeelError",
     "InvalidArgumentError",
     "InvalidInputError",
     "InvalidTypeError",
     "NormSpec",
+    "StateError",
     "StudyError",
     "__version__",
+    "data",
     "functional",
     "kernels_available",
     "nn",
