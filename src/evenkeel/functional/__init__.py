@@ -1,8 +1,16 @@
 """Normalization as functions: torch.nn.functional's signatures, with what torch leaves implicit made explicit."""
 
 from evenkeel.functional._batch_norm import batch_norm, batch_norm_reference
+from evenkeel.functional._columns import (
+    ColumnMoments,
+    column_affine,
+    column_affine_reference,
+    column_moments,
+    column_moments_reference,
+)
 from evenkeel.functional._dyt import dyt, dyt_reference
 from evenkeel.functional._group_norm import group_norm, group_norm_reference
+from evenkeel.functional._images import image_moments, image_normalize, image_normalize_reference
 from evenkeel.functional._instance_norm import instance_norm, instance_norm_reference
 from evenkeel.functional._layer_norm import layer_norm, layer_norm_reference
 from evenkeel.functional._normalize import normalize, normalize_reference
@@ -10,13 +18,21 @@ from evenkeel.functional._rms_norm import rms_norm, rms_norm_reference
 from evenkeel.kernels._ops import backend_info, kernels_available
 
 __all__ = [
+    "ColumnMoments",
     "backend_info",
     "batch_norm",
     "batch_norm_reference",
+    "column_affine",
+    "column_affine_reference",
+    "column_moments",
+    "column_moments_reference",
     "dyt",
     "dyt_reference",
     "group_norm",
     "group_norm_reference",
+    "image_moments",
+    "image_normalize",
+    "image_normalize_reference",
     "instance_norm",
     "instance_norm_reference",
     "kernels_available",
