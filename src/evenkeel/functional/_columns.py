@@ -26,6 +26,8 @@ class ColumnMoments(NamedTuple):
         maximum: the largest of them, float64; -inf where there are none.
         missing: elements that are NaN, int64.
         infinite: elements that are inf or -inf, int64.
+        mean_low: what the mean lost in rounding, float64: mean + mean_low has about twice the digits, which merging
+            tables with large means needs.
 
     Example:
         >>> import torch, evenkeel.functional as F
@@ -41,6 +43,7 @@ class ColumnMoments(NamedTuple):
     maximum: Tensor
     missing: Tensor
     infinite: Tensor
+    mean_low: Tensor
 
 
 def column_moments_reference(x: Tensor, *, weight: Tensor | None = None) -> ColumnMoments:
@@ -70,14 +73,18 @@ def column_moments_reference(x: Tensor, *, weight: Tensor | None = None) -> Colu
     maximum = torch.cat([torch.where(valid, values, -torch.inf), torch.full_like(filled[..., :1, :], -torch.inf)], -2)
     minimum, maximum = minimum.amin(-2), maximum.amax(-2)
     limit = maximum.clamp_min(0) + minimum.clamp_max(0)  # inf, -inf, or NaN where there are both
+    offset = offset.squeeze(-2)
+    mean = shift + offset
+    low = torch.where(shift.abs() > offset.abs(), (shift - mean) + offset, (offset - mean) + shift)
     return ColumnMoments(
         count=valid.sum(-2) if weight is None else torch.where(valid, weights, 0.0).sum(-2),
-        mean=torch.where(infinite > 0, torch.where(limit.isfinite(), torch.nan, limit), (shift + offset).squeeze(-2)),
+        mean=torch.where(infinite > 0, torch.where(limit.isfinite(), torch.nan, limit), mean),
         m2=torch.where(infinite > 0, torch.nan, m2),
         minimum=minimum,
         maximum=maximum,
         missing=((weights != 0) & values.isnan()).sum(-2),
         infinite=infinite,
+        mean_low=torch.where((infinite > 0) | ~mean.isfinite(), 0.0, low),
     )
 
 

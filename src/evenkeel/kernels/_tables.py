@@ -6,13 +6,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from evenkeel.kernels import _ops
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def column_moments(x: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
-    """Count, mean, m2, minimum, maximum, missing, infinite of the columns of (tables, rows, columns)."""
+    """Count, mean, m2, minimum, maximum, missing, infinite, mean_low of the columns of (tables, rows, columns)."""
     return torch.ops.evenkeel.column_moments.default(x, None if weight is None else weight.double())
+
+
+def _parameters(*parameters: Tensor | None) -> list[Tensor | None]:
+    return [None if p is None else p.double() for p in parameters]
 
 
 def column_affine(
@@ -25,7 +31,7 @@ def column_affine(
 ) -> Tensor:
     """(x - shift) * scale + offset for each column of (..., columns)."""
     low, high = clip or (None, None)
-    return torch.ops.evenkeel.column_affine.default(x, shift, scale, offset, low, high, dtype)
+    return torch.ops.evenkeel.column_affine.default(x, *_parameters(shift, scale, offset), low, high, dtype)
 
 
 def column_affine_out(
@@ -33,7 +39,7 @@ def column_affine_out(
 ) -> None:
     """The same, written to ``out``."""
     low, high = clip or (None, None)
-    torch.ops.evenkeel.column_affine_out.default(x, shift, scale, offset, low, high, out)
+    torch.ops.evenkeel.column_affine_out.default(x, *_parameters(shift, scale, offset), low, high, out)
 
 
 def image_normalize(images: Tensor, mean: Tensor, std: Tensor, max_value: float, dtype: torch.dtype) -> Tensor:
@@ -54,8 +60,8 @@ def stored_by_columns(x: Tensor) -> bool:
 def _column_moments_fake(x: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
     shape = (x.shape[0], x.shape[2])
     counts = [x.new_empty(shape, dtype=torch.int64) for _ in range(3)]
-    numbers = [x.new_empty(shape, dtype=torch.float64) for _ in range(5)]
-    return (counts[0] if weight is None else numbers[0], *numbers[1:], *counts[1:])
+    numbers = [x.new_empty(shape, dtype=torch.float64) for _ in range(6)]
+    return (counts[0] if weight is None else numbers[0], *numbers[1:5], *counts[1:], numbers[5])
 
 
 def _column_affine_fake(
@@ -80,7 +86,7 @@ def _nothing(*arguments: object) -> None:
     """The result of an operator that writes to ``out``."""
 
 
-if hasattr(torch.ops.evenkeel, "column_moments"):
+if not _ops._MISSING:
     torch.library.register_fake("evenkeel::column_moments", _column_moments_fake)
     torch.library.register_fake("evenkeel::column_affine", _column_affine_fake)
     torch.library.register_fake("evenkeel::column_affine_out", _nothing)
