@@ -59,6 +59,11 @@ class Block:
         """The block over the memory of a (rows, features) array or tensor."""
         return cls(as_tensor(array), [dtype_name(array)])
 
+    @classmethod
+    def of_columns(cls, columns: Sequence[Tensor]) -> Block:
+        """The block of (rows,) tensors, one for each column."""
+        return cls(columns, [str(column.dtype).removeprefix("torch.") for column in columns])
+
     @property
     def rows(self) -> int:
         """How many rows there are."""

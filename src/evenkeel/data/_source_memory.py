@@ -210,4 +210,4 @@ def arrow_blocks(batch: Any, names: tuple[str, ...]) -> Iterator[Block]:
     """The named columns of an Arrow record batch as a block; none for a batch without rows."""
     if batch.num_rows:
         columns = [arrow_column(batch.column(name)) for name in names]
-        yield Block(columns, [str(column.dtype).removeprefix("torch.") for column in columns])
+        yield Block.of_columns(columns)

@@ -103,7 +103,7 @@ def blocks_of(batch: Any, names: tuple[str, ...] | None, kept: tuple[int, ...] |
         if missing := [name for name in names if name not in flat]:
             raise SourceError(f"a batch lacks the column {missing[0]!r}, which the first one has")
         columns = [as_tensor(flat[name]).detach().cpu().contiguous() for name in names]
-        yield Block(columns, [str(column.dtype).removeprefix("torch.") for column in columns])
+        yield Block.of_columns(columns)
     else:
         table = table_of(batch, None)
         if missing := [name for name in names if name not in table.column_names]:

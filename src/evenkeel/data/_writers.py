@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ def writing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise EvenkeelError(f"cannot write {path}: {error.strerror or error}; choose a folder that exists") from error
     finally:
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
 
