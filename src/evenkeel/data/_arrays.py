@@ -59,7 +59,9 @@ def numeric_array(batch: Any) -> np.ndarray[Any, Any]:
         try:
             array = array.astype(np.float64)
         except (TypeError, ValueError) as error:
-            raise InvalidTypeError(f"expected numbers, but got objects: {error}; convert or drop those columns") from error
+            raise InvalidTypeError(
+                f"expected numbers, but got objects: {error}; convert or drop those columns"
+            ) from error
     if array.dtype.kind not in "buif":
         raise InvalidTypeError(f"expected real numbers, but got dtype {array.dtype}; convert or drop those columns")
     dtype = array.dtype.newbyteorder("=")

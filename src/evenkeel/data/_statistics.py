@@ -89,7 +89,9 @@ class Statistics:
         self.names = None if names is None else tuple(str(name) for name in names)
         self.features = features if names is None or features is not None else len(names)
         if self.names is not None and len(self.names) != self.features:
-            raise InvalidArgumentError(f"expected {self.features} names, one for each feature, but got {len(names or ())}")
+            raise InvalidArgumentError(
+                f"expected {self.features} names, one for each feature, but got {len(names or ())}"
+            )
         self.dtypes: tuple[str, ...] = ()
         self.rows = 0
         self._moments: Moments | None = None if self.features is None else empty_moments(self.features)
@@ -272,6 +274,10 @@ class Statistics:
         """
         return _state.from_dict(cls, data)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copying and sending to other processes by way of `to_bytes`, which the sketches know."""
+        return _state.from_bytes, (type(self), self.to_bytes())
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}(features={self.features}, rows={self.rows}, axis={self.axis})"
 
@@ -313,7 +319,9 @@ class Statistics:
         try:
             kept = [range(x.ndim)[axis] for axis in self.axis]
         except IndexError as error:
-            raise InvalidInputError(f"axis={self.axis} is out of range for a batch of shape {tuple(x.shape)}") from error
+            raise InvalidInputError(
+                f"axis={self.axis} is out of range for a batch of shape {tuple(x.shape)}"
+            ) from error
         x = x.movedim(kept, list(range(x.ndim - len(kept), x.ndim)))
         features = int(np.prod(x.shape[x.ndim - len(kept) :], dtype=np.int64))
         return x.reshape(int(np.prod(x.shape[: x.ndim - len(kept)], dtype=np.int64)), features)
@@ -375,7 +383,9 @@ def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
 def _checked_weight(weight: Tensor, x: Tensor) -> Tensor:
     """A float64 weight for each row; rows are the reduced axes flattened."""
     if weight.numel() != x.shape[0]:
-        raise InvalidInputError(f"weight: expected one for each of the {x.shape[0]} rows, but got {tuple(weight.shape)}")
+        raise InvalidInputError(
+            f"weight: expected one for each of the {x.shape[0]} rows, but got {tuple(weight.shape)}"
+        )
     weight = weight.reshape(-1).to(x.device, torch.float64)
     if not (torch.isfinite(weight) & (weight >= 0)).all():
         raise InvalidInputError("weight: expected finite numbers >= 0")
