@@ -9,13 +9,14 @@ import typer
 
 import evenkeel
 from evenkeel._errors import EvenkeelError
+from evenkeel.cli.data import data
 from evenkeel.cli.info import info
 from evenkeel.cli.study import study
 
 __all__ = ["app", "main"]
 
-# Every command of the program: a function per file of this package, called by its name.
-COMMANDS: tuple[Callable[..., Any], ...] = (study, info)
+# Every command of the program, by its name: a function, or a group of commands. One file of this package each.
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {"study": study, "data": data, "info": info}
 
 WRONG_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -41,8 +42,11 @@ def root(
         typer.echo(context.get_help())
 
 
-for command in COMMANDS:
-    app.command()(command)
+for name, command in COMMANDS.items():
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

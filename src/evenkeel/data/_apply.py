@@ -81,7 +81,9 @@ def transform_files(
     if not whole and target.suffix not in WRITERS:
         raise InvalidArgumentError(f"cannot write {target}: the name must end in {WRITTEN}")
     if target.exists() and (target.is_dir() or any(target.samefile(file) for file in files if file.exists())):
-        raise InvalidArgumentError(f"{target} exists already" if target.is_dir() else f"{target} is the input; name another file")
+        raise InvalidArgumentError(
+            f"{target} exists already" if target.is_dir() else f"{target} is the input; name another file"
+        )
     with writing(target) as temporary:
         if temporary.is_dir():
             shutil.rmtree(temporary)  # what a killed run left
@@ -110,7 +112,9 @@ class Table:
         self.partitions = partition_values(path, root)
         arrow = require_package("pyarrow")
         if self.kind == "image":
-            raise SourceError(f"{path}: images are not rewritten; use ImageNormalize, or the fitted scaler's to_module()")
+            raise SourceError(
+                f"{path}: images are not rewritten; use ImageNormalize, or the fitted scaler's to_module()"
+            )
         with reading(str(path)):
             if self.kind == "NumPy":
                 self.array = self._open_array()

@@ -96,9 +96,7 @@ def is_numeric(kind: Any) -> bool:
     types = require_package("pyarrow").types
     if types.is_dictionary(kind):
         return is_numeric(kind.value_type)
-    return bool(
-        types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)
-    )
+    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind))
 
 
 def arrow_column(array: Any) -> Tensor:
@@ -129,16 +127,22 @@ def select_columns(found: Sequence[str], other: dict[str, str], columns: Columns
         if not wanted:
             raise SourceError(f"there is no numeric column among {shown(found)}; {types_of(found, other)}")
         return wanted
-    wanted = list(found) if columns is None else [resolve(c, found) for c in ([columns] if isinstance(columns, str) else columns)]
+    wanted = (
+        list(found)
+        if columns is None
+        else [resolve(c, found) for c in ([columns] if isinstance(columns, str) else columns)]
+    )
     if not wanted:
         raise SourceError("no column is left; name at least one in columns=")
     if repeated := [name for name in dict.fromkeys(wanted) if wanted.count(name) > 1 or list(found).count(name) > 1]:
-        raise SourceError(f"the column {repeated[0]!r} occurs more than once; name or rename columns so that each is one")
+        raise SourceError(
+            f"the column {repeated[0]!r} occurs more than once; name or rename columns so that each is one"
+        )
     if words := [name for name in wanted if name in other]:
         numeric = [name for name in found if name not in other]
-        fix = "choose numeric columns" if columns is not None else 'choose with columns=[…], or columns="numeric" for the others'
-        fix = fix if numeric else "there is no numeric column"
-        raise SourceError(f"not numbers: {types_of(words, other)}; {fix}")
+        fix = "name numeric columns only" if columns is not None else f"name the columns to use, of {shown(numeric)}, "
+        fix += "" if columns is not None else 'or take all that are numbers with columns="numeric" (--numeric)'
+        raise SourceError(f"not numbers: {types_of(words, other)}; {fix if numeric else 'there is no numeric column'}")
     return wanted
 
 

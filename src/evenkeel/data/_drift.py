@@ -146,7 +146,9 @@ def compare(reference: Statistics, current: Statistics, *, limits: DriftLimits |
 
 def feature_drift(reference: Statistics, current: Statistics, index: int, limits: DriftLimits) -> FeatureDrift:
     """The drift of one feature."""
-    mean, std, low, high = (float(v[index]) for v in (reference.mean, reference.std(), reference.minimum, reference.maximum))
+    mean, std, low, high = (
+        float(v[index]) for v in (reference.mean, reference.std(), reference.minimum, reference.maximum)
+    )
     new_mean, new_std = float(current.mean[index]), float(current.std()[index])
     count, seen = float(current.count[index]), high - low
     beyond = max(float(current.maximum[index]) - high, low - float(current.minimum[index]), 0.0) if count else 0.0
@@ -160,7 +162,9 @@ def feature_drift(reference: Statistics, current: Statistics, index: int, limits
     if reference.keeps_quantiles and current.keeps_quantiles and count and reference.count[index]:
         values |= distances(reference.distribution(index), current.distribution(index))
     name = reference.names[index] if reference.names else str(index)
-    return FeatureDrift(name=name, **values, failures=tuple(judged(values, limits, count, float(reference.count[index]))))
+    return FeatureDrift(
+        name=name, **values, failures=tuple(judged(values, limits, count, float(reference.count[index])))
+    )
 
 
 def ratio(part: float, whole: float) -> float:

@@ -92,7 +92,7 @@ def run_local(fragments: Sequence[Fragment], recipe: Recipe, workers: int | None
 
 @contextmanager
 def serial_kernels() -> Iterator[None]:
-    """Put back torch's number of threads, which the workers set to one: each would start a team of its own otherwise."""
+    """Put back torch's number of threads, which the workers set to one lest each start a team of its own."""
     threads = torch.get_num_threads()
     try:
         yield
@@ -159,9 +159,15 @@ def ray_running(workers: int | None) -> Iterator[Any]:
         yield ray
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    own = {} if os.environ.get("RAY_ADDRESS") else {
-        "num_cpus": workers or processors(), "object_store_memory": RAY_STORE_BYTES, "include_dashboard": False,
-    }
+    own = (
+        {}
+        if os.environ.get("RAY_ADDRESS")
+        else {
+            "num_cpus": workers or processors(),
+            "object_store_memory": RAY_STORE_BYTES,
+            "include_dashboard": False,
+        }
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about accelerators and future versions: nothing the caller could act on
         ray.init(log_to_driver=False, logging_level="ERROR", **own)

@@ -286,5 +286,7 @@ def read_image(path: Path) -> np.ndarray[Any, Any]:
     """The (pixels, 3) colours of an image, 0 to 255; grey and palette images become RGB."""
     with require_package("PIL.Image").open(path) as image:
         if image.mode.startswith(("I", "F")):
-            raise SourceError(f"{path}: holds {image.mode} values, not 8 bits a channel; convert it, or read it as an array")
+            raise SourceError(
+                f"{path}: holds {image.mode} values, not 8 bits a channel; convert it, or read it as an array"
+            )
         return np.asarray(image.convert("RGB")).reshape(-1, len(CHANNELS))

@@ -142,5 +142,6 @@ class ResumeFile:
         else:
             return
         raise SourceError(
-            f"the source changed since the fit in {self.path} was interrupted: {change}; delete that file to start afresh"
+            f"the source changed since the fit in {self.path} was interrupted: {change}; "
+            "delete that file to start afresh"
         )

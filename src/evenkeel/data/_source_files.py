@@ -13,7 +13,15 @@ from urllib.parse import unquote
 from evenkeel._errors import SourceError
 from evenkeel.data import _formats
 from evenkeel.data._columns import require_package, select_columns
-from evenkeel.data._formats import CHANNELS, ArrayFragment, FileFragment, ImagesFragment, format_of, open_array_file, reading
+from evenkeel.data._formats import (
+    CHANNELS,
+    ArrayFragment,
+    FileFragment,
+    ImagesFragment,
+    format_of,
+    open_array_file,
+    reading,
+)
 from evenkeel.data._source_memory import arrow_numbers, open_array
 from evenkeel.data._sources import Fragment, Skip, Source
 
@@ -38,7 +46,9 @@ def open_path(path: Path, columns: Columns, on_error: str) -> Source:
 def open_paths(paths: Sequence[Path], columns: Columns, on_error: str) -> Source:
     """Open several files, in the order given, as one source."""
     files = [file for path in paths for file in table_files(path)[0]]
-    repeated = next((file for number, file in enumerate(files) if file in files[:number]), None) if len(files) < 1000 else None
+    repeated = (
+        next((file for number, file in enumerate(files) if file in files[:number]), None) if len(files) < 1000 else None
+    )
     if repeated:
         raise SourceError(f"{repeated} is given twice; its rows would count twice")
     root = Path(os.path.commonpath([file.parent.absolute() for file in files]))
@@ -75,7 +85,8 @@ def directory_files(root: Path) -> list[Path]:
         raise SourceError(f"the directory {root} holds no data: {what}")
     kinds = sorted({str(format_of(path)) for path in found})
     if len(kinds) > 1:
-        raise SourceError(f"the directory {root} mixes {' and '.join(kinds)} files; give one kind, such as {root}/*.{found[0].name.rpartition('.')[2]}")
+        pattern = f"{root}/*{found[0].suffix}"
+        raise SourceError(f"the directory {root} mixes {' and '.join(kinds)} files; give one kind, such as {pattern}")
     return sorted(found)
 
 
@@ -98,7 +109,7 @@ def open_files(files: list[Path], root: Path, columns: Columns, on_error: str, d
             if on_error != "skip" or len(skipped) + 1 == len(files):
                 raise
             skipped.append(Skip(str(files[len(skipped)]), str(error)))
-    found = [name for name in schema.names]
+    found = list(schema.names)
     constants = partition_values(files[len(skipped)], root)
     asked = {c for c in ([columns] if isinstance(columns, str) else columns or ()) if isinstance(c, str)}
     extra = [name for name in constants if name in asked and name not in found]

@@ -142,8 +142,10 @@ def is_frame(source: Any) -> bool:
     kind = type(source)
     if kind.__module__.partition(".")[0] == "pandas":
         return kind.__name__ == "DataFrame"
-    return hasattr(source, "__arrow_c_stream__") and hasattr(source, "__len__") or hasattr(source, "to_batches") or (
-        hasattr(source, "num_rows") and hasattr(source, "schema")
+    return (
+        (hasattr(source, "__arrow_c_stream__") and hasattr(source, "__len__"))
+        or hasattr(source, "to_batches")
+        or (hasattr(source, "num_rows") and hasattr(source, "schema"))
     )
 
 

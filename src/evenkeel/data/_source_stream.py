@@ -74,9 +74,13 @@ def flattened(batch: Mapping[str, Any]) -> dict[str, Any]:
         elif values.ndim == 2:
             flat |= {f"{name}.{index}": values[:, index] for index in range(values.shape[1])}
         else:
-            raise SourceError(f"the entry {name!r} of a batch has the shape {tuple(values.shape)}; give (rows,) or (rows, columns)")
+            raise SourceError(
+                f"the entry {name!r} of a batch has the shape {tuple(values.shape)}; give (rows,) or (rows, columns)"
+            )
     if len({len(values) for values in flat.values()}) > 1:
-        raise SourceError(f"the columns of a batch differ in length: {', '.join(f'{n} {len(v)}' for n, v in flat.items())}")
+        raise SourceError(
+            f"the columns of a batch differ in length: {', '.join(f'{n} {len(v)}' for n, v in flat.items())}"
+        )
     return flat
 
 

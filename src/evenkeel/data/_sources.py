@@ -93,7 +93,9 @@ def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise"
         return _source_files.open_path(Path(source), columns, on_error)
     if isinstance(source, list | tuple) and source and all(isinstance(p, str | os.PathLike) for p in source):
         return _source_files.open_paths([Path(path) for path in source], columns, on_error)
-    if isinstance(source, list | tuple) and not any(hasattr(item, "__len__") and hasattr(item, "shape") for item in source):
+    if isinstance(source, list | tuple) and not any(
+        hasattr(item, "__len__") and hasattr(item, "shape") for item in source
+    ):
         source = as_table(source)
     if isinstance(source, torch.Tensor | np.ndarray):
         return _source_memory.open_array(source, columns)

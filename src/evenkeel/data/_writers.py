@@ -59,7 +59,8 @@ class ParquetWriter(BatchWriter):
 
     def __init__(self, writer: Any, schema: Any) -> None:
         super().__init__(writer)
-        self.schema, self.held, self.rows = schema, [], 0
+        self.schema, self.rows = schema, 0
+        self.held: list[Any] = []
 
     def write(self, batch: Any) -> None:
         """Append rows; they reach the file with the next full row group."""
@@ -139,5 +140,7 @@ WRITTEN = ", ".join(WRITERS)
 def open_writer(path: Path, suffix: str, schema: Any) -> Any:
     """The writer of a file whose name will end so."""
     if suffix not in WRITERS:
-        raise InvalidArgumentError(f"cannot write {suffix or 'a file without an ending'}; the name must end in {WRITTEN}")
+        raise InvalidArgumentError(
+            f"cannot write {suffix or 'a file without an ending'}; the name must end in {WRITTEN}"
+        )
     return WRITERS[suffix](path, schema)
