@@ -14,7 +14,8 @@ from evenkeel.data._images import IMAGE_PRESETS, ImageNormalize, ImagePreset, Im
 from evenkeel.data._statistics import Statistics, merge_all
 
 if TYPE_CHECKING:
-    from evenkeel.data._scalers import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
+    from evenkeel.data._robust import RobustScaler
+    from evenkeel.data._scalers import MaxAbsScaler, MinMaxScaler, StandardScaler
 
 __all__ = [
     "IMAGE_PRESETS",
@@ -44,7 +45,8 @@ __all__ = [
 ]
 
 # These derive from scikit-learn's base classes, which take a second to import and are an extra.
-LATE = dict.fromkeys(("MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler"), "evenkeel.data._scalers")
+LATE = dict.fromkeys(("MaxAbsScaler", "MinMaxScaler", "StandardScaler"), "evenkeel.data._scalers")
+LATE["RobustScaler"] = "evenkeel.data._robust"
 
 
 def __getattr__(name: str) -> Any:

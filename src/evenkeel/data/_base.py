@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Affine", "Scaler"]
+__all__ = ["EPS", "Affine", "Array", "Scaler"]
 
 Array = np.ndarray[Any, Any]
+EPS = float(np.finfo(np.float64).eps)
 
 
 class Affine(NamedTuple):
@@ -176,7 +177,8 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         scaler.n_features_in_ = statistics.features or 0
         if statistics.names is not None:
             scaler.feature_names_in_ = np.array(statistics.names, dtype=object)
-        vars(scaler).update(learned)
+        for name, value in learned.items():
+            setattr(scaler, name, value)
         return scaler._learn(statistics)
 
     def _learned_options(self) -> dict[str, Any]:
@@ -296,8 +298,8 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         values = as_tensor(values)
         if not torch.isfinite(values.sum(dtype=torch.float64)) and torch.isinf(values).any():
             raise InvalidInputError(
-                f"Input X contains infinity or a value too large for dtype({dtype_name(values)!r}); replace it, or mark "
-                "it missing with NaN"
+                f"Input X contains infinity or a value too large for dtype({dtype_name(values)!r}); replace it, or "
+                "mark it missing with NaN"
             )
 
     def _check_width(self, X: Tensor) -> None:
@@ -311,7 +313,8 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         for name, choices in (("constant", get_args(Constant)), ("on_mismatch", get_args(OnMismatch))):
             if getattr(self, name) not in choices:
                 raise InvalidArgumentError(
-                    f"{type(self).__name__}: {name} must be one of {', '.join(choices)}, but got {getattr(self, name)!r}"
+                    f"{type(self).__name__}: {name} must be one of {', '.join(choices)}, "
+                    f"but got {getattr(self, name)!r}"
                 )
 
     def _refuse_constants(self) -> None:
@@ -319,8 +322,8 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             names = getattr(self, "feature_names_in_", range(self.n_features_in_))
             shown = ", ".join(str(names[i]) for i in np.flatnonzero(self.constant_)[:10])
             raise InvalidInputError(
-                f"{type(self).__name__}: {int(self.constant_.sum())} features are constant: {shown}; drop them, or pass "
-                'constant="one" (not scaled) or constant="zero" (set to 0)'
+                f"{type(self).__name__}: {int(self.constant_.sum())} features are constant: {shown}; drop them, or "
+                'pass constant="one" (not scaled) or constant="zero" (set to 0)'
             )
 
     def _check_contract(self, X: Any) -> None:
@@ -347,6 +350,6 @@ def dtype_name_or_none(X: Any) -> str | None:
 def _check_table(X: Tensor) -> None:
     if X.ndim != 2 or 0 in X.shape:
         raise InvalidInputError(
-            f"Expected 2D array (rows, features) with at least one of each, but got a tensor of shape {tuple(X.shape)}; "
+            f"Expected 2D array (rows, features) with at least one of each, but got a tensor {tuple(X.shape)}; "
             "Reshape your data with X.reshape(-1, 1) for a single feature or X.reshape(1, -1) for a single row"
         )

@@ -1,4 +1,4 @@
-"""The input contract: what the data looked like that statistics were fitted on, and whether other data looks like it."""
+"""The input contract: what data looked like when statistics were fitted, and whether other data looks like it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Contract:
         >>> from evenkeel.data import Contract, Statistics
         >>> contract = Contract.from_statistics(Statistics().update(np.arange(512.0).reshape(-1, 2)))
         >>> contract.problems(np.arange(512.0).reshape(-1, 2) / 255)
-        ['the values look divided by 255: the means are as expected after dividing; apply the scaling once']
+        ['the values look divided by 255, which those of the fit were not; scale them as there']
     """
 
     features: int
@@ -81,14 +81,15 @@ class Contract:
             statistics: of a table's columns or of channels.
             **notes: the attributes that statistics do not know: ddof, units, layout, channel_order, source.
         """
-        numbers = {name: getattr(statistics, name) for name in ("minimum", "maximum", "mean")}
-        numbers["std"] = statistics.std()
         return cls(
             features=statistics.count.size,
             names=statistics.names,
             dtypes=statistics.dtypes,
             rows=statistics.rows,
-            **{name: tuple(values.tolist()) for name, values in numbers.items()},
+            minimum=tuple(statistics.minimum.tolist()),
+            maximum=tuple(statistics.maximum.tolist()),
+            mean=tuple(statistics.mean.tolist()),
+            std=tuple(statistics.std().tolist()),
             **notes,
         )
 
@@ -159,8 +160,7 @@ class Contract:
         factor = self._factor(batch)
         if factor is not None:
             done = f"multiplied by {factor:g}" if factor > 1 else f"divided by {1 / factor:g}"
-            undone = "dividing" if factor < 1 else "multiplying"
-            return [f"the values look {done}: the means are as expected after {undone}; apply the scaling once"]
+            return [f"the values look {done}, which those of the fit were not; scale them as there"]
         low, high = np.array(self.minimum), np.array(self.maximum)
         margin = MARGIN * np.maximum(high - low, np.maximum(np.abs(low), np.abs(high)) * 1e-6)
         outside = np.flatnonzero((batch.maximum > high + margin) | (batch.minimum < low - margin))

@@ -144,7 +144,8 @@ def _describe(item: Any) -> tuple[dict[str, Any], dict[str, Array]]:
         return _describe_images(item)
     if type(item).__name__ not in SCALERS or not hasattr(item, "statistics_"):
         raise InvalidTypeError(
-            f"save: expected a Statistics, a fitted scaler ({', '.join(SCALERS)}) or an ImageNormalize, but got {item!r}"
+            f"save: expected a Statistics, a fitted scaler ({', '.join(SCALERS)}) or an ImageNormalize, "
+            f"but got {item!r}"
         )
     parameters = {name: _plain(value) for name, value in item.get_params().items()}
     learned = item._learned_options()
@@ -184,7 +185,7 @@ def _rebuild(settings: dict[str, Any], arrays: Mapping[str, Array], on_mismatch:
         return _rebuild_images(settings, arrays, on_mismatch)
     if kind not in SCALERS:
         raise StateError(f"holds a {kind!r}, which this evenkeel does not know; upgrade evenkeel")
-    from evenkeel.data import _scalers
+    from evenkeel import data
 
     parameters = {
         name: tuple(value) if isinstance(value, list) else value for name, value in settings["parameters"].items()
@@ -192,7 +193,7 @@ def _rebuild(settings: dict[str, Any], arrays: Mapping[str, Array], on_mismatch:
     statistics = _state._restore(Statistics, arrays, settings["statistics"])
     found = {**settings["learned"], **{name.removeprefix("learned."): array for name, array in arrays.items()}}
     learned = {name: found[name] for name in LEARNED if name in found}
-    scaler = getattr(_scalers, kind)._restore(statistics, parameters | {"on_mismatch": on_mismatch}, learned)
+    scaler = getattr(data, kind)._restore(statistics, parameters | {"on_mismatch": on_mismatch}, learned)
     if settings["notes"]:
         scaler.annotate(**settings["notes"])
     return scaler

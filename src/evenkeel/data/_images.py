@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
-from evenkeel.data._arrays import as_tensor
+from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._contract import OnMismatch, report
 from evenkeel.data._moments import from_column_moments
 from evenkeel.data._statistics import Statistics
@@ -104,7 +104,7 @@ class ImageStatistics:
         flat = ColumnMoments(*(part.reshape(-1, channels) for part in found))
         if not flat.mean.shape[0] or not (flat.count > 0).all():
             raise InvalidInputError(f"expected images with pixels, but got the shape {tuple(x.shape)}")
-        dtype = str(x.dtype).removeprefix("torch.")
+        dtype = dtype_name(images)
         for index in range(flat.mean.shape[0]):
             block = from_column_moments(ColumnMoments(*(part[index] for part in flat)))
             self.pooled.add_moments(block, rows=int(flat.count[index].max()), dtypes=(dtype,))
@@ -178,7 +178,8 @@ class ImageNormalize:
             raise InvalidArgumentError(f"expected as many std > 0 as means, but got mean {self.mean}, std {self.std}")
         if layout not in (None, *get_args(Layout)) or on_mismatch not in get_args(OnMismatch):
             raise InvalidArgumentError(
-                f"layout must be HWC, CHW or None and on_mismatch raise, warn or ignore, but got {layout!r}, {on_mismatch!r}"
+                "layout must be HWC, CHW or None and on_mismatch raise, warn or ignore, "
+                f"but got {layout!r}, {on_mismatch!r}"
             )
         self.layout, self.max_value, self.channel_order = layout, float(max_value), channel_order
         self.definition, self.dtype, self.on_mismatch = definition, dtype, on_mismatch
@@ -238,7 +239,7 @@ class ImageNormalize:
         mean, std = found.mean(definition) / depth, found.std(definition) / depth
         if not (std > 0).all():
             raise InvalidInputError(f"ImageNormalize.fit: a channel is constant, its deviations are {std.tolist()}")
-        fitted = cls(mean, std, layout=layout, max_value=depth, definition=definition, **options)
+        fitted = cls(mean.tolist(), std.tolist(), layout=layout, max_value=depth, definition=definition, **options)
         fitted.statistics_ = found
         return fitted
 
@@ -343,7 +344,7 @@ def _infer_layout(shape: tuple[int, ...], channels: int) -> Layout:
 
 def _depth(image: Any) -> float:
     """The value that becomes 1, from the dtype."""
-    name = str(image.dtype).removeprefix("torch.")
+    name = dtype_name(image)
     depths = {"uint8": 255.0, "uint16": 65535.0}
     if name not in depths and not name.startswith(("float", "bfloat")):
         raise InvalidInputError(f"images of dtype {name} have no usual depth; pass max_value=")

@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 class Moments(NamedTuple):
     """One state for each column. The sum is a pair of float64 (its rounded value and what rounding lost)."""
 
-    count: Array  # int64, or float64 where weighted: valid (not NaN) values
+    count: Array  # type: ignore[assignment]  # hides tuple.count; int64, or float64 where weighted: valid (not NaN) values
     total: Array  # float64: their sum, rounded
     total_low: Array  # float64: the sum minus `total`
     m2: Array  # float64: sum of squared differences from the mean

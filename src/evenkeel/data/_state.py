@@ -23,6 +23,7 @@ __all__ = ["from_bytes", "from_dict", "pack", "to_bytes", "to_dict", "unpack"]
 Array = np.ndarray[Any, Any]
 FORMAT = "evenkeel.statistics"
 VERSION = 1
+INTEGERS = ("count", "missing", "infinite", "sketch_bytes")
 METADATA_KEY = "evenkeel"
 S = TypeVar("S", bound="Statistics")
 
@@ -173,4 +174,6 @@ def _array(name: str, value: Any) -> Array:
     found = np.array(value)
     if name == "histogram" and found.size == 0:
         return found.reshape(len(value), 0).astype(np.int64)
-    return found.astype(np.float64) if found.dtype.kind in "UO" or found.size == 0 else found
+    if found.size == 0:
+        return found.astype(np.int64 if name in INTEGERS else np.float64)
+    return found.astype(np.float64) if found.dtype.kind in "UO" else found

@@ -375,7 +375,7 @@ def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
         raise InvalidInputError(f"mask: expected Booleans (True where valid), but got {mask.dtype}")
     if mask.shape != x.shape[: mask.ndim]:
         raise InvalidInputError(
-            f"mask: expected the shape of the batch or of its leading axes, {tuple(x.shape)}, but got {tuple(mask.shape)}"
+            f"mask: expected the batch's shape, {tuple(x.shape)}, or that of its first axes, but got {tuple(mask.shape)}"
         )
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim)).expand(x.shape)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-CONVOLUTIONS = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+CONVOLUTIONS: dict[type[nn.Module], int] = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
 
 
 class FeatureAffine(nn.Module):
@@ -157,8 +157,8 @@ class FeatureAffine(nn.Module):
         name = kind.__name__
         if kind is not nn.Linear and kind not in CONVOLUTIONS:
             raise InvalidArgumentError(
-                f"fold_into: expected a Linear, Conv1d, Conv2d or Conv3d of torch.nn itself, but got a {name}, which may "
-                "compute something else; keep this layer in front of it"
+                f"fold_into: expected a Linear, Conv1d, Conv2d or Conv3d of torch.nn itself, but got a {name}, which "
+                "may compute something else; keep this layer in front of it"
             )
         if self.clip is not None:
             raise InvalidArgumentError(
@@ -176,8 +176,8 @@ class FeatureAffine(nn.Module):
             )
         if kind is not nn.Linear and _pads_zeros(layer) and (self.offset != self.shift * self.scale).any():
             raise InvalidArgumentError(
-                f"fold_into: the {name} pads with zeros, which stand for the number {self._number_of_zero()} before this "
-                "layer and for 0 after folding; keep this layer, or use padding=0 or padding_mode='replicate'"
+                f"fold_into: the {name} pads with zeros, which stand for the input {self._number_of_zero()} now and "
+                "would stand for 0 then; keep this layer, or use padding=0 or padding_mode='replicate'"
             )
 
     def _number_of_zero(self) -> str:
@@ -273,9 +273,9 @@ def _numbers(values: Any) -> Tensor:
     return torch.as_tensor(values, dtype=torch.float64).detach().clone()
 
 
-def _pads_zeros(layer: nn.Module) -> bool:
+def _pads_zeros(layer: Any) -> bool:
     """Whether a convolution reads zeros beyond the border."""
     padding, kernel = layer.padding, layer.kernel_size
     if padding == "same":
-        padding = tuple(size - 1 for size in kernel)  # type: ignore[union-attr]
-    return layer.padding_mode == "zeros" and padding != "valid" and any(padding)  # type: ignore[arg-type]
+        return layer.padding_mode == "zeros" and any(size > 1 for size in kernel)
+    return layer.padding_mode == "zeros" and padding != "valid" and any(padding)
