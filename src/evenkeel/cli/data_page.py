@@ -136,9 +136,7 @@ def observations(statistics: Statistics) -> list[Finding]:
             findings.append(Finding(f"{len(found)} of {len(names)} features {title}", f"{listed}. {text}"))
     spread = std[std > 0]
     if spread.size > 1 and spread.max() / spread.min() > 10:
-        text = (
-            f"Standard deviations range from {spread.min():.3g} to {spread.max():.3g}: unscaled, the widest dominates."
-        )
+        text = f"Standard deviations range from {spread.min():.3g} to {spread.max():.3g}: unscaled, one dominates."
         findings.append(Finding(f"Scales differ {spread.max() / spread.min():,.0f}-fold", text))
     return findings
 

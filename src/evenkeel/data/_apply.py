@@ -16,7 +16,7 @@ from evenkeel.data._columns import Block, arrow_column, is_numeric, require_pack
 from evenkeel.data._contract import OnMismatch, report
 from evenkeel.data._formats import FileFragment, format_of, open_array_file, reading
 from evenkeel.data._source_files import partition_values, schema_of, signature_of, table_files
-from evenkeel.data._source_memory import BLOCK_ROWS, array_columns
+from evenkeel.data._source_memory import array_columns, block_rows
 from evenkeel.data._writers import WRITERS, WRITTEN, open_writer, writing
 from evenkeel.functional._columns import column_affine
 
@@ -90,7 +90,8 @@ def transform_files(
         rows = 0
         for number, file in enumerate(files):
             place = temporary / file.relative_to(root) if whole else temporary
-            place.parent.mkdir(parents=whole, exist_ok=True)
+            if whole:
+                place.parent.mkdir(parents=True, exist_ok=True)
             suffix = file.suffix if whole else target.suffix
             for written in transform_file(Table(file, root), scaler, columns, place, suffix, on_mismatch):
                 rows += written
@@ -134,8 +135,9 @@ class Table:
         """Yield the rows."""
         arrow = require_package("pyarrow")
         if self.kind == "NumPy":
-            for start in range(0, len(self.array), BLOCK_ROWS):
-                rows = np.ascontiguousarray(self.array[start : start + BLOCK_ROWS].T)
+            step = block_rows(self.array.shape[1])
+            for start in range(0, len(self.array), step):
+                rows = np.ascontiguousarray(self.array[start : start + step].T)
                 yield arrow.record_batch([arrow.array(column) for column in rows], schema=self.schema)
         else:
             names = tuple(self.schema.names)

@@ -22,6 +22,8 @@ BINS = 10
 SMALLEST_SHARE = 1e-4
 # Differences below so many standard errors are what samples of the same data show by chance.
 STANDARD_ERRORS = 5.0
+# The deviation of fewer values says nothing, nor do fewer values in each bin.
+FEW = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,13 +209,13 @@ def judged(values: dict[str, Any], limits: DriftLimits, count: float, before: fl
     if abs(values["shift"]) > max(limits.shift, chance):
         found.append(f"mean shifted by {values['shift']:.2g} standard deviations")
     wide = values["spread"] if values["spread"] >= 1 else ratio(1.0, values["spread"])
-    if wide > max(limits.spread, 1 + chance) and count > 1:
+    if count >= FEW and wide > max(limits.spread, math.exp(chance / math.sqrt(2))):
         found.append(f"standard deviation changed to {values['spread']:.2g} of what it was")
     if values["outside"] > limits.outside:
         found.append(f"leaves the range seen by {values['outside']:.0%} of it")
     if abs(values["missing"] - values["missing_before"]) > max(limits.missing, chance / 2):
         found.append(f"{values['missing']:.1%} missing, {values['missing_before']:.1%} before")
     noise = STANDARD_ERRORS * (BINS - 1) * (1 / count + 1 / max(before, 1.0))
-    if values.get("psi", 0.0) > max(limits.psi, noise):
+    if min(count, before) >= FEW * BINS and values.get("psi", 0.0) > max(limits.psi, noise):
         found.append(f"distribution changed (population stability index {values['psi']:.2g})")
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import warnings
 from collections import deque
@@ -114,10 +115,6 @@ def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: int | None) 
             parts, recipe = ray.get(shared)
             return {"id": row["id"], **pack(recipe, parts[row["id"]])}
 
-        context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = False
-        context.print_on_execution_start = False
-        context.execution_options.preserve_order = False
         rows = ray.data.range(len(fragments), override_num_blocks=min(len(fragments), 1000)).map(compute)
         early: dict[int, dict[str, Any]] = {}
         following = 0
@@ -154,7 +151,6 @@ def unpack(row: dict[str, Any]) -> Outcome:
 def ray_running(workers: int | None) -> Iterator[Any]:
     """Ray, started where it is not running yet, and then shut down at the end."""
     ray = require_package("ray", "ray")
-    require_package("ray.data", "ray")
     if ray.is_initialized():
         yield ray
         return
@@ -169,7 +165,10 @@ def ray_running(workers: int | None) -> Iterator[Any]:
         }
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about accelerators and future versions: nothing the caller could act on
+        warnings.simplefilter("ignore")  # Ray's about its own settings: nothing the caller could act on
+        context = require_package("ray.data", "ray").DataContext.get_current()
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        context.enable_progress_bars = context.print_on_execution_start = False
         ray.init(log_to_driver=False, logging_level="ERROR", **own)
     try:
         yield ray

@@ -1,7 +1,7 @@
 """How each kind of file is read: in parts, in bounded memory, never unpickled.
 
-What a reader holds at a time is one block: 65 536 rows of the wanted columns (Parquet, Arrow; and the pages of the
-Parquet columns they come from), 1 MB of text (CSV), mapped pages that are given back after each part (NumPy,
+What a reader holds at a time is one block: about two million values of the wanted columns (Parquet, Arrow; and the
+pages of the Parquet columns they come from), 1 MB of text (CSV), mapped pages that are given back after each part (NumPy,
 uncompressed Arrow), or one image.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from evenkeel._errors import EvenkeelError, SourceError
 from evenkeel.data._columns import Block, require_package
-from evenkeel.data._source_memory import BLOCK_ROWS, arrow_blocks, chosen
+from evenkeel.data._source_memory import arrow_blocks, block_rows, chosen
 from evenkeel.data._sources import Fragment, Skip
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ __all__ = ["FORMATS", "FileFragment", "format_of", "open_array_file", "reading"]
 
 TEXT_BLOCK = 1 << 20
 # Read-ahead within a Parquet column: buffered pages keep the memory flat in the size of row groups.
-PARQUET_BUFFER = 1 << 20
+PARQUET_BUFFER = 1 << 16
 DELIMITERS = ",;\t|"
 CHANNELS = ("red", "green", "blue")
 
@@ -115,7 +115,8 @@ def read_parquet(path: Path, names: Sequence[str], parts: tuple[int, ...] | None
     with parquet.ParquetFile(path, buffer_size=PARQUET_BUFFER, pre_buffer=False) as file:
         require_columns(names, file.schema_arrow.names)
         groups = range(file.metadata.num_row_groups) if parts is None else parts
-        yield from file.iter_batches(BLOCK_ROWS, row_groups=list(groups), columns=list(names), use_threads=False)
+        rows = block_rows(len(names))
+        yield from file.iter_batches(rows, row_groups=list(groups), columns=list(names), use_threads=False)
 
 
 def read_arrow(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) -> Iterator[Any]:
@@ -131,7 +132,8 @@ def read_arrow(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) 
         require_columns(names, reader.schema.names)
         for batch in found:
             wanted = batch.select(list(names))
-            yield from (wanted.slice(start, BLOCK_ROWS) for start in range(0, wanted.num_rows, BLOCK_ROWS))
+            rows = block_rows(len(names))
+            yield from (wanted.slice(start, rows) for start in range(0, wanted.num_rows, rows))
 
 
 def is_arrow_stream(path: Path) -> bool:
