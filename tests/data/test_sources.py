@@ -44,6 +44,15 @@ def saved(path, write):
     return path
 
 
+def filled(path, content):
+    path.write_bytes(content)
+    return path
+
+
+def touched(path):
+    return filled(path, b"")
+
+
 MEMORY = {
     "array": lambda x: x,
     "fortran": np.asfortranarray,
@@ -267,34 +276,34 @@ BAD = {
     "pattern": (lambda d: d / "*.csv", "no file matches"),
     "empty directory": (lambda d: d, "holds no data: it is empty"),
     "strange directory": (
-        lambda d: saved(d / "x.txt", lambda p: p.write_text("x")).parent,
+        lambda d: touched(d / "x.txt").parent,
         "none of its 1 files ends in",
     ),
     "mixed": (
-        lambda d: [saved(d / n, lambda p: p.touch()) for n in ("a.csv", "a.npy")][0].parent,
+        lambda d: [touched(d / n) for n in ("a.csv", "a.npy")][0].parent,
         "mixes CSV and NumPy files; give one kind",
     ),
     "extension": (
-        lambda d: saved(d / "x.xlsx", lambda p: p.touch()),
+        lambda d: touched(d / "x.xlsx"),
         "the name tells no format; it must end in one of .parquet",
     ),
-    "empty csv": (lambda d: saved(d / "x.csv", lambda p: p.touch()), "the file is empty"),
-    "empty npy": (lambda d: saved(d / "x.npy", lambda p: p.touch()), "the file is empty"),
-    "empty parquet": (lambda d: saved(d / "x.parquet", lambda p: p.touch()), "cannot be read: Parquet file size is 0"),
+    "empty csv": (lambda d: touched(d / "x.csv"), "the file is empty"),
+    "empty npy": (lambda d: touched(d / "x.npy"), "the file is empty"),
+    "empty parquet": (lambda d: touched(d / "x.parquet"), "cannot be read: Parquet file size is 0"),
     "broken parquet": (
-        lambda d: saved(d / "x.parquet", lambda p: p.write_bytes(b"PAR1" * 9)),
+        lambda d: filled(d / "x.parquet", b"PAR1" * 9),
         "x.parquet: cannot be read",
     ),
     "broken feather": (
-        lambda d: saved(d / "x.feather", lambda p: p.write_bytes(b"ARROW1" * 9)),
+        lambda d: filled(d / "x.feather", b"ARROW1" * 9),
         "x.feather: cannot be",
     ),
-    "broken npz": (lambda d: saved(d / "x.npz", lambda p: p.write_bytes(b"PK" * 90)), "x.npz: cannot be read"),
-    "broken image": (lambda d: saved(d / "x.png", lambda p: p.write_bytes(b"x")), "x.png: cannot be read"),
+    "broken npz": (lambda d: filled(d / "x.npz", b"PK" * 90), "x.npz: cannot be read"),
+    "broken image": (lambda d: filled(d / "x.png", b"x"), "x.png: cannot be read"),
     "broken csv": (lambda d: saved(d / "x.csv", lambda p: p.write_text("a,b\n1,2\n1\n")), "Expected 2 columns, got 1"),
     "header only": (lambda d: saved(d / "x.csv", lambda p: p.write_text("a,b\n")), "has no rows"),
     "late word": (
-        lambda d: saved(d / "x.csv", lambda p: p.write_text("a\n" + "1\n" * 600_000 + "x\n")),
+        lambda d: filled(d / "x.csv", b"a\n" + b"1\n" * 600_000 + b"x\n"),
         "conversion error to double: invalid value 'x'",
     ),
     "several arrays": (

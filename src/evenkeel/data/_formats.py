@@ -1,8 +1,8 @@
 """How each kind of file is read: in parts, in bounded memory, never unpickled.
 
-What a reader holds at a time is one block: about two million values of the wanted columns (Parquet, Arrow; and the
-pages of the Parquet columns they come from), 1 MB of text (CSV), mapped pages that are given back after each part (NumPy,
-uncompressed Arrow), or one image.
+What a reader holds at a time is one block: about two million values of the wanted columns (Parquet and Arrow, with the
+pages of the Parquet columns they come from), 1 MB of text (CSV), one image, or mapped pages that are given back after
+each part (NumPy, uncompressed Arrow).
 """
 
 from __future__ import annotations
