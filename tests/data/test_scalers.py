@@ -2,7 +2,6 @@
 
 import copy
 import io
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -90,7 +89,9 @@ def test_parts_and_merges_give_what_the_whole_gives(kind):
         assert np.allclose(scaler.transform(x), whole.transform(x), rtol=1e-13, atol=1e-14)
         assert scaler.statistics_.rows == 200
     built = kind.from_statistics(Statistics(quantiles=True, names=["a", "b", "c"]).update(x))
-    assert np.allclose(built.transform(x), whole.transform(x), rtol=1e-13, atol=1e-14)
+    assert np.allclose(
+        built.transform(pd.DataFrame(x, columns=list("abc"))), whole.transform(x), rtol=1e-13, atol=1e-14
+    )
     assert built.n_features_in_ == 3
     assert built.get_feature_names_out().tolist() == ["a", "b", "c"]
 
@@ -110,7 +111,7 @@ def test_merging_refuses_what_does_not_fit():
 
 def test_robust_scaler_is_exact_in_memory_and_sketched_beyond():
     x = np.random.default_rng(0).lognormal(size=(30_000, 2))
-    exact = RobustScaler().fit(x)
+    exact = RobustScaler(sketch_size=512).fit(x)
     assert (exact.center_ == np.median(x, axis=0)).all()
     sketched = RobustScaler(sketch_size=512)
     for part in np.array_split(x, 10):
@@ -206,7 +207,7 @@ def test_constant_features(kind):
     assert plain.scale_[1] == 1
     assert plain.constant_.tolist() == [False, True, False]
     assert np.abs(plain.transform(noisy)[:, 1]).max() < 1e-8  # noise is not amplified
-    zeroed = kind(constant="zero").fit(x).transform(noisy + [0, 5, 0])
+    zeroed = kind(constant="zero").fit(x).transform(noisy + np.array([0, 5, 0]))
     assert (zeroed[:, 1] == 0).all()
     assert np.allclose(zeroed[:, [0, 2]], plain.transform(noisy)[:, [0, 2]])
     assert np.allclose(kind(constant="zero").fit(x).inverse_transform(zeroed)[:, 1], 0)
@@ -248,10 +249,10 @@ def test_bad_data(kind):
     with pytest.raises(ValueError, match="infinity"):
         scaler.partial_fit(torch.tensor([[1.0, torch.inf, 1.0]]))
     assert scaler.statistics_.to_bytes() == before
-    with pytest.raises(ValueError, match="order"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        frame = pd.DataFrame(table(), columns=list("abc"))
-        kind().fit(frame).transform(frame[list("bac")])
+    frame = pd.DataFrame(table(), columns=list("abc"))
+    scaler = kind().fit(frame)
+    with pytest.raises(ValueError, match="order"):
+        scaler.transform(frame[list("bac")])
 
 
 @each_scaler

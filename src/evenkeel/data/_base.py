@@ -278,11 +278,11 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _validate(self, X: Any, *, reset: bool, dtype: Any, write: bool = False) -> Any:
         if isinstance(X, torch.Tensor):
-            if reset:
-                _check_table(X)
-            else:
+            if not reset:
                 self._check_width(X)
-            return validate_data(self, X, reset=reset, skip_check_array=True)
+                return X
+            _check_table(X)
+            return validate_data(self, X, reset=True, skip_check_array=True)
         formats = ("csr", "csc") if self._accepts_sparse() else False
         X = validate_data(
             self, X, reset=reset, accept_sparse=formats, dtype=dtype, force_writeable=write, ensure_all_finite=False

@@ -162,9 +162,11 @@ class Contract:
             done = f"multiplied by {factor:g}" if factor > 1 else f"divided by {1 / factor:g}"
             return [f"the values look {done}, which those of the fit were not; scale them as there"]
         low, high = np.array(self.minimum), np.array(self.maximum)
+        known = np.isfinite(low) & np.isfinite(high)
+        low, high = np.where(known, low, -np.inf), np.where(known, high, np.inf)
         margin = MARGIN * np.maximum(high - low, np.maximum(np.abs(low), np.abs(high)) * 1e-6)
         outside = np.flatnonzero((batch.maximum > high + margin) | (batch.minimum < low - margin))
-        if not outside.size or not np.isfinite(margin[outside]).all():
+        if not outside.size:
             return []
         first = int(outside[0])
         label = repr(self.names[first]) if self.names else str(first)

@@ -46,14 +46,18 @@ def weighted_quantiles(values: Array, weights: Array, q: Array) -> Array:
 
 
 class Sketches:
-    """A KLL sketch for each feature (Karnin, Lang and Liberty 2016, by Apache DataSketches)."""
+    """A KLL sketch for each feature (Karnin, Lang and Liberty 2016, by Apache DataSketches).
+
+    Kept as the library's bytes: reading and writing one takes 2 µs, bytes copy and travel by themselves, and no object
+    of the library outlives a call (its binding complains about those when the interpreter ends).
+    """
 
     kind = "float64"
 
     def __init__(self, features: int, k: int) -> None:
         library = require_datasketches()
         self.features, self.k = features, k
-        self.sketches = [library.kll_doubles_sketch(k) for _ in range(features)]
+        self.blobs: list[bytes] = [library.kll_doubles_sketch(k).serialize()] * features
 
     @property
     def error(self) -> float:
@@ -66,42 +70,48 @@ class Sketches:
             block = x[start : start + BLOCK_ROWS].double()
             if valid is not None:
                 block = block.masked_fill(~valid[start : start + BLOCK_ROWS], torch.nan)
-            for sketch, column in zip(self.sketches, block.T.contiguous().cpu().numpy(), strict=True):
+            for feature, column in enumerate(block.T.contiguous().cpu().numpy()):
+                sketch = read_sketch(self.blobs[feature])
                 sketch.update(column)
+                self.blobs[feature] = sketch.serialize()
 
     def merge(self, other: Sketches) -> None:
         """Add what another has seen."""
-        for mine, theirs in zip(self.sketches, other.sketches, strict=True):
-            mine.merge(theirs)
+        for feature, (mine, theirs) in enumerate(zip(self.blobs, other.blobs, strict=True)):
+            sketch = read_sketch(mine)
+            sketch.merge(read_sketch(theirs))
+            self.blobs[feature] = sketch.serialize()
 
     def counts(self, feature: int) -> tuple[Array, Array]:
         """The values a feature's sketch kept, and how many each stands for."""
-        pairs = np.array(list(self.sketches[feature]), dtype=np.float64).reshape(-1, 2)
+        pairs = np.array(list(read_sketch(self.blobs[feature])), dtype=np.float64).reshape(-1, 2)
         return pairs[:, 0], pairs[:, 1]
 
     def to_arrays(self) -> dict[str, Array]:
         """What `quantiles_from_arrays` reads."""
-        blobs = [np.frombuffer(sketch.serialize(), np.uint8) for sketch in self.sketches]
-        lengths = np.array([blob.size for blob in blobs], np.int64)
-        return {"sketch": np.concatenate([*blobs, np.empty(0, np.uint8)]), "sketch_bytes": lengths}
+        lengths = np.array([len(blob) for blob in self.blobs], np.int64)
+        return {"sketch": np.frombuffer(b"".join(self.blobs), np.uint8), "sketch_bytes": lengths}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], features: int, k: int) -> Sketches:
         """Read what `to_arrays` wrote; ValueError where the parts contradict each other."""
-        library, self = require_datasketches(), cls(0, k)
-        self.features = features
-        lengths, blob = arrays["sketch_bytes"], arrays["sketch"]
-        if lengths.shape != (features,) or (lengths < 0).any() or lengths.sum() != blob.size:
+        self, lengths, joined = cls(features, k), arrays["sketch_bytes"], arrays["sketch"]
+        if lengths.shape != (features,) or (lengths < 0).any() or lengths.sum() != joined.size:
             raise ValueError("the sketches' lengths do not fit")
-        ends = np.cumsum(lengths)
+        ends = np.cumsum(lengths).tolist()
+        self.blobs = [joined[end - length : end].tobytes() for end, length in zip(ends, lengths.tolist(), strict=True)]
         try:
-            for end, length in zip(ends, lengths, strict=True):
-                self.sketches.append(library.kll_doubles_sketch.deserialize(blob[end - length : end].tobytes()))
+            sizes = {read_sketch(blob).k for blob in self.blobs}
         except (IndexError, RuntimeError, ValueError) as error:
             raise ValueError(f"a sketch cannot be read: {error}") from error
-        if any(sketch.k != k for sketch in self.sketches):
+        if not sizes <= {k}:
             raise ValueError("a sketch has another size than the others")
         return self
+
+
+def read_sketch(blob: bytes) -> Any:
+    """The library's object of what it serialized."""
+    return require_datasketches().kll_doubles_sketch.deserialize(blob)
 
 
 class Histograms:

@@ -274,10 +274,6 @@ class Statistics:
         """
         return _state.from_dict(cls, data)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copying and sending to other processes by way of `to_bytes`, which the sketches know."""
-        return _state.from_bytes, (type(self), self.to_bytes())
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}(features={self.features}, rows={self.rows}, axis={self.axis})"
 
@@ -375,7 +371,7 @@ def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
         raise InvalidInputError(f"mask: expected Booleans (True where valid), but got {mask.dtype}")
     if mask.shape != x.shape[: mask.ndim]:
         raise InvalidInputError(
-            f"mask: expected the batch's shape, {tuple(x.shape)}, or that of its first axes, but got {tuple(mask.shape)}"
+            f"mask: expected the batch's shape {tuple(x.shape)} or that of its first axes, but got {tuple(mask.shape)}"
         )
     return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim)).expand(x.shape)
 
