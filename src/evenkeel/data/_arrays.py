@@ -64,8 +64,8 @@ def numeric_array(batch: Any) -> np.ndarray[Any, Any]:
             ) from error
     if array.dtype.kind not in "buif":
         raise InvalidTypeError(f"expected real numbers, but got dtype {array.dtype}; convert or drop those columns")
-    own: np.dtype[Any] = array.dtype.newbyteorder("=")
-    dtype: np.dtype[Any] = WIDER.get(own, own)
+    dtype: Any = array.dtype.newbyteorder("=")
+    dtype = WIDER.get(dtype, dtype)
     return array.astype(dtype if dtype in NATIVE else np.dtype("f8"), copy=False)
 
 

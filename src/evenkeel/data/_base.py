@@ -296,7 +296,7 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if get_config()["assume_finite"]:
             return
         values = as_tensor(values)
-        if not torch.isfinite(values.sum(dtype=torch.float64)) and torch.isinf(values).any():
+        if not torch.isfinite(values.sum()) and torch.isinf(values).any():
             raise InvalidInputError(
                 f"Input X contains infinity or a value too large for dtype({dtype_name(values)!r}); replace it, or "
                 "mark it missing with NaN"

@@ -80,7 +80,7 @@ class ImageStatistics:
         >>> pictures = np.array([[[[0], [255]]], [[[100], [100]]]], dtype=np.uint8)  # two of 1 x 2 pixels
         >>> found = ImageStatistics().update(pictures, layout="HWC")
         >>> found.std("pooled").round(3), found.std("per-image")
-        (array([91.22 ]), array([63.75]))
+        (array([91.199]), array([63.75]))
     """
 
     def __init__(self) -> None:
