@@ -77,7 +77,10 @@ template <class T>
 void sum_finite(const DenseRows<T>& rows, LaneSums<T>& s) {
   using V = typename Lanes<typename LaneSums<T>::Range>::vector;
   constexpr int parts = is_float<T> ? 1 : 2;
+  const char* ahead = reinterpret_cast<const char*>(rows.x + rows.rows * rows.stride);
+  const int64_t lines = rows.rows * rows.stride * sizeof(T) / 64 / (s.width / 16) + 1;
   for (int64_t c = 0; c < s.width; c += 16) {
+    if (s.width > 16) for (int64_t l = 0; l < lines; ++l, ahead += 64) __builtin_prefetch(ahead, 0, 2);
     Doubles shift[2], first[2], second[2];
     load_doubles(s.shift + c, shift), load_doubles(s.first + c, first), load_doubles(s.second + c, second);
     V low[parts], high[parts];
@@ -164,8 +167,8 @@ class StreamSummer {
  private:
   // Rows whose elements the first cache holds: they are walked once for every sixteen lanes.
   int64_t rows_together() const {
-    const int64_t fitting = 16384 / static_cast<int64_t>(sizeof(T)) / (width_ > 0 ? width_ : 1);
-    return fitting < 8 ? 8 : fitting > 256 ? 256 : fitting;
+    const int64_t fitting = 24576 / static_cast<int64_t>(sizeof(T)) / (width_ > 0 ? width_ : 1);
+    return fitting < 6 ? 6 : fitting > 256 ? 256 : fitting;
   }
 
   void sum(int64_t begin, int64_t end, bool any) {

@@ -2,7 +2,6 @@
 #include "images_kernels.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "columns_runtime.h"
 #include "operators.h"
@@ -40,25 +39,6 @@ bool describe(const Tensor& x, Pictures& p) {
   return true;
 }
 
-// shift and scale of (x - shift) * scale, if that gives what the definition gives, to the bit, for every byte.
-bool find_affine(const double* mean, const double* std, int64_t channels, double max_value, double* shift,
-                 double* scale) {
-  for (int64_t c = 0; c < channels; ++c) {
-    shift[c] = max_value * mean[c];
-    scale[c] = 1 / (max_value * std[c]);
-    bool same = true;
-    for (int byte = 0; byte < 256; ++byte) {
-      const float wanted = static_cast<float>((byte / max_value - mean[c]) / std[c]);
-      const float found = static_cast<float>((byte - shift[c]) * scale[c]);
-      uint32_t bits[2];
-      std::memcpy(&bits[0], &wanted, 4), std::memcpy(&bits[1], &found, 4);
-      same = same && bits[0] == bits[1];
-    }
-    if (!same) return false;
-  }
-  return true;
-}
-
 }  // namespace
 
 void image_normalize_out(const Tensor& x, const Tensor& mean, const Tensor& std, double max_value, const Tensor& out) {
@@ -73,14 +53,13 @@ void image_normalize_out(const Tensor& x, const Tensor& mean, const Tensor& std,
   STD_TORCH_CHECK(centre.scalar_type() == ScalarType::Double && spread.scalar_type() == ScalarType::Double &&
                       centre.numel() == p.channels && spread.numel() == p.channels,
                   "evenkeel: expected a float64 mean and std for each channel");
-  std::vector<double> affine(static_cast<size_t>(2 * p.channels));
+  std::vector<ByteAffine> affine(static_cast<size_t>(p.channels));
   ImageMap map{number_of(source), number_of(out), p.pixel_stride, p.channel_stride, p.area(), max_value};
   STD_TORCH_CHECK(static_cast<int>(map.to) <= static_cast<int>(Number::float16), "evenkeel: out must be floating");
   map.mean = static_cast<const double*>(centre.data_ptr());
   map.std = static_cast<const double*>(spread.data_ptr());
-  if (map.from == Number::uint8 &&
-      find_affine(map.mean, map.std, p.channels, max_value, &affine[0], &affine[p.channels])) {
-    map.shift = &affine[0], map.scale = &affine[p.channels];
+  if (map.from == Number::uint8 && map.to != Number::float64 && kernels().find_affine(map, p.channels, affine.data())) {
+    map.bytes = affine.data();
   }
   const int64_t from_size = size_of(map.from), to_size = size_of(map.to);
   map.stream = out.numel() * to_size >= streamed_bytes;

@@ -22,6 +22,31 @@ inline void widen(Floats v, Doubles (&out)[2]) {
   out[1] = __builtin_convertvector(halves[1], Doubles);
 }
 
+inline void widen(Ints v, Doubles (&out)[2]) {
+  typedef int32_t HalfInts __attribute__((vector_size(32)));
+  HalfInts halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  out[0] = __builtin_convertvector(halves[0], Doubles);
+  out[1] = __builtin_convertvector(halves[1], Doubles);
+}
+
+typedef uint8_t Bytes __attribute__((vector_size(16)));
+
+// Bytes by way of 16 bits: g++ 12 converts them to 32 one by one.
+template <class Narrow>
+inline Ints as_ints(Narrow v) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<Narrow, Bytes>) return bits_as<Ints>(_mm512_maskz_cvtepu8_epi32(0xffff, bits_as<__m128i>(v)));
+#endif
+  if constexpr (sizeof(Narrow) == 16) {
+    using T = std::remove_reference_t<decltype(v[0])>;
+    typedef std::conditional_t<std::is_signed_v<T>, int16_t, uint16_t> Wider __attribute__((vector_size(32)));
+    return __builtin_convertvector(__builtin_convertvector(v, Wider), Ints);
+  } else {
+    return __builtin_convertvector(v, Ints);
+  }
+}
+
 inline void load_doubles(const double* p, Doubles (&out)[2]) {
   out[0] = load(p);
   out[1] = load(p + 8);
@@ -38,14 +63,9 @@ inline void load_doubles(const T* p, Doubles (&out)[2]) {
     widen(load(p), out);
   } else {
     typedef T Narrow __attribute__((vector_size(16 * sizeof(T))));
-    typedef int32_t HalfInts __attribute__((vector_size(32)));
     Narrow narrow;
     std::memcpy(&narrow, p, sizeof(narrow));
-    const Ints wide = __builtin_convertvector(narrow, Ints);
-    HalfInts halves[2];
-    std::memcpy(halves, &wide, sizeof(wide));
-    out[0] = __builtin_convertvector(halves[0], Doubles);
-    out[1] = __builtin_convertvector(halves[1], Doubles);
+    widen(as_ints(narrow), out);
   }
 }
 
@@ -89,12 +109,17 @@ inline void end_streams() {
 #endif
 }
 
+// Sixteen elements that are ready in memory.
+template <class T>
+inline void stream_sixteen(T* p, const T* v) {
+  constexpr int bytes = 16 * sizeof(T), piece = bytes < 64 ? bytes : 64;
+  for (int i = 0; i < bytes; i += piece) stream<piece>(reinterpret_cast<char*>(p) + i, reinterpret_cast<const char*>(v) + i);
+}
 template <class T>
 inline void stream_doubles(T* p, const Doubles (&v)[2]) {
   T buffer[16];
   store_doubles(buffer, v);
-  constexpr int bytes = 16 * sizeof(T), piece = bytes < 64 ? bytes : 64;
-  for (int i = 0; i < bytes; i += piece) stream<piece>(reinterpret_cast<char*>(p) + i, reinterpret_cast<char*>(buffer) + i);
+  stream_sixteen(p, buffer);
 }
 
 template <class Body>

@@ -36,7 +36,7 @@ class ColumnMoments(NamedTuple):
         (True, [1.0, 0.0])
     """
 
-    count: Tensor
+    count: Tensor  # type: ignore[assignment]  # tuple.count, which nobody looks for here
     mean: Tensor
     m2: Tensor
     minimum: Tensor
@@ -73,7 +73,7 @@ def column_moments_reference(x: Tensor, *, weight: Tensor | None = None) -> Colu
     maximum = torch.cat([torch.where(valid, values, -torch.inf), torch.full_like(filled[..., :1, :], -torch.inf)], -2)
     minimum, maximum = minimum.amin(-2), maximum.amax(-2)
     limit = maximum.clamp_min(0) + minimum.clamp_max(0)  # inf, -inf, or NaN where there are both
-    offset = offset.squeeze(-2)
+    shift, offset = shift.squeeze(-2), offset.squeeze(-2)
     mean = shift + offset
     low = torch.where(shift.abs() > offset.abs(), (shift - mean) + offset, (offset - mean) + shift)
     return ColumnMoments(
@@ -168,6 +168,14 @@ def default_dtype(x: Tensor) -> torch.dtype:
     return x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
 
 
+def check_result_dtype(name: str, dtype: torch.dtype) -> None:
+    """Raise `InvalidInputError` unless a result can have this dtype."""
+    if dtype not in _ops.KERNEL_DTYPES:
+        raise InvalidInputError(
+            f"{name}: the result must be floating (float32, float64, bfloat16, float16), but got dtype {dtype}"
+        )
+
+
 class ColumnAffineFunction(torch.autograd.Function):
     """The derivative in x is again such a map, which makes every order available."""
 
@@ -230,7 +238,7 @@ def column_affine(
     """
     tensors = (x, shift, scale, offset, out)
     if has_torch_function_variadic(*tensors):
-        options = {"clip": clip, "out": out, "dtype": dtype, "backend": backend}
+        options: dict[str, Any] = {"clip": clip, "out": out, "dtype": dtype, "backend": backend}
         return handle_torch_function(column_affine, tensors, x, shift, scale, offset, **options)
     dtype = dtype or (default_dtype(x) if out is None else out.dtype)
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
@@ -264,8 +272,7 @@ def _check_affine(
                 f"column_affine: {name} must be real with one element for each of the {x.shape[-1]} columns, but got "
                 f"{parameter.dtype} of shape {tuple(parameter.shape)}"
             )
-    if not dtype.is_floating_point:
-        raise InvalidInputError(f"column_affine: the result must be floating, but got dtype {dtype}; use torch.float32")
+    check_result_dtype("column_affine", dtype)
     if clip is not None and not clip[0] <= clip[1]:
         raise InvalidArgumentError(f"column_affine: clip needs (lowest, highest), but got {clip}")
     if out is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.functional._columns import ColumnMoments, column_moments_reference
+from evenkeel.functional._columns import ColumnMoments, check_result_dtype, column_moments_reference
 from evenkeel.functional._common import composite_required
 from evenkeel.kernels import _ops, _tables
 
@@ -86,7 +86,13 @@ def image_normalize(
     """
     given = [t for t in (images, mean, std, out) if isinstance(t, torch.Tensor)]
     if has_torch_function_variadic(*given):
-        options = {"layout": layout, "max_value": max_value, "dtype": dtype, "out": out, "backend": backend}
+        options: dict[str, Any] = {
+            "layout": layout,
+            "max_value": max_value,
+            "dtype": dtype,
+            "out": out,
+            "backend": backend,
+        }
         return handle_torch_function(image_normalize, given, images, mean, std, **options)
     _check_images("image_normalize", images, layout)
     centre, spread = (_per_channel(name, v, images, layout) for name, v in (("mean", mean), ("std", std)))
@@ -175,8 +181,7 @@ def _check_scale(std: Tensor, max_value: float, dtype: torch.dtype) -> None:
         raise InvalidArgumentError(f"image_normalize: std must not be 0, but got {std.tolist()}")
     if not 0 < max_value < math.inf:
         raise InvalidArgumentError(f"image_normalize: max_value must be positive and finite, but got {max_value}")
-    if not dtype.is_floating_point:
-        raise InvalidInputError(f"image_normalize: the result must be floating, but got dtype {dtype}")
+    check_result_dtype("image_normalize", dtype)
 
 
 def _check_out(planes: Tensor, out: Tensor, dtype: torch.dtype) -> None:
