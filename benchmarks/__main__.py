@@ -14,10 +14,14 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import rows
+from benchmarks import columns, images, rows
 from benchmarks.timing import Case, Result, median_seconds
 
-SUITES: dict[str, Callable[[], Iterator[Case]]] = {"rows": rows.cases}
+SUITES: dict[str, Callable[[], Iterator[Case]]] = {
+    "rows": rows.cases,
+    "columns": columns.cases,
+    "images": images.cases,
+}
 
 
 def measure(suite: str, case: Case, threads: int, repeats: int) -> Result:
