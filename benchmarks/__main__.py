@@ -14,13 +14,14 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import columns, images, rows
+from benchmarks import columns, images, parquet, rows
 from benchmarks.timing import Case, Result, median_seconds
 
 SUITES: dict[str, Callable[[], Iterator[Case]]] = {
     "rows": rows.cases,
     "columns": columns.cases,
     "images": images.cases,
+    "parquet": parquet.cases,
 }
 
 
