@@ -8,6 +8,7 @@ from evenkeel._errors import (
     InvalidArgumentError,
     InvalidInputError,
     InvalidTypeError,
+    SourceError,
     StateError,
     StudyError,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "InvalidInputError",
     "InvalidTypeError",
     "NormSpec",
+    "SourceError",
     "StateError",
     "StudyError",
     "__version__",

@@ -7,6 +7,7 @@ __all__ = [
     "InvalidArgumentError",
     "InvalidInputError",
     "InvalidTypeError",
+    "SourceError",
     "StateError",
     "StudyError",
 ]
@@ -57,3 +58,7 @@ class StateError(EvenkeelError, ValueError):
 
 class ContractError(EvenkeelError, ValueError):
     """Data that does not look like the data the statistics were fitted on: columns, dtype, range or layout."""
+
+
+class SourceError(EvenkeelError, ValueError):
+    """A data source that cannot be found, read or chosen from, or that changed since a fit was interrupted."""
