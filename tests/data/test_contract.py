@@ -92,7 +92,7 @@ def test_json_is_readable_and_deterministic(tmp_path):
     scaler = StandardScaler().fit(FRAME)
     path = save(scaler, tmp_path / "scaler.json")
     content = json.loads(path.read_text())
-    assert content["format"] == "evenkeel.data"
+    assert content["format"] == "evenkeel/data"
     assert content["settings"]["kind"] == "StandardScaler"
     assert content["settings"]["contract"]["names"] == ["age", "income", "score"]
     assert content["settings"]["contract"]["mean"] == scaler.mean_.tolist()

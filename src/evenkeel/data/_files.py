@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "save"]
 
-FORMAT = "evenkeel.data"
+FORMAT = "evenkeel/data"
 VERSION = 1
 SCALERS = ("MaxAbsScaler", "MinMaxScaler", "RobustScaler", "StandardScaler")
 LEARNED = ("_sparse_only", "_exact")  # the private attributes that a file may set

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupStatistics"]
 
-FORMAT = "evenkeel.group-statistics"
+FORMAT = "evenkeel/group-statistics"
 VERSION = 1
 Key = str | int
 

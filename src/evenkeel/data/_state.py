@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["from_bytes", "from_dict", "pack", "to_bytes", "to_dict", "unpack"]
 
 Array = np.ndarray[Any, Any]
-FORMAT = "evenkeel.statistics"
+FORMAT = "evenkeel/statistics"
 VERSION = 1
 INTEGERS = ("count", "missing", "infinite", "sketch_bytes")
 METADATA_KEY = "evenkeel"
