@@ -1,4 +1,4 @@
-"""How each kind of file is read: in parts, in bounded memory, never unpickled.
+"""How each kind of file is read: in parts, in bounded memory, as numbers only.
 
 What a reader holds at a time is one block: about two million values of the wanted columns (Parquet and Arrow), 1 MB
 of text (CSV) or one image; and the mapped pages of a part (Parquet, Arrow, NumPy), which go back after it.

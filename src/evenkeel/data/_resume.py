@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Outcome", "ResumeFile"]
 
-FORMAT = "evenkeel.fit"
+FORMAT = "interrupted evenkeel fit"
 VERSION = 1
 
 
