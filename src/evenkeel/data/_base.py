@@ -271,7 +271,9 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 np.clip(X.data, *affine.clip, out=X.data)
             return X
         table = X if isinstance(X, torch.Tensor) else as_tensor(X)
-        shift, scale, offset = (torch.from_numpy(part).to(table.device) for part in affine[:3])
+        shift, scale = (torch.from_numpy(part).to(table.device) for part in affine[:2])
+        # Without an addition of 0 the map runs at 2 read passes instead of 3.
+        offset = torch.from_numpy(affine.offset).to(table.device) if affine.offset.any() else None
         in_place = not (copy or isinstance(X, torch.Tensor))
         y = column_affine(table, shift, scale, offset, clip=affine.clip, out=table if in_place else None)
         return y if isinstance(X, torch.Tensor) else X if in_place else y.numpy()
