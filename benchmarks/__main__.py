@@ -15,13 +15,16 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import channels, compiled, model, rows
+from benchmarks import channels, columns, compiled, images, model, parquet, rows
 from benchmarks.timing import OURS, WITHOUT_NORMS, Case, Result, median_seconds
 from evenkeel.cli.info import collect_info
 
 SUITES: dict[str, Callable[[], Iterator[Case]]] = {
     "rows": rows.cases,
     "channels": channels.cases,
+    "columns": columns.cases,
+    "images": images.cases,
+    "parquet": parquet.cases,
     "model": model.cases,
     "compiled": compiled.cases,
 }

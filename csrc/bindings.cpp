@@ -34,6 +34,17 @@ STABLE_TORCH_LIBRARY(evenkeel, m) {
       "bool remembered, int groups, float eps, int eps_mode, float weight_offset, int activation, bool need_dx, "
       "bool need_dweight, bool need_dbias) "
       "-> (Tensor dx, Tensor dweight, Tensor dbias)");
+  m.def(
+      "column_moments(Tensor x, Tensor? weight) -> (Tensor count, Tensor mean, Tensor m2, Tensor minimum, "
+      "Tensor maximum, Tensor missing, Tensor infinite, Tensor mean_low)");
+  m.def(
+      "column_affine(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, ScalarType dtype) "
+      "-> Tensor");
+  m.def(
+      "column_affine_out(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, "
+      "Tensor(a!) out) -> ()");
+  m.def("image_normalize(Tensor x, Tensor mean, Tensor std, float max_value, ScalarType dtype) -> Tensor");
+  m.def("image_normalize_out(Tensor x, Tensor mean, Tensor std, float max_value, Tensor(a!) out) -> ()");
   m.def("simd_level() -> str");
 }
 
@@ -46,6 +57,11 @@ STABLE_TORCH_LIBRARY_IMPL(evenkeel, CPU, m) {
   m.impl("add_rows_backward", TORCH_BOX(&evenkeel::add_rows_backward));
   m.impl("channels_forward", TORCH_BOX(&evenkeel::channels_forward));
   m.impl("channels_backward", TORCH_BOX(&evenkeel::channels_backward));
+  m.impl("column_moments", TORCH_BOX(&evenkeel::column_moments));
+  m.impl("column_affine", TORCH_BOX(&evenkeel::column_affine));
+  m.impl("column_affine_out", TORCH_BOX(&evenkeel::column_affine_out));
+  m.impl("image_normalize", TORCH_BOX(&evenkeel::image_normalize));
+  m.impl("image_normalize_out", TORCH_BOX(&evenkeel::image_normalize_out));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(evenkeel, CompositeExplicitAutograd, m) {

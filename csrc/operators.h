@@ -64,6 +64,21 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
                                                      double weight_offset, int64_t activation, bool need_dx,
                                                      bool need_dweight, bool need_dbias);
 
+// x: (tables, rows, columns) -> count, mean, m2, minimum, maximum, missing, infinite, mean_low: (tables, columns)
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> column_moments(
+    const Tensor& x, const std::optional<Tensor>& weight);
+
+// (x - shift) * scale + offset for each column of (..., columns), clipped where low and high are given.
+Tensor column_affine(const Tensor& x, const Tensor& shift, const Tensor& scale, const std::optional<Tensor>& offset,
+                     std::optional<double> low, std::optional<double> high, torch::headeronly::ScalarType dtype);
+void column_affine_out(const Tensor& x, const Tensor& shift, const Tensor& scale, const std::optional<Tensor>& offset,
+                       std::optional<double> low, std::optional<double> high, const Tensor& out);
+
+// (x / max_value - mean) / std for each channel of (..., channels, height, width), contiguous whatever x's strides.
+Tensor image_normalize(const Tensor& x, const Tensor& mean, const Tensor& std, double max_value,
+                       torch::headeronly::ScalarType dtype);
+void image_normalize_out(const Tensor& x, const Tensor& mean, const Tensor& std, double max_value, const Tensor& out);
+
 // "avx512", "avx2" or "baseline": the best this processor has, or what EVENKEEL_SIMD asks for if it has that.
 std::string simd_level();
 

@@ -2,10 +2,13 @@
 
 __all__ = [
     "BackendError",
+    "ContractError",
     "EvenkeelError",
     "InvalidArgumentError",
     "InvalidInputError",
     "InvalidTypeError",
+    "SourceError",
+    "StateError",
     "StudyError",
 ]
 
@@ -47,3 +50,15 @@ class StudyError(EvenkeelError):
 
 class InvalidTypeError(EvenkeelError, TypeError):
     """An argument has a type that is never accepted."""
+
+
+class StateError(EvenkeelError, ValueError):
+    """Saved statistics, scalers or modules that cannot be read: truncated, foreign, damaged or of a newer version."""
+
+
+class ContractError(EvenkeelError, ValueError):
+    """Data that does not look like the data the statistics were fitted on: columns, dtype, range or layout."""
+
+
+class SourceError(EvenkeelError, ValueError):
+    """A data source that cannot be found, read or chosen from, or that changed since a fit was interrupted."""

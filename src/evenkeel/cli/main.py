@@ -9,17 +9,23 @@ import typer
 
 import evenkeel
 from evenkeel._errors import EvenkeelError
+from evenkeel.cli.data import data
 from evenkeel.cli.explain import explain
 from evenkeel.cli.info import info
 from evenkeel.cli.study import study
 
 __all__ = ["app", "main"]
 
-# Every command of the program: a function per file of this package, called by its name.
-COMMANDS: tuple[Callable[..., Any], ...] = (study, explain, info)
+# Every command of the program, by its name: a function, or a group of commands. One file of this package each.
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
+    "study": study,
+    "data": data,
+    "explain": explain,
+    "info": info,
+}
 
 # Click takes a negative number for an option; this command looks at unknown ones itself.
-SETTINGS: dict[Callable[..., Any], dict[str, Any]] = {explain: {"ignore_unknown_options": True}}
+SETTINGS: dict[str, dict[str, Any]] = {"explain": {"ignore_unknown_options": True}}
 
 WRONG_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -45,8 +51,11 @@ def root(
         typer.echo(context.get_help())
 
 
-for command in COMMANDS:
-    app.command(context_settings=SETTINGS.get(command))(command)
+for name, command in COMMANDS.items():
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name, context_settings=SETTINGS.get(name))(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,8 +7,16 @@ from evenkeel.functional._add_norm import (
     add_rms_norm_reference,
 )
 from evenkeel.functional._batch_norm import batch_norm, batch_norm_reference
+from evenkeel.functional._columns import (
+    ColumnMoments,
+    column_affine,
+    column_affine_reference,
+    column_moments,
+    column_moments_reference,
+)
 from evenkeel.functional._dyt import dyt, dyt_reference
 from evenkeel.functional._group_norm import group_norm, group_norm_reference
+from evenkeel.functional._images import image_moments, image_normalize, image_normalize_reference
 from evenkeel.functional._instance_norm import instance_norm, instance_norm_reference
 from evenkeel.functional._layer_norm import layer_norm, layer_norm_reference
 from evenkeel.functional._normalize import normalize, normalize_reference
@@ -16,6 +24,7 @@ from evenkeel.functional._rms_norm import rms_norm, rms_norm_reference
 from evenkeel.kernels._ops import backend_info, kernels_available
 
 __all__ = [
+    "ColumnMoments",
     "add_layer_norm",
     "add_layer_norm_reference",
     "add_rms_norm",
@@ -23,10 +32,17 @@ __all__ = [
     "backend_info",
     "batch_norm",
     "batch_norm_reference",
+    "column_affine",
+    "column_affine_reference",
+    "column_moments",
+    "column_moments_reference",
     "dyt",
     "dyt_reference",
     "group_norm",
     "group_norm_reference",
+    "image_moments",
+    "image_normalize",
+    "image_normalize_reference",
     "instance_norm",
     "instance_norm_reference",
     "kernels_available",

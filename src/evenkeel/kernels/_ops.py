@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 
 BACKENDS = ("auto", "reference", "cpu")
 # which reduction patterns each compiled backend serves
-PATTERNS = {"cpu": ("rows", "channels")}
+PATTERNS = {"cpu": ("rows", "channels", "columns", "images")}
 EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
 ACTIVATIONS = {None: 0, "relu": 1, "silu": 2}
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.bool)
+TAKES_INTEGERS = ("columns", "images")
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 _DIRECTORY = Path(__file__).parent
@@ -35,6 +37,11 @@ OPERATORS = (
     "add_rows_backward",
     "channels_forward",
     "channels_backward",
+    "column_moments",
+    "column_affine",
+    "column_affine_out",
+    "image_normalize",
+    "image_normalize_out",
     "simd_level",
 )
 
@@ -88,11 +95,11 @@ def backend_info() -> dict[str, str]:
     return {**{k: str(v) for k, v in facts.items()}, "simd level": str(torch.ops.evenkeel.simd_level())}
 
 
-def _tensor_refusal(tensor: Tensor) -> str:
+def _tensor_refusal(tensor: Tensor, dtypes: tuple[torch.dtype, ...]) -> str:
     """Why a kernel cannot take a tensor, or ""."""
     if not tensor.is_cpu:
         return f"a tensor is on {tensor.device}"
-    if tensor.dtype not in KERNEL_DTYPES:
+    if tensor.dtype not in dtypes:
         return f"it does not take {tensor.dtype}"
     if type(tensor) not in PLAIN_TYPES and is_traceable_wrapper_subclass(tensor):
         return f"it does not take the tensor subclass {type(tensor).__name__}"
@@ -109,8 +116,9 @@ def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, 
         return "it has no kernel for cast='early' in this dtype yet"
     if mask is not None and not mask.is_cpu:
         return f"the mask is on {mask.device}"
+    dtypes = (*KERNEL_DTYPES, *INTEGER_DTYPES) if pattern in TAKES_INTEGERS else KERNEL_DTYPES
     for tensor in tensors:
-        if tensor is not None and (refusal := _tensor_refusal(tensor)):
+        if tensor is not None and (refusal := _tensor_refusal(tensor, dtypes)):
             return refusal
     return ""
 

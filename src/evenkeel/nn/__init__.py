@@ -12,6 +12,7 @@ from evenkeel.nn._batch_norm import (
     LazyBatchNorm3d,
 )
 from evenkeel.nn._dyt import DyT
+from evenkeel.nn._feature_affine import FeatureAffine, PixelNormalize
 from evenkeel.nn._group_norm import GroupNorm
 from evenkeel.nn._instance_norm import (
     InstanceNorm1d,
@@ -32,6 +33,7 @@ __all__ = [
     "BatchNorm2d",
     "BatchNorm3d",
     "DyT",
+    "FeatureAffine",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",
@@ -44,6 +46,7 @@ __all__ = [
     "LazyInstanceNorm2d",
     "LazyInstanceNorm3d",
     "LocalResponseNorm",
+    "PixelNormalize",
     "RMSNorm",
     "SyncBatchNorm",
 ]

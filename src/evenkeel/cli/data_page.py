@@ -1,0 +1,183 @@
+"""Statistics and drift as tables and pages."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import evenkeel
+from evenkeel._errors import InvalidArgumentError
+from evenkeel.data import ImageNormalize, Statistics
+from evenkeel.report import Axis, Cell, Figure, Finding, Histogram, Page, Section, Table, histograms, join_words
+
+if TYPE_CHECKING:
+    from evenkeel.data import DriftReport
+
+__all__ = ["describe", "drift_page", "drift_table", "show_page", "statistics_of", "statistics_table"]
+
+QUARTILES = (0.25, 0.5, 0.75)
+BINS = 60
+# The outermost thousandth on each side is left out of a histogram, or one value would flatten all others.
+TAIL = 0.001
+FIGURES = 40
+NAMED = 4
+
+
+def statistics_of(item: Any) -> Statistics:
+    """The statistics of what a file held."""
+    if isinstance(item, Statistics):
+        return item
+    if isinstance(item, ImageNormalize):
+        if item.statistics_ is None:
+            raise InvalidArgumentError("the file holds an image preset, which has constants but no statistics")
+        found: Statistics = item.statistics_.pooled
+        return found
+    statistics: Statistics = item.statistics_
+    return statistics
+
+
+def names_of(statistics: Statistics) -> list[str]:
+    """The features' names, or their positions."""
+    return list(statistics.names or map(str, range(statistics.count.size)))
+
+
+def describe(item: Any) -> str:
+    """One line about what a file held."""
+    statistics = statistics_of(item)
+    source = getattr(getattr(item, "contract_", None), "source", None) or {}
+    origin = f" of {source['description']}" if source.get("description") else ""
+    skipped = f", {len(source['skipped'])} files skipped" if source.get("skipped") else ""
+    return f"{type(item).__name__}: {statistics.rows:,} rows, {statistics.count.size} features{origin}{skipped}"
+
+
+def statistics_table(statistics: Statistics) -> Table:
+    """One row for each feature."""
+    columns = ["feature", "valid", "missing", "mean", "std", "min", "max"]
+    values: list[Any] = [statistics.count, statistics.missing, statistics.mean, statistics.std()]
+    values += [statistics.minimum, statistics.maximum]
+    if statistics.infinite.any():
+        columns.append("infinite")
+        values.append(statistics.infinite)
+    if statistics.keeps_quantiles:
+        columns += [f"{share:.0%}" for share in QUARTILES]
+        values += list(statistics.quantile(QUARTILES))
+    rows: list[list[Cell]] = [
+        [name, *(cell(row) for row in numbers)] for name, *numbers in zip(names_of(statistics), *values, strict=True)
+    ]
+    return Table(columns, rows)
+
+
+def cell(value: Any) -> Cell:
+    """A number as a table has it; infinities and NaN as words."""
+    number = value.item()
+    return number if isinstance(number, int) or math.isfinite(number) else str(number)
+
+
+def drift_table(found: DriftReport) -> Table:
+    """One row for each feature: how it changed, and whether that fails."""
+    with_quantiles = any(feature.psi is not None for feature in found.features)
+    columns = ["feature", "mean shift (std)", "std ratio", "out of range", "missing", "before"]
+    rows = []
+    for feature in found.features:
+        row: list[Cell] = [feature.name]
+        row += [
+            finite(v) for v in (feature.shift, feature.spread, feature.outside, feature.missing, feature.missing_before)
+        ]
+        if with_quantiles:
+            row += [feature.psi, feature.ks]
+        rows.append([*row, "FAILS" if feature.failures else "ok"])
+    return Table([*columns, *(["PSI", "KS"] if with_quantiles else []), "verdict"], rows)
+
+
+def finite(value: float) -> Cell:
+    """A number, or the word for one that is none."""
+    return value if math.isfinite(value) else str(value)
+
+
+def show_page(item: Any, title: str) -> Page:
+    """The page of `evenkeel data show`."""
+    statistics = statistics_of(item)
+    names = names_of(statistics)
+    lead = [describe(item) + "."]
+    if not statistics.keeps_quantiles:
+        lead.append("Quantiles were not kept, so there are no histograms: fit with --quantiles for them.")
+    sections = [Section("Features", tables=[statistics_table(statistics)])]
+    if statistics.keeps_quantiles:
+        figures = [
+            histogram_figure(names[index], {"": statistics}, index)
+            for index in np.flatnonzero(statistics.count)[:FIGURES].tolist()
+        ]
+        text = (
+            f"Rank error at most {statistics.quantile_error:.2%} of the values."
+            if statistics.quantile_error
+            else "Counted exactly."
+        )
+        more = [f"The first {FIGURES} of {len(names)} features."] if len(names) > FIGURES else []
+        sections.append(Section("Distributions", [text, *more], figures=figures))
+    return Page(title, lead, observations(statistics), sections, f"evenkeel {evenkeel.__version__}")
+
+
+def observations(statistics: Statistics) -> list[Finding]:
+    """What in statistics a user should know before scaling by them."""
+    names = np.array(names_of(statistics))
+    std = statistics.std()
+    share = statistics.missing / max(statistics.rows, 1)
+    findings = []
+    for mask, title, text in (
+        (std == 0, "constant", "They carry no information and cannot be scaled."),
+        (share > 0, "with missing values", f"At most {share.max():.1%} of a feature's rows." if share.size else ""),
+        (statistics.infinite > 0, "with infinities", "No mean exists; replace them before fitting."),
+    ):
+        if found := names[mask].tolist():
+            rest = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+            listed = ", ".join(found[:NAMED]) + rest if rest else join_words(found)
+            findings.append(Finding(f"{len(found)} of {len(names)} features {title}", f"{listed}. {text}"))
+    spread = std[std > 0]
+    if spread.size > 1 and spread.max() / spread.min() > 10:
+        text = f"Standard deviations range from {spread.min():.3g} to {spread.max():.3g}: unscaled, one dominates."
+        findings.append(Finding(f"Scales differ {spread.max() / spread.min():,.0f}-fold", text))
+    return findings
+
+
+def drift_page(found: DriftReport, reference: Statistics, current: Statistics, stats: str, source: str) -> Page:
+    """The page of `evenkeel data check`."""
+    failing = [feature for feature in found.features if feature.failures]
+    findings = [Finding("The data as a whole", problem) for problem in found.problems]
+    findings += [Finding(feature.name, "; ".join(feature.failures)) for feature in failing]
+    verdict = f"{len(found.failures)} differences" if found.failures else "The data is like that of the fit"
+    lead = [f"{verdict}: {current.rows:,} rows of {source} against {reference.rows:,} rows of {stats}."]
+    sections = [Section("Features", tables=[drift_table(found)])]
+    if reference.keeps_quantiles and current.keeps_quantiles:
+        order = sorted(range(len(found.features)), key=lambda i: -(found.features[i].psi or 0.0))[:FIGURES]
+        figures = [
+            histogram_figure(found.features[index].name, {"before": reference, "now": current}, index)
+            for index in order
+            if reference.count[index] and current.count[index]
+        ]
+        sections.append(Section("Distributions, the most changed first", figures=figures))
+    return Page(f"{source} against {stats}", lead, findings, sections, f"evenkeel {evenkeel.__version__}")
+
+
+def histogram_figure(name: str, sides: dict[str, Statistics], index: int) -> Figure:
+    """The histograms of one feature over the same bins."""
+    found = {side: statistics.distribution(index) for side, statistics in sides.items()}
+    lows, highs = zip(*(central_range(*kept) for kept in found.values()), strict=True)
+    low, high = min(lows), max(highs)
+    edges = np.linspace(low, high, BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
+    items = [
+        Histogram(side or name, edges.tolist(), np.histogram(values, edges, weights=weights)[0].tolist())
+        for side, (values, weights) in found.items()
+    ]
+    caption = f"{name}, without the outermost {TAIL:.1%} on each side."
+    title = f"{name}: {low:.4g} to {high:.4g}"
+    return Figure(f"feature-{index}", title, caption, [histograms(items, x=Axis(name))])
+
+
+def central_range(values: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Where all values but the outermost lie; infinities do not count."""
+    finite_ones = np.isfinite(values)
+    values, ranks = values[finite_ones], np.cumsum(weights[finite_ones])
+    low, high = np.searchsorted(ranks, [TAIL * ranks[-1], (1 - TAIL) * ranks[-1]])
+    return float(values[low]), float(values[min(high, len(values) - 1)])

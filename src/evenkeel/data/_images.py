@@ -1,0 +1,378 @@
+"""ImageNormalize and ImageStatistics: from pictures as they come to normalized float planes, and back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
+from evenkeel.data._arrays import as_tensor, dtype_name
+from evenkeel.data._contract import OnMismatch, report
+from evenkeel.data._moments import from_column_moments
+from evenkeel.data._statistics import Statistics
+from evenkeel.functional._columns import ColumnMoments
+from evenkeel.functional._images import image_moments, image_normalize
+from evenkeel.nn._feature_affine import PixelNormalize
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Self
+
+    from torch import Tensor
+
+__all__ = ["IMAGE_PRESETS", "Definition", "ImageNormalize", "ImagePreset", "ImageStatistics", "Layout"]
+
+Layout = Literal["HWC", "CHW"]
+Definition = Literal["pooled", "per-image"]
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+
+
+@dataclass(frozen=True)
+class ImagePreset:
+    """Published constants, for images scaled to [0, 1], in RGB order.
+
+    Attributes:
+        mean: one number per channel.
+        std: one number per channel.
+        definition: ``per-image`` (the mean of each image's deviation), ``pooled`` (the deviation of all pixels), or
+            ``chosen`` (not computed from data).
+
+    Example:
+        >>> from evenkeel.data import IMAGE_PRESETS
+        >>> IMAGE_PRESETS["imagenet"].std, IMAGE_PRESETS["imagenet"].definition
+        ((0.229, 0.224, 0.225), 'per-image')
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    definition: str
+
+
+IMAGE_PRESETS = {
+    "imagenet": ImagePreset((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), "per-image"),
+    "imagenet-inception": ImagePreset((0.5, 0.5, 0.5), (0.5, 0.5, 0.5), "chosen"),
+    "clip": ImagePreset(
+        (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711), "published without definition"
+    ),
+    "cifar10": ImagePreset((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), "pooled"),
+    "mnist": ImagePreset((0.1307,), (0.3081,), "pooled"),
+}
+
+
+class ImageStatistics:
+    """Per-channel statistics of images by both definitions at once, merged without loss.
+
+    *pooled*: mean and deviation of all pixels. *per-image*: the mean over images of each one's mean and deviation; the
+    well-known 0.229 of ImageNet is of this kind, and its pooled deviation is about 0.28.
+
+    Attributes:
+        pooled: `Statistics` of the pixels of each channel, in the images' own unit (0 to 255 for bytes).
+        per_image: `Statistics` of each image's means, then deviations: (2 * channels,).
+
+    Example:
+        >>> import numpy as np
+        >>> from evenkeel.data import ImageStatistics
+        >>> pictures = np.array([[[[0], [255]]], [[[100], [100]]]], dtype=np.uint8)  # two of 1 x 2 pixels
+        >>> found = ImageStatistics().update(pictures, layout="HWC")
+        >>> found.std("pooled").round(3), found.std("per-image")
+        (array([91.199]), array([63.75]))
+    """
+
+    def __init__(self) -> None:
+        self.pooled, self.per_image = Statistics(), Statistics()
+
+    @property
+    def images(self) -> int:
+        """How many images were seen."""
+        return self.per_image.rows
+
+    def update(self, images: Any, *, layout: Layout) -> Self:
+        """Add one image or a batch of one size, and return this object.
+
+        Args:
+            images: (..., height, width, channels) for ``HWC``, (..., channels, height, width) for ``CHW``.
+            layout: ``HWC`` or ``CHW``.
+        """
+        x = as_tensor(images)
+        found = image_moments(x, layout=layout)
+        channels = found.mean.shape[-1]
+        flat = ColumnMoments(*(part.reshape(-1, channels) for part in found))
+        if not flat.mean.shape[0] or not (flat.count > 0).all():
+            raise InvalidInputError(f"expected images with pixels, but got the shape {tuple(x.shape)}")
+        dtype = dtype_name(images)
+        for index in range(flat.mean.shape[0]):
+            block = from_column_moments(ColumnMoments(*(part[index] for part in flat)))
+            self.pooled.add_moments(block, rows=int(flat.count[index].max()), dtypes=(dtype,))
+        deviations = (flat.m2 / flat.count).sqrt()
+        self.per_image.update(torch.cat([flat.mean, deviations], 1))
+        return self
+
+    def merge(self, other: ImageStatistics) -> Self:
+        """Add what another object has seen, and return this one; the other stays as it is."""
+        self.pooled.merge(other.pooled)
+        self.per_image.merge(other.per_image)
+        return self
+
+    def mean(self, definition: Definition) -> np.ndarray[Any, Any]:
+        """Mean of each channel by a definition, in the images' own unit."""
+        _check_definition(definition)
+        return self.pooled.mean if definition == "pooled" else np.split(self.per_image.mean, 2)[0]
+
+    def std(self, definition: Definition) -> np.ndarray[Any, Any]:
+        """Deviation of each channel by a definition, in the images' own unit."""
+        _check_definition(definition)
+        return self.pooled.std() if definition == "pooled" else np.split(self.per_image.mean, 2)[1]
+
+
+class ImageNormalize:
+    r"""Images from NumPy, PIL or torch to normalized float planes in one pass, and back for showing.
+
+    .. math:: y_{chw} = \frac{x_{hwc} / \text{max} - \mu_c}{\sigma_c}
+
+    Args:
+        mean: one number per channel, of images scaled to [0, 1].
+        std: one number per channel, not 0.
+        layout: of the images that come in: ``HWC`` (NumPy, PIL) or ``CHW`` (torch); None infers it from the shape and
+            asks where the shape is ambiguous.
+        max_value: the value that becomes 1: 255 for 8 bits, 65535 for 16, 1 for images that are scaled already.
+        channel_order: what the channels are, e.g. ``RGB``.
+        definition: where mean and std come from, in words; see `ImagePreset`.
+        dtype: of the result.
+        on_mismatch: what to do with images that look scaled already, or of another depth: ``raise``, ``warn``,
+            ``ignore``.
+
+    Raises:
+        InvalidArgumentError: a std of 0, lengths that differ, or an unknown option.
+
+    Example:
+        >>> import numpy as np
+        >>> from evenkeel.data import ImageNormalize
+        >>> normalize = ImageNormalize.preset("imagenet")
+        >>> image = np.array([[[120, 100, 90], [0, 0, 255]]], dtype=np.uint8)  # (height, width, channels)
+        >>> y = normalize(image)
+        >>> y.shape, y[:, 0, 0]
+        (torch.Size([3, 1, 2]), tensor([-0.0629, -0.2850, -0.2358]))
+        >>> bool((normalize.inverse(y, layout="HWC").numpy() == image).all())
+        True
+    """
+
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        layout: Layout | None = None,
+        max_value: float = 255.0,
+        channel_order: str = "RGB",
+        definition: str = "given",
+        dtype: torch.dtype = torch.float32,
+        on_mismatch: OnMismatch = "raise",
+    ) -> None:
+        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        if len(self.mean) != len(self.std) or not all(number > 0 for number in self.std):
+            raise InvalidArgumentError(f"expected as many std > 0 as means, but got mean {self.mean}, std {self.std}")
+        if layout not in (None, *get_args(Layout)) or on_mismatch not in get_args(OnMismatch):
+            raise InvalidArgumentError(
+                "layout must be HWC, CHW or None and on_mismatch raise, warn or ignore, "
+                f"but got {layout!r}, {on_mismatch!r}"
+            )
+        self.layout, self.max_value, self.channel_order = layout, float(max_value), channel_order
+        self.definition, self.dtype, self.on_mismatch = definition, dtype, on_mismatch
+        self.statistics_: ImageStatistics | None = None
+
+    @classmethod
+    def preset(cls, name: str, **options: Any) -> Self:
+        """The constants of `IMAGE_PRESETS` by name.
+
+        Args:
+            name: ``imagenet``, ``imagenet-inception``, ``clip``, ``cifar10`` or ``mnist``.
+            **options: the constructor's other arguments.
+
+        Raises:
+            InvalidArgumentError: there is no such preset.
+        """
+        if name not in IMAGE_PRESETS:
+            raise InvalidArgumentError(f"unknown image preset {name!r}; there are {', '.join(IMAGE_PRESETS)}")
+        preset = IMAGE_PRESETS[name]
+        return cls(preset.mean, preset.std, definition=f"{name}: {preset.definition}", **options)
+
+    @classmethod
+    def fit(
+        cls,
+        images: Any,
+        *,
+        definition: Definition,
+        channels: int = 3,
+        layout: Layout | None = None,
+        max_value: float | None = None,
+        **options: Any,
+    ) -> Self:
+        """Constants fitted on images; the definition has to be named, because the two differ by a fifth.
+
+        Args:
+            images: a folder (searched through), one batch, or an iterable of images or batches of any sizes.
+            definition: ``pooled`` or ``per-image``; see `ImageStatistics`.
+            channels: 1 (grey), 3 or 4.
+            layout: of arrays; None infers it.
+            max_value: the value that becomes 1; None takes 255 for uint8, 65535 for uint16 and 1 for floats.
+            **options: the constructor's other arguments.
+
+        Raises:
+            InvalidInputError: there is no image, their depths differ, or a channel is constant.
+            EvenkeelError: a file of the folder cannot be read.
+        """
+        _check_definition(definition)
+        found, depths = ImageStatistics(), set()
+        for image in _images_of(images, channels):
+            array, order = _as_image(image, channels, layout)
+            depths.add(_depth(image if hasattr(image, "dtype") else array) if max_value is None else float(max_value))
+            found.update(array, layout=order)
+        if len(depths) != 1:
+            seen = f"the depths {sorted(depths)} are mixed" if depths else "there is no image"
+            raise InvalidInputError(f"ImageNormalize.fit: {seen}; give images of one depth ({', '.join(SUFFIXES)})")
+        (depth,) = depths
+        mean, std = found.mean(definition) / depth, found.std(definition) / depth
+        if not (std > 0).all():
+            raise InvalidInputError(f"ImageNormalize.fit: a channel is constant, its deviations are {std.tolist()}")
+        fitted = cls(mean.tolist(), std.tolist(), layout=layout, max_value=depth, definition=definition, **options)
+        fitted.statistics_ = found
+        return fitted
+
+    def __call__(self, image: Any, *, layout: Layout | None = None) -> Tensor:
+        """Normalize an image or a batch of one size.
+
+        Args:
+            image: a PIL image, or an array or tensor (height, width), (height, width, channels), (channels, height,
+                width), or a batch of the last two.
+            layout: overrides the constructor's.
+
+        Returns:
+            (..., channels, height, width) of ``dtype``.
+
+        Raises:
+            InvalidInputError: the shape fits no layout, or several.
+            ContractError: the values look scaled already, or are of another depth, under ``on_mismatch="raise"``.
+        """
+        array, order = _as_image(image, len(self.mean), layout or self.layout)
+        if self.on_mismatch != "ignore":
+            report(self._problems(array), self.on_mismatch)
+        return image_normalize(array, self.mean, self.std, layout=order, max_value=self.max_value, dtype=self.dtype)
+
+    def inverse(self, y: Tensor, *, layout: Layout = "HWC", dtype: torch.dtype | None = None) -> Tensor:
+        """The image that was normalized, for showing; exact for integers that became float32 or float64.
+
+        Args:
+            y: (..., channels, height, width).
+            layout: of the result.
+            dtype: of the result: by default uint8 or, for a max_value above 255, int32; floats are not rounded.
+
+        Returns:
+            (..., height, width, channels) for ``HWC``, values from 0 to max_value.
+        """
+        dtype = dtype or (
+            torch.float32 if self.max_value == 1 else torch.uint8 if self.max_value <= 255 else torch.int32
+        )
+        x = self.to_module().inverse()(y.double())
+        if not dtype.is_floating_point:
+            x = x.round().clamp(0, self.max_value)
+        return (x.movedim(-3, -1) if layout == "HWC" else x).to(dtype)
+
+    def to_module(self, *, layout: Layout = "CHW") -> PixelNormalize:
+        """The same map as an `evenkeel.nn.PixelNormalize`: buffers, exact inverse, foldable into a convolution.
+
+        Args:
+            layout: of the tensors that the module will get.
+        """
+        return PixelNormalize(self.mean, self.std, layout=layout, max_value=self.max_value, dtype=self.dtype)
+
+    def __repr__(self) -> str:
+        rounded = [[round(number, 4) for number in part] for part in (self.mean, self.std)]
+        return f"ImageNormalize(mean={rounded[0]}, std={rounded[1]}, max_value={self.max_value:g}, {self.definition})"
+
+    def _problems(self, x: Tensor) -> list[str]:
+        """Whether the values can be what was normalized before."""
+        if x.dtype == torch.uint8 and self.max_value <= 255:
+            wrong = self.max_value == 1
+            return ["8-bit images came where values from 0 to 1 were expected; divide by 255 first"] if wrong else []
+        if not x.numel():
+            return []
+        low, high = float(x.amin()), float(x.amax())
+        if low < 0:
+            return [f"images have no negative values, but the lowest is {low:.4g}: is it normalized already?"]
+        if high > self.max_value * (1 + 1e-6):
+            return [f"expected values from 0 to {self.max_value:g}, but the highest is {high:.6g}; check the depth"]
+        if self.max_value > 1 and x.is_floating_point() and high <= 1:
+            return [
+                f"expected values from 0 to {self.max_value:g}, but the highest is {high:.4g}: is it scaled already?"
+            ]
+        if self.max_value > 255 and x.dtype == torch.uint8:
+            return [f"expected values from 0 to {self.max_value:g}, but the image has 8 bits; read it with 16"]
+        return []
+
+
+def _check_definition(definition: str) -> None:
+    if definition not in get_args(Definition):
+        raise InvalidArgumentError(f"definition must be pooled or per-image, but got {definition!r}")
+
+
+def _as_image(image: Any, channels: int, layout: Layout | None) -> tuple[Tensor, Layout]:
+    """An image or batch as a tensor, and its layout."""
+    if hasattr(image, "getbands"):
+        mode = PIL_MODES.get(channels)
+        if mode is not None and not image.mode.startswith("I;16") and image.mode != mode:
+            image = image.convert(mode)
+        array = np.asarray(image)
+        return as_tensor(array[..., None] if array.ndim == 2 else array), "HWC"
+    x = as_tensor(image)
+    if x.ndim == 2 and channels == 1:
+        return x[None], "CHW"
+    return x, layout or _infer_layout(tuple(x.shape), channels)
+
+
+def _infer_layout(shape: tuple[int, ...], channels: int) -> Layout:
+    last, first = len(shape) >= 3 and shape[-1] == channels, len(shape) >= 3 and shape[-3] == channels
+    if last != first:
+        return "HWC" if last else "CHW"
+    reason = "both HWC and CHW fit" if last else f"no axis has {channels} channels"
+    raise InvalidInputError(f"image of shape {shape}: {reason}; pass layout='HWC' or layout='CHW'")
+
+
+def _depth(image: Any) -> float:
+    """The value that becomes 1, from the dtype."""
+    name = dtype_name(image)
+    depths = {"uint8": 255.0, "uint16": 65535.0}
+    if name not in depths and not name.startswith(("float", "bfloat")):
+        raise InvalidInputError(f"images of dtype {name} have no usual depth; pass max_value=")
+    return depths.get(name, 1.0)
+
+
+def _images_of(images: Any, channels: int) -> Iterator[Any]:
+    """The images of a folder in the order of their names, of an iterable, or the one batch given."""
+    if isinstance(images, str | Path):
+        yield from _images_in(Path(images))
+    elif hasattr(images, "shape") or hasattr(images, "getbands"):
+        yield images
+    else:
+        yield from images
+
+
+def _images_in(folder: Path) -> Iterable[Any]:
+    """Open each image file under a folder, sorted by path."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise EvenkeelError("reading images needs Pillow; run: pip install 'evenkeel[data]'") from error
+    if not folder.is_dir():
+        raise InvalidInputError(f"{folder} is not a folder of images")
+    for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES):
+        try:
+            with Image.open(path) as image:
+                image.load()
+                yield image
+        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            raise EvenkeelError(f"cannot read the image {path}: {error}; remove it or write it again") from error

@@ -1,0 +1,397 @@
+"""`Statistics`: what one pass over data leaves, merged with what passes over other parts left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import torch
+
+from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel.data import _state
+from evenkeel.data._arrays import as_tensor, column_names, dtype_name, ordered_columns
+from evenkeel.data._moments import Moments, empty_moments, from_column_moments, merge_moments
+from evenkeel.data._quantiles import Quantiles, check_ranks, check_same_kind, new_quantiles, weighted_quantiles
+from evenkeel.functional._columns import column_moments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Self
+
+    from torch import Tensor
+
+__all__ = ["NanPolicy", "Statistics", "merge_all"]
+
+Array = np.ndarray[Any, Any]
+NanPolicy = Literal["omit", "raise", "propagate"]
+
+
+class Statistics:
+    r"""Count, mean, variance, range, missing values and, on request, quantiles of data seen in parts of any size.
+
+    .. math:: M_2 = \sum_i w_i (x_i - \bar x)^2, \qquad \mathrm{var} = M_2 / (\textstyle\sum_i w_i - \mathrm{ddof})
+
+    One statistic for each index along ``axis`` (the features), over all other axes. Sums are kept in float64 with the
+    error of their rounding, blocks are reduced around a shift, and squares are never summed: the variance is right at
+    any mean, and neither the sizes nor the order of the parts show in it.
+
+    Attributes:
+        features: how many statistics there are; None before the first batch.
+        names: a name for each feature, or None.
+        axis: the axes of a batch that are kept.
+        nan_policy: ``omit``, ``raise`` or ``propagate``.
+        dtypes: the dtypes of the batches seen, sorted.
+        rows: how many rows (positions along the axes that are reduced) were seen, missing values included.
+
+    Args:
+        features: the number of features, or None to take it from the first batch.
+        names: a name for each feature; None takes them from the first frame.
+        axis: the axis whose indices are the features, or several: -1 for the columns of a table, 1 for the channels
+            of (batch, channel, ...) or the steps of (batch, time, ...), (1, 2) for each step and feature.
+        quantiles: whether quantiles are kept: counted exactly for 8- and 16-bit integers, otherwise a KLL sketch.
+        sketch_size: the sketch's parameter k: its rank error is about 2.7 / k at 99 % confidence, its memory 24 k
+            bytes for each feature.
+        nan_policy: what NaN does: ``omit`` leaves it out and counts it, ``raise`` refuses a batch that has one,
+            ``propagate`` counts it and makes that feature's statistics NaN.
+
+    Raises:
+        InvalidArgumentError: an option is none of its choices, or the number of names is not that of the features.
+
+    Example:
+        >>> import numpy as np
+        >>> from evenkeel.data import Statistics
+        >>> statistics = Statistics().update(np.array([[1.0, 4.0], [2.0, np.nan]]))
+        >>> statistics = statistics.merge(Statistics().update(np.array([[3.0, 6.0]])))
+        >>> statistics.mean, statistics.variance(), statistics.missing
+        (array([2., 5.]), array([0.66666667, 1. ]), array([0, 1]))
+
+    Source: Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983).
+    """
+
+    def __init__(
+        self,
+        features: int | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        axis: int | tuple[int, ...] = -1,
+        quantiles: bool = False,
+        sketch_size: int = 1024,
+        nan_policy: NanPolicy = "omit",
+    ) -> None:
+        if nan_policy not in get_args(NanPolicy):
+            raise InvalidArgumentError(f"nan_policy must be omit, raise or propagate, but got {nan_policy!r}")
+        if not 8 <= sketch_size <= 65535:
+            raise InvalidArgumentError(f"sketch_size must lie between 8 and 65535, but got {sketch_size!r}")
+        if features is not None and features < 0:
+            raise InvalidArgumentError(f"features must be at least 0, but got {features!r}")
+        self.axis = (axis,) if isinstance(axis, int) else tuple(axis)
+        self.nan_policy, self.sketch_size, self.keeps_quantiles = nan_policy, sketch_size, quantiles
+        self.names = None if names is None else tuple(str(name) for name in names)
+        self.features = features if names is None or features is not None else len(names)
+        if self.names is not None and len(self.names) != self.features:
+            raise InvalidArgumentError(
+                f"expected {self.features} names, one for each feature, but got {len(names or ())}"
+            )
+        self.dtypes: tuple[str, ...] = ()
+        self.rows = 0
+        self._moments: Moments | None = None if self.features is None else empty_moments(self.features)
+        self._quantiles: Quantiles | None = None
+
+    def update(self, batch: Any, *, weight: Any = None, mask: Any = None) -> Self:
+        """Add a batch and return this object.
+
+        Args:
+            batch: a tensor, array or frame of real numbers. A frame's columns are found by name once names are known.
+            weight: a number >= 0 for each row, of the shape of the axes that are reduced; it counts as that many rows.
+            mask: Boolean, True where valid: of the batch's shape, or of the shape of its leading axes.
+
+        Raises:
+            InvalidInputError: the batch has another number of features, or NaN under ``nan_policy="raise"``; nothing
+                of it has been added then.
+        """
+        if self.names is None and self.rows == 0 and column_names(batch) is not None:
+            self.names = tuple(column_names(batch) or ())
+        elif self.names is not None:
+            batch = ordered_columns(batch, self.names)
+        name, x = dtype_name(batch), as_tensor(batch).detach()
+        valid = None if mask is None else self._to_rows(_full_mask(as_tensor(mask), x))
+        x = self._to_rows(x)
+        if self.features is not None and x.shape[1] != self.features:
+            raise InvalidInputError(f"expected {self.features} features, but the batch has {x.shape[1]}")
+        if weight is not None:
+            weight = _checked_weight(as_tensor(weight).detach(), x)
+            if self.keeps_quantiles:
+                raise InvalidInputError("quantiles of weighted rows are not kept; pass quantiles=False, or no weight")
+        found = _block_moments(x, weight, valid)
+        self._refuse_nan(found)
+        if self.keeps_quantiles:
+            self._add_quantiles(x, valid, name)
+        return self._add(found, x.shape[0], {name})
+
+    def add_moments(self, moments: Moments, *, rows: int, dtypes: Iterable[str] = ()) -> Self:
+        """Add the moments of a block that were computed elsewhere (sparse matrices, images) and return this object."""
+        self._refuse_nan(moments)
+        return self._add(moments, rows, set(dtypes))
+
+    def _add(self, found: Moments, rows: int, dtypes: set[str]) -> Self:
+        self.features = found.count.size
+        self._moments = found if self._moments is None else merge_moments(self._moments, found)
+        self.rows += rows
+        self.dtypes = tuple(sorted({*self.dtypes, *dtypes}))
+        return self
+
+    def merge(self, other: Statistics) -> Self:
+        """Add what another object has seen, and return this one; the other stays as it is.
+
+        Any tree of merges over the same parts gives the same mean and variance to about 1e-15, exactly the same counts
+        and range, and quantiles within the sketches' bound.
+
+        Raises:
+            InvalidInputError: the two have other features, names, axes or quantiles.
+        """
+        self._check_compatible(other)
+        if other._quantiles is not None:
+            if self._quantiles is None:
+                self._quantiles = new_quantiles(other._quantiles.features, other._quantiles.kind, self.sketch_size)
+            check_same_kind(self._quantiles, other._quantiles)
+            self._quantiles.merge(other._quantiles)  # type: ignore[arg-type]
+        self.names = self.names or other.names
+        return self if other._moments is None else self._add(other._moments, other.rows, set(other.dtypes))
+
+    def _check_compatible(self, other: Statistics) -> None:
+        for name in ("features", "names", "axis", "keeps_quantiles", "sketch_size", "nan_policy"):
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs and None not in (mine, theirs):
+                raise InvalidInputError(
+                    f"merge: both need the same {name.removeprefix('keeps_')}, but got {mine!r} and {theirs!r}"
+                )
+
+    @property
+    def count(self) -> Array:
+        """Valid values of each feature (features,): int64, or the sum of their weights in float64."""
+        return self._state.count
+
+    @property
+    def mean(self) -> Array:
+        """Mean of each feature (features,), float64; NaN without values."""
+        return self._propagate(self._state.mean)
+
+    @property
+    def m2(self) -> Array:
+        """Sum of squared differences from the mean (features,), float64."""
+        return self._propagate(self._state.m2)
+
+    @property
+    def minimum(self) -> Array:
+        """Least valid value of each feature (features,), float64; inf without values."""
+        return self._propagate(self._state.minimum)
+
+    @property
+    def maximum(self) -> Array:
+        """Greatest valid value of each feature (features,), float64; -inf without values."""
+        return self._propagate(self._state.maximum)
+
+    @property
+    def missing(self) -> Array:
+        """NaN values of each feature (features,), int64."""
+        return self._state.missing
+
+    @property
+    def infinite(self) -> Array:
+        """Infinite values of each feature (features,), int64; they enter the mean and the range as IEEE 754 says."""
+        return self._state.infinite
+
+    @property
+    def quantile_error(self) -> float:
+        """How far a quantile's rank is from the one asked for, as a share of the values: 0 where counted exactly."""
+        return self._kept_quantiles.error
+
+    def variance(self, ddof: float = 0) -> Array:
+        """Variance of each feature (features,), float64: m2 / (count - ddof); NaN where that is not positive."""
+        divisor = self.count - float(ddof)
+        with np.errstate(invalid="ignore"):
+            return self.m2 / np.where(divisor > 0, divisor, np.nan)
+
+    def std(self, ddof: float = 0) -> Array:
+        """Standard deviation of each feature (features,), float64: the root of `variance`."""
+        return np.sqrt(self.variance(ddof))
+
+    def quantile(self, q: Any) -> Array:
+        """Quantiles of each feature, interpolated linearly; 0 and 1 give the range exactly.
+
+        Args:
+            q: a rank between 0 and 1, or several.
+
+        Returns:
+            (features,) for one rank, (ranks, features) for several; NaN without values.
+
+        Raises:
+            InvalidInputError: the object was made without ``quantiles=True``.
+            InvalidArgumentError: a rank lies outside 0 to 1.
+        """
+        ranks = check_ranks(q)
+        kept, state = self._kept_quantiles, self._state
+        found = np.full((ranks.size, state.count.size), np.nan)
+        for feature in np.flatnonzero(state.count):
+            found[:, feature] = weighted_quantiles(*kept.counts(int(feature)), ranks.ravel())
+            found[ranks.ravel() == 0, feature] = state.minimum[feature]
+            found[ranks.ravel() == 1, feature] = state.maximum[feature]
+        return self._propagate(found.reshape(*ranks.shape, state.count.size))
+
+    def distribution(self, feature: int) -> tuple[Array, Array]:
+        """The values kept of one feature, ascending, and how many rows each stands for: what a histogram is drawn of.
+
+        Raises:
+            InvalidInputError: the object was made without ``quantiles=True``.
+        """
+        values, weights = self._kept_quantiles.counts(feature)
+        order = np.argsort(values, kind="stable")
+        return values[order], weights[order]
+
+    def to_bytes(self) -> bytes:
+        """The whole state as a safetensors container with versioned JSON metadata."""
+        return _state.to_bytes(self)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            StateError: the bytes are truncated, foreign or of a newer version.
+        """
+        return _state.from_bytes(cls, data)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The whole state as plain data for JSON; numbers survive the round trip to the last bit."""
+        return _state.to_dict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            StateError: the data is incomplete, foreign or of a newer version.
+        """
+        return _state.from_dict(cls, data)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(features={self.features}, rows={self.rows}, axis={self.axis})"
+
+    @property
+    def _state(self) -> Moments:
+        if self._moments is None:
+            raise InvalidInputError("nothing is known yet, not even the number of features; call update first")
+        return self._moments
+
+    @property
+    def _kept_quantiles(self) -> Quantiles:
+        if not self.keeps_quantiles:
+            raise InvalidInputError("no quantiles were kept; make the object with quantiles=True")
+        if self._quantiles is None:
+            return new_quantiles(self._state.count.size, "float64", self.sketch_size)
+        return self._quantiles
+
+    def _propagate(self, values: Array) -> Array:
+        if self.nan_policy == "propagate":
+            return np.where(self.missing > 0, np.nan, values)
+        return values
+
+    def _refuse_nan(self, found: Moments) -> None:
+        if self.nan_policy == "raise" and found.missing.any():
+            columns = np.flatnonzero(found.missing)
+            shown = ", ".join(f"{self.names[i] if self.names else i} ({found.missing[i]})" for i in columns[:10])
+            raise InvalidInputError(
+                f"the batch has missing values in {columns.size} features: {shown}; "
+                'fill or drop them, or pass nan_policy="omit"'
+            )
+
+    def _to_rows(self, x: Tensor) -> Tensor:
+        """(rows, features): the kept axes flattened into the last one, the others into the first."""
+        if x.ndim <= len(self.axis):
+            raise InvalidInputError(
+                f"axis={self.axis} keeps {len(self.axis)} axes, so a batch needs more, but its shape is "
+                f"{tuple(x.shape)}; use x.reshape(-1, 1) for one feature or x.reshape(1, -1) for one row"
+            )
+        try:
+            kept = [range(x.ndim)[axis] for axis in self.axis]
+        except IndexError as error:
+            raise InvalidInputError(
+                f"axis={self.axis} is out of range for a batch of shape {tuple(x.shape)}"
+            ) from error
+        x = x.movedim(kept, list(range(x.ndim - len(kept), x.ndim)))
+        features = int(np.prod(x.shape[x.ndim - len(kept) :], dtype=np.int64))
+        return x.reshape(int(np.prod(x.shape[: x.ndim - len(kept)], dtype=np.int64)), features)
+
+    def _add_quantiles(self, x: Tensor, valid: Tensor | None, dtype: str) -> None:
+        fresh = new_quantiles(x.shape[1], dtype, self.sketch_size)
+        if self._quantiles is None:
+            self._quantiles = fresh
+        check_same_kind(self._quantiles, fresh)
+        self._quantiles.update(x, valid)
+
+
+def merge_all(parts: Iterable[Statistics]) -> Statistics:
+    """Merge several objects in a balanced tree, in their order; the parts themselves are used up.
+
+    Holds no more than about log2(parts) of them at a time, so that an iterator over many parts needs little memory.
+
+    Args:
+        parts: the objects to merge, at least one.
+
+    Returns:
+        One that has seen what all of them have.
+
+    Raises:
+        InvalidArgumentError: there is no part.
+        InvalidInputError: two parts do not fit together.
+
+    Example:
+        >>> import numpy as np
+        >>> from evenkeel.data import Statistics, merge_all
+        >>> merge_all(Statistics().update(np.full((2, 1), float(i))) for i in range(5)).mean
+        array([2.])
+    """
+    waiting: list[tuple[int, Statistics]] = []  # like the digits of a binary counter: sizes fall from left to right
+    for part in parts:
+        waiting.append((1, part))
+        while len(waiting) > 1 and waiting[-1][0] == waiting[-2][0]:
+            size, right = waiting.pop()
+            waiting[-1] = (2 * size, waiting[-1][1].merge(right))
+    if not waiting:
+        raise InvalidArgumentError("merge_all: expected at least one Statistics, but got none")
+    while len(waiting) > 1:
+        size, right = waiting.pop()
+        waiting[-1] = (size + waiting[-1][0], waiting[-1][1].merge(right))
+    return waiting[0][1]
+
+
+def _full_mask(mask: Tensor, x: Tensor) -> Tensor:
+    """A mask of x's shape from one of that shape or of its leading axes."""
+    if mask.dtype != torch.bool:
+        raise InvalidInputError(f"mask: expected Booleans (True where valid), but got {mask.dtype}")
+    if mask.shape != x.shape[: mask.ndim]:
+        raise InvalidInputError(
+            f"mask: expected the batch's shape {tuple(x.shape)} or that of its first axes, but got {tuple(mask.shape)}"
+        )
+    return mask.reshape(*mask.shape, *[1] * (x.ndim - mask.ndim)).expand(x.shape)
+
+
+def _checked_weight(weight: Tensor, x: Tensor) -> Tensor:
+    """A float64 weight for each row; rows are the reduced axes flattened."""
+    if weight.numel() != x.shape[0]:
+        raise InvalidInputError(
+            f"weight: expected one for each of the {x.shape[0]} rows, but got {tuple(weight.shape)}"
+        )
+    weight = weight.reshape(-1).to(x.device, torch.float64)
+    if not (torch.isfinite(weight) & (weight >= 0)).all():
+        raise InvalidInputError("weight: expected finite numbers >= 0")
+    return weight
+
+
+def _block_moments(x: Tensor, weight: Tensor | None, valid: Tensor | None) -> Moments:
+    """The moments of the valid elements of a (rows, features) tensor."""
+    if valid is None:
+        return from_column_moments(column_moments(x, weight=weight))
+    masked = torch.where(valid, x.double(), torch.nan)
+    found = from_column_moments(column_moments(masked, weight=weight))
+    return found._replace(missing=found.missing - (~valid).sum(0).cpu().numpy())

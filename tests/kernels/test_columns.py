@@ -1,0 +1,403 @@
+"""Moments and maps of columns: regimes, missing values, bits, layouts, dtypes, edge shapes, derivatives."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from evenkeel import BackendError, InvalidArgumentError, InvalidInputError
+from evenkeel import functional as F
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.bool)
+every_dtype = pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
+# folded rows and plain ones, rests of both, several items and pieces, several blocks of columns
+SHAPES = ((1, 1), (1, 40), (5, 3), (300, 7), (140000, 1), (3000, 16), (500, 65), (600, 257), (30, 2100), (901, 17))
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def sample(shape, dtype):
+    if dtype.is_floating_point:
+        return (3 * torch.randn(shape, dtype=torch.float64) + 1).to(dtype)
+    return torch.randint(0, 2 if dtype == torch.bool else 100, shape).to(dtype)
+
+
+def assert_agree(mine, exact, rtol=1e-13):
+    for name, found, wanted in zip(F.ColumnMoments._fields, mine, exact, strict=True):
+        assert found.dtype == wanted.dtype
+        assert found.shape == wanted.shape
+        if name != "mean_low":  # what is below the last digit differs with the order of the sums
+            # 1e-13: sums of up to 40000 float64 terms; a mean near 0 is as exact as the values are large
+            scale = exact.maximum.abs().nan_to_num(0, 0, 0).max().item() if name == "mean" and found.numel() else 0
+            torch.testing.assert_close(found, wanted, rtol=rtol, atol=rtol * scale, equal_nan=True)
+
+
+@every_dtype
+def test_moments_are_the_references(dtype):
+    for shape in SHAPES:
+        x = sample(shape, dtype)
+        assert_agree(F.column_moments(x, backend="cpu"), F.column_moments_reference(x))
+
+
+def two_pass(x, centre):
+    """The mean less ``centre`` and m2 in long double, which holds the differences from the centre exactly."""
+    differences = x.double().numpy().astype(np.longdouble) - centre
+    mean = differences.mean(0)
+    return mean, ((differences - mean) ** 2).sum(0)
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("mean", "spread"), [(0, 1), (1e4, 1), (1e6, 0.01), (1e8, 1), (-1e12, 1)])
+def test_large_means_cost_no_digits(mean, spread, dtype, backend):
+    x = (mean + spread * torch.randn(20000, 5, dtype=torch.float64)).to(dtype)
+    found = F.column_moments(x, backend=backend)
+    exact_mean, exact_m2 = two_pass(x, mean)
+    assert (abs(found.m2.numpy() - exact_m2) <= 1e-12 * exact_m2).all()
+    # both parts together carry the digits that the spread needs, whatever the mean: sums of 20000 differences round
+    scale = np.sqrt(exact_m2 / len(x)) + abs(exact_mean)
+    assert (abs((found.mean.numpy() - mean) + found.mean_low.numpy() - exact_mean) <= 1e-14 * scale).all()
+    assert (found.mean_low.abs() <= 2.0**-53 * found.mean.abs()).all()
+
+
+@pytest.mark.parametrize("size", [17, 1000, 4096])
+def test_parts_merge_to_the_whole(size):
+    x = (1e8 + torch.randn(10000, 3, dtype=torch.float64)).float()
+    parts = [F.column_moments(part, backend="cpu") for part in x.split(size)]
+    count, mean, m2 = torch.zeros(3), torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for part in parts:
+        delta, total = (part.mean - 1e8) + part.mean_low - mean, count + part.count
+        mean, m2, count = mean + delta * part.count / total, m2 + part.m2 + delta**2 * part.count * count / total, total
+    whole = F.column_moments(x, backend="cpu")
+    torch.testing.assert_close(m2, whole.m2, rtol=1e-12, atol=0)
+    torch.testing.assert_close(mean + 1e8, whole.mean, rtol=1e-15, atol=0)
+
+
+# a shift that is far from the mean: an outlier or a block first, a trend, and values after missing ones
+@pytest.mark.parametrize("kind", ["first", "half", "sorted", "late", "step", "outlier"])
+def test_a_bad_shift_is_replaced(kind):
+    x = 1e6 + torch.randn(30000, 9, dtype=torch.float64)
+    if kind == "first":
+        x[:2000] = 1e12
+        x[2000:] *= 1e-3
+    elif kind == "half":
+        x[::2] += 1e9
+    elif kind == "sorted":
+        x = x.sort(0).values
+    elif kind == "late":
+        x[:29000] = torch.nan
+    elif kind == "step":
+        x[: x.shape[0] * 14 // 15] = 5.0
+    else:
+        x[7, 3] = 1e300
+    assert_agree(F.column_moments(x, backend="cpu"), F.column_moments_reference(x), rtol=1e-12)
+
+
+@every_dtype
+@pytest.mark.parametrize("rows", [1, 2, 15, 20001])
+def test_constant_columns_have_no_spread(rows, dtype):
+    values = torch.tensor([0.0, 1.0, 0.1, 77.7, 3e4]).to(torch.bool if dtype == torch.bool else dtype)
+    for backend in ("cpu", "reference"):
+        found = F.column_moments(values.expand(rows, 5).clone(), backend=backend)
+        assert (found.m2 == 0).all()
+        assert torch.equal(found.mean, values.double())
+        assert torch.equal(found.mean, found.minimum)
+        assert (found.mean_low == 0).all()
+    late = torch.full((rows + 2000, 1), torch.nan, dtype=torch.float64)
+    late[2000:] = 0.1
+    assert F.column_moments(late, backend="cpu").m2.item() == 0
+
+
+@every_shape
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_missing_and_infinite_values(dtype, shape):
+    x = sample(shape, dtype)
+    x[torch.rand(shape) < 0.05] = torch.nan
+    x[-1, 0] = torch.inf
+    x[0, -1] = -torch.inf
+    assert_agree(F.column_moments(x, backend="cpu"), F.column_moments_reference(x))
+    x[:, 0] = torch.nan
+    found = F.column_moments(x, backend="cpu")
+    assert_agree(found, F.column_moments_reference(x))
+    assert (found.count[0], found.mean[0], found.missing[0]) == (0, 0, shape[0])
+
+
+def test_infinities_decide_the_mean():
+    x = torch.randn(1000, 4)
+    x[3, 0], x[4, 1], x[5, 2], x[6, 2] = torch.inf, -torch.inf, torch.inf, -torch.inf
+    for backend in ("cpu", "reference"):
+        found = F.column_moments(x, backend=backend)
+        assert found.infinite.tolist() == [1, 1, 2, 0]
+        assert found.mean[:2].tolist() == [torch.inf, -torch.inf]
+        assert found.mean[2].isnan()
+        assert found.m2.isnan().tolist() == [True, True, True, False]
+        assert found.count.tolist() == [1000] * 4
+
+
+@every_shape
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16], ids=str)
+def test_weights(dtype, shape):
+    x, weight = sample(shape, dtype), torch.rand(shape[0])
+    weight[::3] = 0
+    if dtype.is_floating_point:
+        x[::3] = torch.nan  # a row of weight 0 does not exist
+        x[1::7, 0] = torch.nan
+        x[2::7, -1] = torch.inf
+    assert_agree(F.column_moments(x, weight=weight, backend="cpu"), F.column_moments_reference(x, weight=weight), 1e-12)
+    counts = torch.arange(shape[0]) % 3
+    repeated = F.column_moments(x.repeat_interleave(counts, 0))
+    weighted = F.column_moments(x, weight=counts.double())
+    for name in ("mean", "m2", "minimum", "maximum"):
+        mine, wanted = getattr(weighted, name), getattr(repeated, name)
+        torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-12, equal_nan=True)
+
+
+def strided(x):
+    """The same table, stored otherwise, and whether its bits must stay: by rows they must."""
+    rows, columns = x.shape
+    wide = torch.zeros(rows, 2 * columns + 3, dtype=x.dtype)
+    wide[:, 1 : columns + 1] = x
+    yield wide[:, 1 : columns + 1], True
+    tall = torch.zeros(2 * rows, columns, dtype=x.dtype)
+    tall[::2] = x
+    yield tall[::2], True
+    both = torch.zeros(rows, 2 * columns, dtype=x.dtype)
+    both[:, ::2] = x
+    yield both[:, ::2], True
+    yield x.t().contiguous().t(), False
+    across = torch.zeros(columns, 2 * rows, dtype=x.dtype)
+    across[:, ::2] = x.t()
+    yield across[:, ::2].t(), False
+
+
+@every_shape
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8], ids=str)
+def test_strides(dtype, shape):
+    x = sample(shape, dtype)
+    expected = F.column_moments(x, backend="cpu")
+    for view, same in strided(x):
+        found = F.column_moments(view, backend="cpu")
+        assert_agree(found, expected)
+        assert not same or all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    expanded = x[:1].expand(50, -1)
+    assert_agree(F.column_moments(expanded, backend="cpu"), F.column_moments_reference(expanded))
+
+
+def test_stored_tables_are_not_copied():
+    table = torch.randn(1000, 2000).t()
+    out = torch.empty(1000, 2000).t()
+    before = table.clone()
+    F.column_affine(table, torch.zeros(1000), torch.ones(1000), out=out)
+    assert torch.equal(out, before)
+    assert F.column_affine(table, torch.zeros(1000), torch.ones(1000), backend="cpu").stride() == table.stride()
+
+
+def digests():
+    """A digest of the results for each dtype and shape, with and without missing values and weights."""
+    torch.manual_seed(0)
+    found = {}
+    for dtype in (*FLOATS, torch.uint8, torch.int64):
+        for shape in ((1, 40), (3001, 7), (60, 1100)):
+            x = sample(shape, dtype)
+            numbers = [*F.column_moments(x), *F.column_moments(x, weight=torch.rand(shape[0]))]
+            if dtype.is_floating_point:
+                x[::5, ::2] = torch.nan
+                numbers += F.column_moments(x)
+            centre, scale = torch.randn(2, shape[1], dtype=torch.float64)
+            numbers += [F.column_affine(x, centre, scale, scale, clip=(-3, 3), dtype=to) for to in FLOATS]
+            data = b"".join(t.double().contiguous().numpy().tobytes() for t in numbers)
+            found[f"{dtype} {shape}"] = hashlib.sha256(data).hexdigest()
+    return found
+
+
+def test_every_simd_level_gives_the_same_bits():
+    levels = ("baseline", "avx2", "avx512")
+    best = torch.ops.evenkeel.simd_level()
+    program = (
+        f"import json, sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_columns as t\n"
+        "print(json.dumps([t.torch.ops.evenkeel.simd_level(), t.digests()]))"
+    )
+    runs = {}
+    for level in levels[: levels.index(best) + 1]:
+        environment = {**os.environ, "EVENKEEL_SIMD": level}
+        command = [sys.executable, "-c", program]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        ran, runs[level] = json.loads(out.stdout)
+        assert ran == level
+    assert all(found == runs["baseline"] for found in runs.values())
+
+
+def test_threads_do_not_change_a_bit():
+    threads = torch.get_num_threads()
+    tables = [sample(shape, torch.float32) for shape in (*SHAPES, (400000, 3), (2000, 1000))]
+    tables[-1][::1000, 0] = torch.nan
+    tables.append(tables[-1].t())
+    found = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append([t for x in tables for t in F.column_moments(x)])
+    finally:
+        torch.set_num_threads(threads)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_a_missing_value_changes_nothing_else():
+    x = torch.randn(100000, 4, dtype=torch.float64)
+    clean = F.column_moments(x)
+    x[::100, 2] = torch.nan
+    spoiled = F.column_moments(x)
+    others = [0, 1, 3]
+    assert all(torch.equal(a[others], b[others]) for a, b in zip(clean, spoiled, strict=True))
+    assert spoiled.missing[2] == 1000
+
+
+def test_a_forked_child_finishes():
+    program = (
+        "import os, torch; from evenkeel import functional as F; x = torch.randn(300000, 3)\n"
+        "found = F.column_moments(x); child = os.fork()\n"
+        "if child == 0: os._exit(0 if all(map(torch.equal, found, F.column_moments(x))) else 3)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "0"
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)], ids=str)
+def test_empty_tables(shape):
+    for weight in (None, torch.ones(shape[0])):
+        x = torch.zeros(shape)
+        assert_agree(F.column_moments(x, weight=weight, backend="cpu"), F.column_moments_reference(x, weight=weight))
+    columns = torch.ones(shape[1])
+    assert F.column_affine(torch.zeros(shape), columns, columns, backend="cpu").shape == shape
+
+
+def test_wrong_inputs_say_what_to_do():
+    x = torch.ones(4, 3)
+    with pytest.raises(InvalidInputError, match="reshape"):
+        F.column_moments(torch.ones(4))
+    with pytest.raises(InvalidInputError, match="one real weight for each of the 4 rows"):
+        F.column_moments(x, weight=torch.ones(3))
+    for bad in (-1.0, torch.nan, torch.inf):
+        with pytest.raises(InvalidInputError, match="not negative"):
+            F.column_moments(x, weight=torch.tensor([1.0, 1.0, bad, 1.0]))
+    with pytest.raises(InvalidInputError, match="each of the 3 columns"):
+        F.column_affine(x, torch.ones(4), torch.ones(3))
+    with pytest.raises(InvalidInputError, match="floating"):
+        F.column_affine(x, torch.ones(3), torch.ones(3), dtype=torch.int32)
+    with pytest.raises(InvalidArgumentError, match="lowest, highest"):
+        F.column_affine(x, torch.ones(3), torch.ones(3), clip=(1, 0))
+    with pytest.raises(InvalidInputError, match="out must be"):
+        F.column_affine(x, torch.ones(3), torch.ones(3), out=torch.ones(3, 4))
+    with pytest.raises(InvalidInputError, match="not differentiable"):
+        F.column_affine(x.requires_grad_(), torch.ones(3), torch.ones(3), out=torch.ones(4, 3))
+    with pytest.raises(BackendError, match="it does not take"):
+        F.column_moments(torch.ones(4, 3, dtype=torch.uint64), backend="cpu")
+
+
+@pytest.mark.parametrize("to", FLOATS, ids=str)
+@every_dtype
+def test_maps_are_the_references_to_the_bit(dtype, to):
+    for shape in ((1, 1), (1, 40), (300, 7), (700, 65)):
+        x = sample(shape, dtype)
+        shift, scale, offset = torch.randn(3, shape[1], dtype=torch.float64)
+        for more, clip in (((), None), ((offset,), None), ((offset,), (-1.0, 0.5))):
+            wanted = F.column_affine_reference(x, shift, scale, *more, clip=clip, dtype=to)
+            assert torch.equal(F.column_affine(x, shift, scale, *more, clip=clip, dtype=to, backend="cpu"), wanted)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_large_maps_into_given_memory(offset):
+    # large enough to be written past the caches, aligned and not
+    rows, columns = 700_001, 7
+    x, memory = torch.randn(rows, columns), torch.full((rows * columns + 8,), torch.nan)
+    out = memory[offset : offset + rows * columns].view(rows, columns)
+    shift, scale = torch.randn(2, columns)
+    F.column_affine(x, shift, scale, out=out, backend="cpu")
+    assert torch.equal(out, F.column_affine_reference(x, shift, scale))
+    assert memory[:offset].isnan().all()
+    assert memory[offset + rows * columns :].isnan().all()
+    F.column_affine(x, shift, scale, out=x, backend="cpu")
+    assert torch.equal(x, out)
+
+
+@every_shape
+def test_strided_maps(shape):
+    x = sample(shape, torch.float32)
+    shift, scale = torch.randn(2, shape[1])
+    wanted = F.column_affine_reference(x, shift, scale)
+    for view, _ in strided(x):
+        assert torch.equal(F.column_affine(view, shift, scale, backend="cpu"), wanted)
+        for target, _ in strided(torch.zeros_like(x)):
+            F.column_affine(view, shift, scale, out=target, backend="cpu")
+            assert torch.equal(target, wanted)
+    deep = x.expand(3, *shape)
+    assert torch.equal(F.column_affine(deep, shift, scale, backend="cpu")[1], wanted)
+
+
+def test_float32_keeps_its_digits():
+    x = 1e6 + torch.randn(1000, 2)
+    y = F.column_affine(x, torch.tensor([1e6 + 1 / 3] * 2, dtype=torch.float64), torch.ones(2))
+    exact = x.double() - (1e6 + 1 / 3)
+    torch.testing.assert_close(y.double(), exact, rtol=2**-24, atol=0)  # one rounding
+    assert F.column_affine(torch.tensor([[0, 5]]), torch.zeros(2), torch.ones(2)).dtype == torch.get_default_dtype()
+
+
+def test_derivatives_of_maps():
+    x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    shift, scale, offset = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    for fixed in (False, True):
+        parameters = [p.detach() if fixed else p for p in (shift, scale, offset)]
+        for clip in (None, (-1.0, 1.0)):
+            call = lambda *t, clip=clip: F.column_affine(*t, clip=clip)  # noqa: E731
+            assert torch.autograd.gradcheck(call, (x, *parameters))
+            assert torch.autograd.gradgradcheck(call, (x, *parameters))
+    tangent = torch.randn(6, 3, dtype=torch.float64)
+    _, derivative = torch.func.jvp(lambda t: F.column_affine(t, shift, scale), (x,), (tangent,))
+    torch.testing.assert_close(derivative, tangent * scale)
+    rows = torch.func.vmap(lambda t: F.column_affine(t, shift, scale))(x)
+    torch.testing.assert_close(rows, F.column_affine(x, shift, scale))
+    low = x.detach().float().requires_grad_()
+    F.column_affine(low, shift.detach(), scale.detach(), dtype=torch.float64).sum().backward()
+    assert low.grad.dtype == torch.float32
+
+
+def test_maps_compile_and_export():
+    shift, scale = torch.randn(2, 5)
+    call = lambda x: F.column_affine(x, shift, scale, clip=(-2.0, 2.0))  # noqa: E731
+    x = torch.randn(8, 5)
+    torch.testing.assert_close(torch.compile(call, fullgraph=True, backend="aot_eager")(x), call(x))
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return call(x)
+
+    torch.testing.assert_close(torch.export.export(Module(), (x,)).module()(x), call(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)
+def test_operators_pass_opcheck(dtype):
+    x, weight, parameters = sample((40, 5), dtype), torch.rand(40, dtype=torch.float64), torch.randn(3, 5).double()
+    torch.library.opcheck(torch.ops.evenkeel.column_moments, (x.unsqueeze(0), None))
+    torch.library.opcheck(torch.ops.evenkeel.column_moments, (x.unsqueeze(0), weight))
+    for table in (x, x.t().contiguous().t()):
+        torch.library.opcheck(torch.ops.evenkeel.column_affine, (table, *parameters, None, None, torch.float32))
+        out = torch.empty(40, 5)
+        torch.library.opcheck(torch.ops.evenkeel.column_affine_out, (table, *parameters, -1.0, 1.0, out))
+
+
+@pytest.mark.slow
+def test_more_than_2_to_the_31_elements():
+    x = torch.zeros(2**31 + 100, 1, dtype=torch.uint8)
+    x[-7:] = 7
+    found = F.column_moments(x, backend="cpu")
+    assert (found.count.item(), found.maximum.item()) == (2**31 + 100, 7)
+    assert found.mean.item() == 49 / (2**31 + 100)
+    wide = F.column_moments(x.view(-1, 4), backend="cpu")
+    assert (wide.mean * wide.count).round().sum() == 49
