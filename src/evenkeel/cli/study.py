@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from evenkeel._errors import StudyError
+from evenkeel.cli.experiments import list_experiments, parse_assignments, run_named
 from evenkeel.cli.progress import make_observer
 from evenkeel.lab import DEFAULT_ARMS, FEED_FORWARDS, StudySettings, ranking_table, read_study, run_study
 from evenkeel.lab.files import path_as_text
@@ -76,14 +77,32 @@ def study(
     threads: Annotated[int | None, setting("Processor threads; more pay off for larger models.", "threads")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out, if there is one.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    experiment: Annotated[str | None, option("Run experiments instead: names, comma-separated, or all.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="An experiment's option, name=value; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
 ) -> int:
     """Train the same small transformer with each norm and placement on a text, and report what that shows.
 
     Arms are none, <placement>-<norm> with placement pre, post, peri or output-only and norm layer, rms, batch or dyt,
     and the presets gpt2, bert, llama, gemma2, olmo2.
+
+    With --experiment, measure a claim of the literature instead (--list shows them); the options above that an
+    experiment has too apply to it, --set gives the others.
     """
     # The parameters named as settings are: what was not typed is None, and left to the study or to the defaults.
     typed = {name: value for name, value in locals().items() if name in DEFAULTS and value is not None}
+    if list_:
+        list_experiments()
+        return 0
+    if experiment is not None:
+        if text is not None:
+            typed["text"] = str(text)
+        return run_named(experiment, out, typed | parse_assignments(set_ or ()), resume=resume, quiet=quiet)
+    if set_:
+        raise StudyError("--set gives options of an experiment; name it with --experiment")
     if arms is not None:
         typed["arms"] = [name.strip() for name in arms.split(",") if name.strip()]
     return run(typed, text, out, resume=resume, quiet=quiet)
