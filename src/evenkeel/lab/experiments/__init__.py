@@ -5,7 +5,12 @@ Each experiment is one file of this package; `EXPERIMENTS` declares them.
 
 from evenkeel.lab.experiments._experiment import VERDICTS, Claim, Experiment, Options
 from evenkeel.lab.experiments._run import ExperimentObserver, read_experiment, run_experiments
+from evenkeel.lab.experiments.centring import CENTRING
+from evenkeel.lab.experiments.gradients_at_init import GRADIENTS_AT_INIT
+from evenkeel.lab.experiments.learning_rate import LEARNING_RATE
 from evenkeel.lab.experiments.padding import PADDING
+from evenkeel.lab.experiments.residual_growth import RESIDUAL_GROWTH
+from evenkeel.lab.experiments.without_norm import WITHOUT_NORM
 
 __all__ = [
     "EXPERIMENTS",
@@ -19,4 +24,7 @@ __all__ = [
 ]
 
 # Every experiment, in the order of the course: a file of this package, called by its name.
-EXPERIMENTS: dict[str, Experiment] = {experiment.name: experiment for experiment in (PADDING,)}
+EXPERIMENTS: dict[str, Experiment] = {
+    experiment.name: experiment
+    for experiment in (PADDING, GRADIENTS_AT_INIT, RESIDUAL_GROWTH, LEARNING_RATE, CENTRING, WITHOUT_NORM)
+}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from evenkeel.report import format_number
+from evenkeel.report import Series, format_number
 
-__all__ = ["Estimate", "growth_exponent", "mean_of"]
+__all__ = ["Estimate", "band_over", "geometric_mean", "growth_exponent", "mean_of", "verdict"]
 
 # Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond the table, those of 30 are a little wide.
 T95 = (
@@ -79,6 +80,12 @@ def mean_of(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half)
 
 
+def geometric_mean(values: Sequence[float]) -> Estimate:
+    """Return the geometric mean of positive values with its 95 % interval, for ratios and what spans decades."""
+    logs = mean_of([math.log(value) for value in values])
+    return Estimate(*(math.exp(min(end, 700.0)) for end in (logs.value, logs.low, logs.high)))
+
+
 def growth_exponent(x: Sequence[float], y: Sequence[float]) -> Estimate:
     """Return b of the least-squares fit y = a x^b on logarithms, with its 95 % interval.
 
@@ -95,3 +102,47 @@ def growth_exponent(x: Sequence[float], y: Sequence[float]) -> Estimate:
     centre = statistics.fmean(log_x)
     half = t95(degrees) * math.sqrt(residual / degrees / math.fsum((a - centre) ** 2 for a in log_x))
     return Estimate(slope, slope - half, slope + half)
+
+
+def verdict(found: Estimate, low: float, high: float) -> str:
+    """Return what an interval says of the claim that a value lies from low to high.
+
+    Args:
+        found: the value and its 95 % interval.
+        low: the smallest value that the claim allows.
+        high: the largest.
+
+    Returns:
+        ``agrees`` if the whole interval lies within, ``disagrees`` if all of it lies outside, otherwise ``undecided``.
+    """
+    if low <= found.low and found.high <= high:
+        return "agrees"
+    if found.high < low or found.low > high:
+        return "disagrees"
+    return "undecided"
+
+
+def band_over(
+    name: str, records: Sequence[Mapping[str, Any]], x: str, value: Callable[[Mapping[str, Any]], float | None]
+) -> Series:
+    """Return a curve of the mean over the records that share a position, with their range as its band.
+
+    Args:
+        name: of the curve.
+        records: measurements; those whose value is None or not finite are left out.
+        x: the entry that holds the position.
+        value: what is drawn of a record.
+    """
+    groups: dict[float, list[float]] = {}
+    for record in records:
+        number = value(record)
+        if number is not None and math.isfinite(number):
+            groups.setdefault(record[x], []).append(number)
+    places = sorted(groups)
+    return Series(
+        name,
+        places,
+        [statistics.fmean(groups[place]) for place in places],
+        low=[min(groups[place]) for place in places],
+        high=[max(groups[place]) for place in places],
+    )
