@@ -13,10 +13,19 @@ from evenkeel.lab.model import Transformer, next_byte_loss
 from evenkeel.lab.text import Corpus, load_corpus
 from evenkeel.lab.training import make_optimizer, sample_windows
 
-__all__ = ["Schedule", "has_failed", "standard_text", "train_bytes", "validation_loss"]
+__all__ = [
+    "SHOWN_LOSS",
+    "Schedule",
+    "has_failed",
+    "shown_loss",
+    "standard_text",
+    "train_bytes",
+    "validation_loss",
+]
 
 # A loss this far above a uniform guess's, or one that is not finite, will not come back in a short training.
 LOST = 2 * math.log(256)
+SHOWN_LOSS = 6.0  # nats; a lost training is drawn here, just above a uniform guess's 5.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +96,11 @@ def validation_loss(model: Transformer, schedule: Schedule, batches: int = 4) ->
         for part in starts.split(schedule.batch)
     ]
     return torch.stack(losses).mean().item()
+
+
+def shown_loss(loss: float | None) -> float:
+    """Return where a loss is drawn; a lost training, recorded as None, stands above all others."""
+    return SHOWN_LOSS if loss is None or not math.isfinite(loss) else min(loss, SHOWN_LOSS)
 
 
 def has_failed(loss: float, context: int) -> bool:

@@ -152,42 +152,12 @@ def shape_of(chosen: Sequence[Sequence[float]]) -> tuple[str, str]:
 # arm, moment, what is claimed, the shapes that bear it out, source
 PREDICTIONS = (
     ("none", "start", "Without a norm the stream grows exponentially with depth", ("exponential",), "He et al. 2015"),
-    (
-        "pre-layer",
-        "start",
-        "Pre-LN: the stream's power grows linearly at initialization",
-        ("linear",),
-        "Xiong et al. 2020",
-    ),
-    (
-        "pre-layer",
-        "end",
-        "Pre-LN: training turns the growth exponential",
-        ("exponential",),
-        "Sun et al. 2025 (upper bound); Kim et al. 2025",
-    ),
-    ("post-layer", "end", "Post-LN keeps the stream's power the same at every depth", ("flat",), "Xiong et al. 2020"),
-    (
-        "peri-layer",
-        "end",
-        "Peri-LN keeps growth linear after training",
-        ("linear", "flat"),
-        "Kim et al. 2025 (Peri-LN)",
-    ),
-    (
-        "output-only-layer",
-        "start",
-        "Normalized outputs give linear growth at initialization",
-        ("linear",),
-        "Kim et al. 2025",
-    ),
-    (
-        "deepnorm-layer",
-        "end",
-        "DeepNorm keeps the stream's power the same at every depth",
-        ("flat",),
-        "Wang et al. 2022",
-    ),
+    ("pre-layer", "start", "Pre-LN: the power grows linearly at initialization", ("linear",), "Xiong et al. 2020"),
+    ("pre-layer", "end", "Pre-LN: training turns the growth exponential", ("exponential",), "Sun et al. 2025"),
+    ("post-layer", "end", "Post-LN keeps the power the same at every depth", ("flat",), "Xiong et al. 2020"),
+    ("peri-layer", "end", "Peri-LN keeps growth linear in training", ("linear", "flat"), "Kim et al. 2025"),
+    ("output-only-layer", "start", "Normalized outputs start with linear growth", ("linear",), "Kim et al. 2025"),
+    ("deepnorm-layer", "end", "DeepNorm keeps the power the same at every depth", ("flat",), "Wang et al. 2022"),
 )
 
 

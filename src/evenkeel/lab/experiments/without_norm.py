@@ -14,7 +14,15 @@ from evenkeel._errors import StudyError
 from evenkeel.lab.arms import find_arm
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
 from evenkeel.lab.experiments._statistics import band_over
-from evenkeel.lab.experiments._training import Schedule, has_failed, standard_text, train_bytes, validation_loss
+from evenkeel.lab.experiments._training import (
+    SHOWN_LOSS,
+    Schedule,
+    has_failed,
+    shown_loss,
+    standard_text,
+    train_bytes,
+    validation_loss,
+)
 from evenkeel.lab.model import Transformer
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
 
@@ -28,7 +36,6 @@ REMEDIES = {
     "DyT": ("pre-dyt", "nothing"),
     "LayerNorm": ("pre-layer", "nothing"),
 }
-SHOWN_LOSS = 6.0  # nats; a lost training is drawn here, just above a uniform guess's 5.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +156,7 @@ def losses_at(records: Sequence[Record], remedy: str, depth: int) -> list[float]
 def remedy_claim(options: WithoutOptions, records: Sequence[Record], remedy: str, source: str) -> Claim:
     """Whether a remedy lets the deepest model learn, and how its loss compares with LayerNorm's there."""
     last = max(options.depths)
-    reached = deepest_learned(options, records, remedy)
+    reached, plain = (deepest_learned(options, records, name) for name in (remedy, "no norm"))
     losses = {name: losses_at(records, name, last) for name in (remedy, "LayerNorm")}
     shown = [
         f"{name} {format_number(statistics.fmean(values))}" if all(map(math.isfinite, values)) else f"{name} lost"
@@ -160,11 +167,7 @@ def remedy_claim(options: WithoutOptions, records: Sequence[Record], remedy: str
         claim=f"{remedy} makes deep networks trainable without normalization",
         source=source,
         measured=f"It learned up to {reached or 'no'} blocks; validation loss at {last}: {join_words(shown)}",
-        verdict="agrees"
-        if reached == last
-        else "partly"
-        if (reached or 0) > (deepest_learned(options, records, "no norm") or 0)
-        else "disagrees",
+        verdict="agrees" if reached == last else "partly" if (reached or 0) > (plain or 0) else "disagrees",
     )
 
 
@@ -196,18 +199,13 @@ def draw(options: WithoutOptions, records: Sequence[Record]) -> list[Figure]:
     ]
 
 
-def shown_loss(loss: float | None) -> float:
-    """Return where a loss is drawn; a lost training, recorded as None, stands above all others."""
-    return SHOWN_LOSS if loss is None or not math.isfinite(loss) else min(loss, SHOWN_LOSS)
-
-
 WITHOUT_NORM = Experiment(
     name="without-norm",
     title="Depth without normalization",
     question="At which depth does training without normalization fail, and do initialization or DyT mend it?",
     method="Short trainings of the lab's transformer on real text at growing depth: without norm; without norm and the "
-    "last map of each sublayer scaled by 1/sqrt(2L), or zero, at the start; with DyT; with Pre-LN. A training counts as "
-    "failed when its loss is lost, or ends no better than byte frequencies alone.",
+    "last map of each sublayer scaled by 1/sqrt(2L), or zero, at the start; with DyT; with Pre-LN. A training counts "
+    "as failed when its loss is lost, or ends no better than byte frequencies alone.",
     options=WithoutOptions,
     trials=trials,
     measure=measure,
