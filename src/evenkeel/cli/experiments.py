@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
 import difflib
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,26 +81,34 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
         name, sign, value = assignment.partition("=")
         if not sign or not name.strip():
             raise StudyError(f"--set takes name=value, but got {assignment!r}")
-        found[name.strip().replace("-", "_")] = value.strip()
+        owner, dot, option = name.strip().rpartition(".")
+        found[owner + dot + option.replace("-", "_")] = value.strip()
     return found
 
 
-def run_named(names: str, out: Path | None, typed: Mapping[str, Any], *, resume: bool, quiet: bool) -> int:
-    """Run the experiments that are named, and print what became of the claims."""
-    experiments = find_experiments(names)
-    if resume and out is None:
-        raise StudyError("--resume needs --out: the directory of the run to continue")
-    out = out or Path("runs") / f"experiments-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}"
+def run_named(
+    experiments: Sequence[Experiment], out: Path, typed: Mapping[str, Any], *, resume: bool, quiet: bool
+) -> int:
+    """Run experiments, and print what became of their claims."""
+    options = options_of_each(experiments, typed)
     observer = ExperimentObserver() if quiet else ExperimentLines()
-    try:
-        options = {experiment.name: typed for experiment in experiments}
-        summaries = run_experiments(experiments, out, options=options, resume=resume, observer=observer)
-    except KeyboardInterrupt:
-        again = f"evenkeel study --experiment {names} --out {shlex.quote(str(out))} --resume"
-        typer.echo(f"interrupted; continue with the same options: {again}", err=True)
-        raise
+    summaries = run_experiments(experiments, out, options=options, resume=resume, observer=observer)
     for summary in summaries:
         for claim in summary["claims"]:
             typer.echo(f"{VERDICTS[claim['verdict']]}: {claim['claim']} ({claim['source']}). {claim['measured']}.")
     typer.echo(f"report: {path_as_text(out / 'report.html')}")
     return 0
+
+
+def options_of_each(experiments: Sequence[Experiment], typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what was typed for each experiment: `name` is meant for all of them, `experiment.name` for one."""
+    options: dict[str, dict[str, Any]] = {experiment.name: {} for experiment in experiments}
+    for key, value in typed.items():
+        owner, dot, name = key.rpartition(".")
+        if dot and owner not in options:
+            raise StudyError(
+                f"--set {key}: no experiment of this run is called {owner!r}; it runs {', '.join(options)}"
+            )
+        for target in [owner] if dot else options:
+            options[target][name] = value
+    return options

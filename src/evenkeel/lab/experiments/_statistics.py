@@ -10,7 +10,7 @@ from typing import Any
 
 from evenkeel.report import Series, format_number
 
-__all__ = ["Estimate", "band_over", "geometric_mean", "growth_exponent", "mean_of", "verdict"]
+__all__ = ["Estimate", "band_over", "below", "geometric_mean", "growth_exponent", "mean_of", "verdict"]
 
 # Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond the table, those of 30 are a little wide.
 T95 = (
@@ -120,6 +120,11 @@ def verdict(found: Estimate, low: float, high: float) -> str:
     if found.high < low or found.low > high:
         return "disagrees"
     return "undecided"
+
+
+def below(smaller: Estimate, larger: Estimate) -> str:
+    """Return what two intervals say of the claim that one value is below the other: undecided where they overlap."""
+    return "agrees" if smaller.high < larger.low else "disagrees" if smaller.low > larger.high else "undecided"
 
 
 def band_over(
