@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel.report._files import write_text_atomically
-from evenkeel.report._panels import Figure
+from evenkeel.report._panels import Figure, Panel
 from evenkeel.report._require import require
 from evenkeel.report._style import DARK, FONT_FAMILY, LIGHT
 from evenkeel.report._table import Table, cell_text
@@ -106,7 +106,7 @@ def render_page(page: Page) -> str:
     )
     template = environment.from_string(_asset("page.html"))
     figures = [figure for section in page.sections for figure in section.figures]
-    specs = [_browser_panel(panel) for figure in figures for panel in figure.panels]
+    specs = [browser_panel(panel) for figure in figures for panel in figure.panels]
     html: str = template.render(
         page=page,
         light=LIGHT,
@@ -118,7 +118,7 @@ def render_page(page: Page) -> str:
         plotly=_packed_plotly() if specs else "",
         rows_shown=ROWS_SHOWN,
         cell_text=cell_text,
-        slug=slug,
+        figure_file=figure_file,
     )
     return html
 
@@ -151,6 +151,11 @@ def script_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
+def figure_file(figure: Figure, panel: Panel) -> str:
+    """The name of a panel's downloads, without its ending."""
+    return f"{figure.name}-{slug(panel.heading)}" if panel.heading else figure.name
+
+
 def _drawable(value: Any) -> Any:
     """The value with null for non-finite numbers, which JSON cannot hold, and the others to seven digits.
 
@@ -165,7 +170,8 @@ def _drawable(value: Any) -> Any:
     return value
 
 
-def _browser_panel(panel: Any) -> dict[str, Any]:
+def browser_panel(panel: Panel) -> dict[str, Any]:
+    """What the drawing script needs of a panel."""
     return {"spec": panel.spec, "labels": list(panel.labels), "hints": panel.hints}
 
 

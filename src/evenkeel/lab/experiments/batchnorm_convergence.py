@@ -172,14 +172,16 @@ def draw(options: ConvergenceOptions, records: Sequence[Record]) -> list[Figure]
                 note="" if complete else in_words(counts),
             )
         )
+    accuracy = Axis("test accuracy", log=False, include=(0.0, 1.0))
+    count = Axis(f"steps to {100 * options.target:g} %", log=True)
     panels = [
-        lines(series, x=Axis("step"), y=Axis("test accuracy", log=False, include=(0.0, 1.0)), styles=styles),
-        dots(rows, x=Axis(f"steps to {100 * options.target:g} %", log=True), styles=styles),
+        lines(series, x=Axis("step"), y=accuracy, styles=styles, heading="Accuracy"),
+        dots(rows, x=count, styles=styles, heading="Steps to the target"),
     ]
     best = {
         norm: min((r["reached"] for r in records if r["norm"] == norm and r["reached"]), default=None) for norm in NAMES
     }
-    shown = [f"{NAMES[norm]} {count or 'never'}" for norm, count in best.items()]
+    shown = [f"{NAMES[norm]} {steps or 'never'}" for norm, steps in best.items()]
     return [
         Figure(
             name="batchnorm-convergence",

@@ -19,7 +19,6 @@ from evenkeel.lab.experiments._training import (
     Schedule,
     has_failed,
     shown_loss,
-    standard_text,
     train_bytes,
     validation_loss,
 )
@@ -187,13 +186,12 @@ def draw(options: WithoutOptions, records: Sequence[Record]) -> list[Figure]:
     )
     plain = deepest_learned(options, records, "no norm")
     reach = f"learns up to {plain} blocks" if plain else f"learns at no depth from {min(options.depths)} on"
-    guess = standard_text(options.context).frequency_loss
     return [
         Figure(
             name="without-norm",
             title=f"Without norm the plain model {reach}; the remedies differ",
-            caption=f"After {options.steps} steps; byte frequencies alone give {format_number(guess)}. Trainings that "
-            f"were lost are drawn at {SHOWN_LOSS:g}; bands span the seeds.",
+            caption=f"Validation loss after {options.steps} steps. Trainings that were lost are drawn at {SHOWN_LOSS:g}; "
+            "bands span the seeds.",
             panels=[panel],
         )
     ]
