@@ -1,6 +1,6 @@
 """evenkeel: normalization for PyTorch, fast, exact, explained."""
 
-from evenkeel import functional, nn
+from evenkeel import explain, functional, nn
 from evenkeel._errors import (
     BackendError,
     EvenkeelError,
@@ -23,6 +23,7 @@ __all__ = [
     "NormSpec",
     "StudyError",
     "__version__",
+    "explain",
     "functional",
     "kernels_available",
     "nn",

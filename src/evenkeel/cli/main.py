@@ -9,13 +9,17 @@ import typer
 
 import evenkeel
 from evenkeel._errors import EvenkeelError
+from evenkeel.cli.explain import explain
 from evenkeel.cli.info import info
 from evenkeel.cli.study import study
 
 __all__ = ["app", "main"]
 
 # Every command of the program: a function per file of this package, called by its name.
-COMMANDS: tuple[Callable[..., Any], ...] = (study, info)
+COMMANDS: tuple[Callable[..., Any], ...] = (study, explain, info)
+
+# Click takes a negative number for an option; this command looks at unknown ones itself.
+SETTINGS: dict[Callable[..., Any], dict[str, Any]] = {explain: {"ignore_unknown_options": True}}
 
 WRONG_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -42,7 +46,7 @@ def root(
 
 
 for command in COMMANDS:
-    app.command()(command)
+    app.command(context_settings=SETTINGS.get(command))(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel.functional._channels import (
+    affine_of_all,
     affine_per_channel,
     in_format_of,
     normalize_channels,
@@ -15,6 +16,7 @@ from evenkeel.functional._channels import (
     shared_moments,
 )
 from evenkeel.functional._common import arithmetic_dtype, composite_required, reciprocal_scale
+from evenkeel.functional._export import exports_as_standard, standard, standard_groups
 from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ def normalize_groups(
     cast: str,
 ) -> Tensor:
     """Normalize each group of channels of each sample in plain PyTorch."""
+    if exports_as_standard(eps_mode, valid):
+        operator = standard_groups(groups, eps)
+        return standard(operator, input, weight, bias, weight_offset, cast, affine_of_all)
     x = input.to(arithmetic_dtype(input)).unflatten(1, (groups, -1))  # (batch, groups, channels, *positions)
     grouped = None if valid is None else valid.unsqueeze(1)
     centred, _, variance, _ = shared_moments(x, list(range(2, x.ndim)), grouped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,7 @@ from evenkeel.functional._common import (
     composite_required,
     reciprocal_scale,
 )
+from evenkeel.functional._export import exports_as_standard, standard, standard_channels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,6 +102,11 @@ def affine_per_channel(
     return y if valid is None else torch.where(valid, y, 0.0)
 
 
+def affine_of_all(normalized: Tensor, weight: Tensor | None, bias: Tensor | None, *options: Any) -> Tensor:
+    """`affine_per_channel` where everything is valid."""
+    return affine_per_channel(normalized, weight, bias, None, *options)
+
+
 def in_format_of(y: Tensor, input: Tensor) -> Tensor:
     """Lay the result out as torch does: channels-last where the input is, otherwise contiguous."""
     if composite_required():  # under vmap a tensor does not tell its format
@@ -155,6 +161,10 @@ def normalize_channels(
         centred, count = x - mean, mean
         if valid is not None:  # 0 rather than what lies in the padding, whose inf or NaN would reach dweight
             centred = torch.where(valid, centred, 0.0)
+    if exports_as_standard(eps_mode, valid):
+        operator = standard_channels(remembered, 0 in dims, eps)
+        y = standard(operator, input, weight, bias, weight_offset, cast, affine_of_all)
+        return y, mean, variance, count
     normalized = centred * reciprocal_scale(variance, eps, eps_mode)
     y = affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast)
     return y, mean, variance, count

@@ -17,6 +17,8 @@ from evenkeel.functional._common import (
     range_scale,
     reciprocal_scale,
 )
+from evenkeel.functional._export import exports_as_standard, standard, standard_rows
+from evenkeel.functional._shards import is_distributed, rows_of_shards
 from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
@@ -73,6 +75,9 @@ def rows_reference(
     cast: str = "late",
 ) -> Tensor:
     """Normalize the trailing ``axes`` axes in plain PyTorch; the definition that the kernels are tested against."""
+    if exports_as_standard(eps_mode):
+        operator = standard_rows(tuple(input.shape[input.ndim - axes :]), center, eps)
+        return standard(operator, input, weight, bias, weight_offset, cast)
     x = input.to(arithmetic_dtype(input))
     dims = list(range(-axes, 0))
     scaled_eps: float | Tensor = eps
@@ -134,6 +139,9 @@ def rows(
     check_options(name, eps_mode, cast)
     if not fits(input, shape, weight, bias):
         check_rows(name, input, shape, weight, bias)
+    if type(input) is not torch.Tensor and is_distributed(input):
+        more = (center, eps, eps_mode, weight_offset, cast, backend)
+        return rows_of_shards(name, lambda x, w, b: rows(name, x, shape, w, b, *more), input, len(shape), weight, bias)
     options = (len(shape), center, float(eps), eps_mode, float(weight_offset))
     early = cast == "early" and rounds_early(input, weight, bias)
     chosen = _ops.choose("rows", backend, input, weight, bias, early=early)

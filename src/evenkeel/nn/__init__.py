@@ -22,6 +22,7 @@ from evenkeel.nn._instance_norm import (
 )
 from evenkeel.nn._layer_norm import LayerNorm
 from evenkeel.nn._rms_norm import RMSNorm
+from evenkeel.nn._sync_batch_norm import SyncBatchNorm
 
 __all__ = [
     "BatchNorm1d",
@@ -41,4 +42,5 @@ __all__ = [
     "LazyInstanceNorm3d",
     "LocalResponseNorm",
     "RMSNorm",
+    "SyncBatchNorm",
 ]
