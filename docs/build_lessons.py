@@ -27,7 +27,8 @@ from evenkeel.report import Figure, join_words, write_page, write_text_atomicall
 from evenkeel.report._page import browser_panel, figure_file, script_json
 
 DOCS = Path(__file__).parent
-MARKED = re.compile(r"<!-- measured: (.*?) -->\n.*?<!-- end -->", flags=re.DOTALL)
+# The verdicts after "read" are those that the words around the marker were written for.
+MARKED = re.compile(r"<!-- measured: ([^;\n]*); read: ([^\n]*) -->\n.*?<!-- end -->", flags=re.DOTALL)
 STAMP = "<!-- drawn from {} -->"
 WINDOW = 640  # pixels: wide enough for labels beside the curves, narrow enough to be read on a phone
 LARGEST = 120_000  # bytes of a figure
@@ -87,18 +88,18 @@ def as_json(summary: Mapping[str, Any]) -> str:
 
 def fill(text: str, measured: Mapping[str, Measured], name: str) -> str:
     """Return a lesson with what was measured between its markers."""
-    names = MARKED.findall(text)
-    if not len(names) == text.count("<!-- measured:") == text.count("<!-- end -->"):
-        raise SystemExit(f"{name}: write each marker as '<!-- measured: EXPERIMENT -->', with an '<!-- end -->' of its own")
+    names = [found for found, _ in MARKED.findall(text)]
+    if not len(names) == text.count("<!-- measured") == text.count("<!-- end -->"):
+        raise SystemExit(f"{name}: write markers as '<!-- measured: EXPERIMENT; read: VERDICTS -->' … '<!-- end -->'")
     if unknown := [found for found in names if found not in EXPERIMENTS]:
         raise SystemExit(f"{name}: no experiment {join_words(unknown)}; there are {join_words(list(EXPERIMENTS))}")
-    return MARKED.sub(lambda marker: block(marker[1], measured), text)
+    return MARKED.sub(lambda marker: block(marker[0].partition("\n")[0], marker[1], measured), text)
 
 
-def block(name: str, measured: Mapping[str, Measured]) -> str:
+def block(marker: str, name: str, measured: Mapping[str, Measured]) -> str:
     """Return the text between an experiment's markers, markers included."""
     body = list(measured_paragraphs(measured[name])) if name in measured else [not_measured(name)]
-    return "\n\n".join([f"<!-- measured: {name} -->", *body, "<!-- end -->"])
+    return "\n\n".join([marker, *body, "<!-- end -->"])
 
 
 def not_measured(name: str) -> str:
@@ -139,10 +140,12 @@ def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]
     links = {
         name: f"[{text.splitlines()[0].removeprefix('# ')}](lessons/{path.name})"
         for path, text in lessons.items()
-        for name in MARKED.findall(text)
+        for name, _ in MARKED.findall(text)
     }
     rows = [
-        [*claim_cells(claim), links.get(name, "")] for name, found in measured.items() for claim in found.summary["claims"]
+        [*claim_cells(claim), links.get(name, "")]
+        for name, found in measured.items()
+        for claim in found.summary["claims"]
     ]
     verdicts = [claim["verdict"] for found in measured.values() for claim in found.summary["claims"]]
     counts = [f"{verdicts.count(verdict)} {TALLY[verdict]}" for verdict in VERDICTS if verdict in verdicts]
@@ -173,6 +176,18 @@ def stale_figures(docs: Path, measured: Mapping[str, Measured]) -> list[str]:
     ]
 
 
+def unread_verdicts(docs: Path, measured: Mapping[str, Measured]) -> Iterator[str]:
+    """Yield where a lesson's own words were written for other verdicts than those measured."""
+    for path in sorted((docs / "lessons").glob("*.md")):
+        for name, read in MARKED.findall(path.read_text(encoding="utf-8")):
+            claims = measured[name].summary["claims"] if name in measured else []
+            if (verdicts := ", ".join(claim["verdict"] for claim in claims) or "nothing") != read:
+                yield (
+                    f"lessons/{path.name} was written when {name} said: {read}; it says: {verdicts}; "
+                    "read the lesson's words again and write that into its marker"
+                )
+
+
 def stale(docs: Path) -> list[str]:
     """Return what is out of date, each with what is wrong."""
     measured = read_measurements(docs)
@@ -184,6 +199,7 @@ def stale(docs: Path) -> list[str]:
     wrong += [f"lessons/figures/{name} is missing or shows other data" for name in stale_figures(docs, measured)]
     known = {name for found in measured.values() for name in found.stamps()}
     extra = [path for path in (docs / "lessons" / "figures").glob("*.svg") if path.name not in known]
+    wrong += unread_verdicts(docs, measured)
     return wrong + [f"{path.relative_to(docs)} belongs to no measurement" for path in sorted(extra)]
 
 
@@ -242,7 +258,7 @@ def main() -> None:
     if not sys.argv[1:]:
         build(DOCS)
     elif wrong := stale(DOCS):
-        raise SystemExit("\n".join([*wrong, "run `make docs`"]))
+        raise SystemExit("\n".join([*wrong, "`make docs` writes what can be generated"]))
 
 
 if __name__ == "__main__":
