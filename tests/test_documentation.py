@@ -93,6 +93,11 @@ def test_every_experiment_is_in_one_lesson(builder):
     assert sorted(found) == sorted(EXPERIMENTS)
 
 
+def test_every_panel_has_a_file_of_its_own(builder):
+    for found in builder.read_measurements(DOCS).values():
+        assert len(found.stamps()) == sum(len(figure.panels) for figure in found.figures) > 0
+
+
 def test_what_is_generated_is_up_to_date(builder):
     assert builder.stale(DOCS) == []
 

@@ -186,6 +186,7 @@
     const notice = document.getElementById("notice");
     notice.textContent = text;
     notice.hidden = false;
+    notice.scrollIntoView({ block: "nearest" });
   }
 
   function explainFailure(error) {
