@@ -71,8 +71,9 @@ wheel: ## build dist/evenkeel-*-py3-none-<platform>.whl: one for every Python >=
 	rm -rf build/lib* build/bdist*
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
-docs: $(STAMP) ## write docs/api.md from the docstrings
+docs: $(STAMP) ## write docs/api.md from the docstrings and the course's figures and tables from docs/measurements
 	$(BIN)/python docs/build_api.py
+	$(BIN)/python docs/build_lessons.py
 
 clean: ## remove what was built, but not .venv and runs
 	rm -rf build dist src/*.egg-info src/evenkeel/kernels/_native.so src/evenkeel/kernels/_build.json $(STAMP)

@@ -1,6 +1,8 @@
 """The page in a real browser: drawn whole, without a request, on a laptop and a phone, in light and dark."""
 
 import shutil
+import struct
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,6 +139,7 @@ def test_without_decompression_the_page_says_so_and_opens_its_tables(browser, re
 def test_without_javascript_the_tables_can_be_read(browser, report):
     page, _ = opened(browser, report, PHONE, java_script_enabled=False)
     assert page.locator("noscript p").is_visible()
+    assert not page.locator("button[data-file]").first.is_visible()
     assert not page.locator(".plot").first.is_visible()
     page.locator("summary").first.click()
     assert page.locator("figure table").first.is_visible()
@@ -150,4 +153,41 @@ def test_a_download_holds_the_data(browser, report):
     text = Path(download.value.path()).read_text()
     assert text.startswith("name,final validation loss (nats per byte),lowest,highest,remark\n")
     assert HOSTILE in text
+    page.context.close()
+
+
+def saved(page: BrowserPage, name: str) -> Path:
+    """The picture that the keyboard saves."""
+    page.get_by_role("button", name=f"Download {name}", exact=True).focus()
+    with page.expect_download() as download:
+        page.keyboard.press("Enter")
+    assert download.value.suggested_filename == name
+    return Path(download.value.path())
+
+
+@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(20, 23, 26)")])
+def test_a_picture_is_the_figure_as_drawn(browser, report, scheme, ground):
+    page, events = drawn(browser, report, LAPTOP, color_scheme=scheme)
+    name = page.locator("button[data-file$='.svg']").first.get_attribute("data-file")
+    root = ElementTree.parse(saved(page, name)).getroot()
+    texts = "[...document.querySelector('.plot').querySelectorAll('text')].map((text) => text.textContent)"
+    svg = "{http://www.w3.org/2000/svg}"
+    assert sorted("".join(text.itertext()) for text in root.iter(f"{svg}text")) == sorted(page.evaluate(texts))
+    assert f"fill: {ground}" in root.find(f"{svg}rect").get("style")
+    size = page.evaluate("(({ width, height }) => [width, height])(document.querySelector('.plot').layout)")
+    assert [float(root.get(side)) for side in ("width", "height")] == size
+    image = saved(page, name.replace(".svg", ".png")).read_bytes()
+    assert image.startswith(b"\x89PNG")
+    assert list(struct.unpack(">II", image[16:24])) == [2 * side for side in size]
+    assert page.evaluate("document.activeElement.dataset.file") == name.replace(".svg", ".png")
+    assert [event for event in events if not event.startswith(("data:", "blob:"))] == [report.as_uri()]
+    page.context.close()
+
+
+def test_a_picture_that_cannot_be_made_is_said(browser, report):
+    page, _ = drawn(browser, report, PHONE)
+    page.evaluate("() => { window.Plotly.toImage = () => Promise.reject(new Error('no memory')); }")
+    page.locator("button[data-file$='.png']").first.click()
+    page.locator("#notice").wait_for(state="visible")
+    assert "(no memory)" in page.locator("#notice").inner_text()
     page.context.close()

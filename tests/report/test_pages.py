@@ -224,3 +224,16 @@ def test_the_column_that_names_the_rows(rows, expected):
 def test_number_columns_are_flush_right():
     table = Table(["n", "s", "mixed"], [[1, "+0.020", "a"], [None, "–", 2.0]])
     assert table.numeric_columns() == [True, True, False]
+
+
+def test_every_panel_offers_its_picture():
+    elements = Elements(render_page(example_page(HOSTILE)))
+    offers = [attrs for tag, attrs in elements.found if tag == "button" and "data-file" in attrs]
+    panels = json.loads(elements.scripts["payload"])["panels"]
+    tables = [attrs["download"].removesuffix(".csv") for tag, attrs in elements.found if tag == "a"]
+    assert [offer["data-file"] for offer in offers] == [f"{name}.{kind}" for name in tables for kind in ("svg", "png")]
+    assert len(offers) == 2 * len(panels)
+    assert all(offer["type"] == "button" and offer["data-file"] in offer["aria-label"] for offer in offers)
+    spans = [attrs for tag, attrs in elements.found if attrs.get("class") == "pictures"]
+    assert len(spans) == len(panels)
+    assert all("hidden" in attrs for attrs in spans)  # without JavaScript nothing could be drawn

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import shlex
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from evenkeel._errors import StudyError
+from evenkeel.cli.experiments import find_experiments, list_experiments, parse_assignments, run_named
 from evenkeel.cli.progress import make_observer
 from evenkeel.lab import DEFAULT_ARMS, FEED_FORWARDS, StudySettings, ranking_table, read_study, run_study
 from evenkeel.lab.files import path_as_text
@@ -76,39 +78,81 @@ def study(
     threads: Annotated[int | None, setting("Processor threads; more pay off for larger models.", "threads")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the study in --out, if there is one.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    experiment: Annotated[str | None, option("Run experiments instead: names, comma-separated, or all.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="An experiment's option, name=value; repeatable.", metavar="NAME=VALUE"),
+    ] = None,
 ) -> int:
     """Train the same small transformer with each norm and placement on a text, and report what that shows.
 
     Arms are none, <placement>-<norm> with placement pre, post, peri or output-only and norm layer, rms, batch or dyt,
     and the presets gpt2, bert, llama, gemma2, olmo2.
+
+    With --experiment, measure a claim of the literature instead (--list shows them); the options above that an
+    experiment has too apply to it, --set gives the others.
     """
     # The parameters named as settings are: what was not typed is None, and left to the study or to the defaults.
     typed = {name: value for name, value in locals().items() if name in DEFAULTS and value is not None}
+    if list_:
+        list_experiments()
+        return 0
+    if experiment is not None:
+        if text is not None:
+            raise StudyError("experiments use their own data; leave --text out")
+        typed |= parse_assignments(set_ or ())
+        return run_experiment_command(experiment, typed, out, resume=resume, quiet=quiet)
+    if set_:
+        raise StudyError("--set gives options of an experiment; name it with --experiment")
     if arms is not None:
         typed["arms"] = [name.strip() for name in arms.split(",") if name.strip()]
     return run(typed, text, out, resume=resume, quiet=quiet)
 
 
+def run_experiment_command(names: str, typed: dict[str, Any], out: Path | None, *, resume: bool, quiet: bool) -> int:
+    """Run the experiments that are named."""
+    experiments = find_experiments(names)
+    out = where(out, "experiments", resume=resume)
+    options = " ".join(f"--set {name}={value}" for name, value in typed.items())
+    again = f"evenkeel study --experiment {names} --out {shlex.quote(str(out))} --resume {options}".rstrip()
+    return guarded(lambda: run_named(experiments, out, typed, resume=resume, quiet=quiet), again)
+
+
+def where(out: Path | None, kind: str, *, resume: bool) -> Path:
+    """Return the directory to write to: the one typed, or a new one under runs/."""
+    if out is None and resume:
+        raise StudyError("--resume needs --out: the directory of the study to continue")
+    return out or Path("runs") / f"{kind}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}"
+
+
 def run(typed: dict[str, Any], text: Path | None, out: Path | None, *, resume: bool, quiet: bool) -> int:
     """Run the study that the typed options ask for; a resumed one takes the others from what it froze."""
-    if resume and out is None:
-        raise StudyError("--resume needs --out: the directory of the study to continue")
-    out = out or Path("runs") / f"study-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    out = where(out, "study", resume=resume)
     frozen = read_study(out) if resume else None
     settings = StudySettings.from_options({**(frozen["settings"] if frozen else {}), **typed})
     if text is None and frozen and frozen["text"]:
         text = Path(frozen["text"])
-    previous = signal.signal(signal.SIGTERM, terminate)
-    try:
+
+    def work() -> int:
         with make_observer(settings.steps, len(settings.arms) * settings.seeds, quiet=quiet) as observer:
             summary = run_study(settings, out, text=text, resume=resume, observer=observer)
+        show(summary, out)
+        return 0
+
+    return guarded(work, f"evenkeel study --out {shlex.quote(str(out))} --resume")
+
+
+def guarded(work: Callable[[], int], again: str) -> int:
+    """Do long work; Ctrl-C and SIGTERM end it with the command that goes on with it, and the shell's exit code."""
+    previous = signal.signal(signal.SIGTERM, terminate)
+    try:
+        return work()
     except KeyboardInterrupt as error:
-        typer.echo(f"interrupted; continue with: evenkeel study --out {shlex.quote(str(out))} --resume", err=True)
+        typer.echo(f"interrupted; continue with: {again}", err=True)
         return TERMINATED if isinstance(error, Terminated) else INTERRUPTED
     finally:
         signal.signal(signal.SIGTERM, previous)
-    show(summary, out)
-    return 0
 
 
 def terminate(number: int, frame: FrameType | None) -> None:

@@ -22,24 +22,30 @@ __all__ = ["NORMS", "PLACEMENTS", "PRESETS", "Arm", "Placement", "TokenBatchNorm
 class Placement:
     """Where norms stand around each sublayer F (attention or feed-forward) and at the end of the model.
 
-    A block computes ``x <- after_sum(x + after(F(before(x))))`` twice; a place that is off is left out.
+    A block computes ``x <- after_sum(a x + after(F(s before(x))))`` twice; a place that is off is left out, and a and s
+    are 1 unless said otherwise.
 
     Attributes:
         before: normalize the sublayer's input.
         after: normalize the sublayer's output, before it is added to the residual stream.
         after_sum: normalize the residual stream itself, after the addition.
         final: normalize once more between the last block and the output head.
+        damped: s = 1 / sqrt(l) in block l, counted from 1 (LayerNorm scaling, Sun et al. 2025).
+        deepnorm: a = (2 N)^(1/4) for N blocks, and value, output and feed-forward maps start smaller by (8 N)^(-1/4)
+            (DeepNorm, Wang et al. 2022).
 
     Example:
         >>> from evenkeel.lab import PLACEMENTS
-        >>> PLACEMENTS["post"]
-        Placement(before=False, after=False, after_sum=True, final=False)
+        >>> PLACEMENTS["post"].after_sum, PLACEMENTS["post"].final
+        (True, False)
     """
 
     before: bool = False
     after: bool = False
     after_sum: bool = False
     final: bool = False
+    damped: bool = False
+    deepnorm: bool = False
 
 
 PLACEMENTS: dict[str, Placement] = {
@@ -48,6 +54,8 @@ PLACEMENTS: dict[str, Placement] = {
     "post": Placement(after_sum=True),  # the original transformer, BERT
     "peri": Placement(before=True, after=True, final=True),  # sandwich: Gemma 2
     "output-only": Placement(after=True, final=True),  # OLMo 2
+    "damped": Placement(before=True, final=True, damped=True),  # LayerNorm scaling
+    "deepnorm": Placement(after_sum=True, deepnorm=True),
 }
 
 

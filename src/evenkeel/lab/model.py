@@ -2,10 +2,11 @@
 
 The whole model is one recurrence. Each block applies two sublayers F (attention, feed-forward) to the residual stream:
 
-    x <- after_sum(x + after(F(before(x))))
+    x <- after_sum(a x + after(F(s before(x))))
 
 and a placement says which of the three norms are there: Pre-LN has ``before``, Post-LN has ``after_sum``, the sandwich
-has ``before`` and ``after``, OLMo 2 has ``after``. Shapes: b batch, t time, w width, h heads.
+has ``before`` and ``after``, OLMo 2 has ``after``; a is 1 but in DeepNorm, s is 1 but in LayerNorm scaling. Shapes:
+b batch, t time, w width, h heads.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from evenkeel.lab.arms import NORMS, PLACEMENTS, Arm, TokenBatchNorm
 __all__ = ["FEED_FORWARDS", "VOCABULARY", "Transformer", "derive_seed", "next_byte_loss"]
 
 VOCABULARY = 256  # bytes
+ON_THE_WAY = ("value", "output", "up", "gate", "down")  # the linear maps that a sublayer's values pass through
 
 # name -> (activation, gated); a gated feed-forward multiplies the activation by a second projection
 FEED_FORWARDS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
@@ -75,11 +77,21 @@ class FeedForward(nn.Module):
 
 
 class Sublayer(nn.Module):
-    """``x -> after_sum(x + after(F(before(x))))``, with the norms that the placement asks for."""
+    """``x -> after_sum(a x + after(F(s before(x))))``, with the norms and gains that the placement asks for.
 
-    def __init__(self, function: nn.Module, width: int, arm: Arm) -> None:
+    Args:
+        function: attention or feed-forward.
+        width: of the residual stream.
+        arm: norm and placement.
+        number: of the block, counted from 1.
+        depth: blocks of the model.
+    """
+
+    def __init__(self, function: nn.Module, width: int, arm: Arm, *, number: int, depth: int) -> None:
         super().__init__()
         place = PLACEMENTS[arm.placement]
+        self.residual_gain = (2 * depth) ** 0.25 if place.deepnorm else 1.0
+        self.input_gain = number**-0.5 if place.damped else 1.0
         self.before = NORMS[arm.norm](width, arm) if place.before else None
         self.function = function
         self.after = NORMS[arm.norm](width, arm) if place.after else None
@@ -88,11 +100,11 @@ class Sublayer(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None, steps: list[Tensor]) -> Tensor:
         y = x
         if self.before is not None:
-            steps.append(y := normalized(self.before, y, mask))
+            steps.append(y := scaled(normalized(self.before, y, mask), self.input_gain))
         steps.append(y := self.function(y))
         if self.after is not None:
             steps.append(y := normalized(self.after, y, mask))
-        steps.append(x := x + y)
+        steps.append(x := scaled(x, self.residual_gain) + y)
         if self.after_sum is not None:
             steps.append(x := normalized(self.after_sum, x, mask))
         return x
@@ -101,10 +113,10 @@ class Sublayer(nn.Module):
 class Block(nn.Module):
     """Attention, then feed-forward."""
 
-    def __init__(self, width: int, heads: int, arm: Arm) -> None:
+    def __init__(self, width: int, heads: int, arm: Arm, *, number: int, depth: int) -> None:
         super().__init__()
-        self.attention = Sublayer(Attention(width, heads, arm), width, arm)
-        self.feed_forward = Sublayer(FeedForward(width, arm), width, arm)
+        self.attention = Sublayer(Attention(width, heads, arm), width, arm, number=number, depth=depth)
+        self.feed_forward = Sublayer(FeedForward(width, arm), width, arm, number=number, depth=depth)
 
     def forward(self, x: Tensor, mask: Tensor | None, steps: list[Tensor]) -> Tensor:
         return self.feed_forward(self.attention(x, mask, steps), mask, steps)
@@ -115,6 +127,7 @@ class Transformer(nn.Module):
 
     Initialization, the same for every arm: linear maps are Xavier normal, biases 0, byte and position embeddings
     N(0, 1/2) each, so that the residual stream starts at RMS 1; norms start as their modules do (weight 1, bias 0).
+    DeepNorm's maps on the way from a sublayer's input to its output, values included, start smaller.
     Each parameter has its own random stream, derived from the seed and its name: two arms with the same seed share the
     values of every parameter they share.
 
@@ -146,7 +159,9 @@ class Transformer(nn.Module):
         self.arm = arm
         self.bytes = nn.Embedding(VOCABULARY, width)
         self.positions = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads, arm) for _ in range(depth))
+        self.blocks = nn.ModuleList(
+            Block(width, heads, arm, number=number, depth=depth) for number in range(1, depth + 1)
+        )
         self.final_norm = NORMS[arm.norm](width, arm) if PLACEMENTS[arm.placement].final else None
         self.head = nn.Linear(width, VOCABULARY, bias=False)
         self.initialize(seed)
@@ -199,10 +214,12 @@ class Transformer(nn.Module):
 
     def initialize(self, seed: int) -> None:
         """Draw every parameter of the linear maps and embeddings anew from the seed."""
+        deepnorm_gain = (8 * len(self.blocks)) ** -0.25 if PLACEMENTS[self.arm.placement].deepnorm else 1.0
         for name, module in self.named_modules():
             generator = torch.Generator().manual_seed(derive_seed(seed, name))
             if isinstance(module, nn.Linear):
-                nn.init.xavier_normal_(module.weight, generator=generator)
+                gain = deepnorm_gain if name.rpartition(".")[2] in ON_THE_WAY else 1.0
+                nn.init.xavier_normal_(module.weight, gain, generator=generator)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Embedding):
@@ -217,6 +234,11 @@ class Transformer(nn.Module):
 def normalized(norm: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Apply a norm; only BatchNorm's statistics cross positions, so only it is told which ones are padding."""
     return norm(x, mask) if isinstance(norm, TokenBatchNorm) else norm(x)
+
+
+def scaled(x: Tensor, gain: float) -> Tensor:
+    """Return x times a gain; without one, x itself: a product costs time even where it changes nothing."""
+    return x if gain == 1.0 else gain * x
 
 
 def next_byte_loss(model: Transformer, windows: Tensor) -> Tensor:

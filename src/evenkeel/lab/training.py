@@ -28,7 +28,7 @@ from evenkeel.lab.probes import Probe
 from evenkeel.lab.settings import StudySettings
 from evenkeel.lab.text import Corpus
 
-__all__ = ["Observer", "is_finished", "train_arm"]
+__all__ = ["Observer", "is_finished", "make_optimizer", "sample_windows", "train_arm"]
 
 VALIDATIONS = 10  # per arm, beside the one before the first step
 VALIDATION_BATCHES = 8
@@ -185,10 +185,7 @@ class ArmTraining:
 
     def batch(self, step: int) -> Tensor:
         """Return the sequences of a step, the same for every arm: (batch, context + 1)."""
-        generator = torch.Generator().manual_seed(derive_seed(self.seed, "batch", step))
-        text, length = self.corpus.train, self.settings.context + 1
-        starts = torch.randint(len(text) - length + 1, (self.settings.batch, 1), generator=generator)
-        return text[starts + torch.arange(length)].long()
+        return sample_windows(self.corpus, self.seed, step, batch=self.settings.batch, context=self.settings.context)
 
     def validate(self) -> float:
         """Return the mean loss over fixed windows of the validation text; BatchNorm uses its running statistics."""
@@ -229,6 +226,13 @@ class ArmTraining:
         recent = self.losses[-DIVERGED_WINDOW:]
         limit = DIVERGED_FACTOR * max([*self.losses[:1], math.log(256)])
         return len(recent) == DIVERGED_WINDOW and statistics.fmean(recent) > limit
+
+
+def sample_windows(corpus: Corpus, seed: int, step: int, *, batch: int, context: int) -> Tensor:
+    """Return the sequences of a training step, drawn by seed and step alone: (batch, context + 1)."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "batch", step))
+    starts = torch.randint(len(corpus.train) - context, (batch, 1), generator=generator)
+    return corpus.train[starts + torch.arange(context + 1)].long()
 
 
 def train_arm(training: ArmTraining, observer: Observer, *, checkpoint_seconds: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from evenkeel.report._document import embed_json, read_asset, render_document
 from evenkeel.report._files import write_text_atomically
-from evenkeel.report._panels import Figure
+from evenkeel.report._panels import Figure, Panel
 from evenkeel.report._require import require
 from evenkeel.report._style import DARK, FONT_FAMILY, LIGHT
 from evenkeel.report._table import Table, cell_text
@@ -105,14 +105,14 @@ def render_page(page: Page) -> str:
     )
     template = environment.from_string(read_asset("page.html"))
     figures = [figure for section in page.sections for figure in section.figures]
-    specs = [_browser_panel(panel) for figure in figures for panel in figure.panels]
+    specs = [browser_panel(panel) for figure in figures for panel in figure.panels]
     body: str = template.render(
         page=page,
         payload=markupsafe.Markup(script_json({"light": LIGHT, "dark": DARK, "font": FONT_FAMILY, "panels": specs})),
         plotly=_packed_plotly() if specs else "",
         rows_shown=ROWS_SHOWN,
         cell_text=cell_text,
-        slug=slug,
+        figure_file=figure_file,
     )
     return render_document(page.title, body, script=read_asset("page.js"))
 
@@ -144,6 +144,11 @@ def script_json(value: Any) -> str:
     return embed_json(_drawable(value))
 
 
+def figure_file(figure: Figure, panel: Panel) -> str:
+    """The name of a panel's downloads, without its ending."""
+    return f"{figure.name}-{slug(panel.heading)}" if panel.heading else figure.name
+
+
 def _drawable(value: Any) -> Any:
     """The value with null for non-finite numbers, which JSON cannot hold, and the others to seven digits.
 
@@ -158,7 +163,8 @@ def _drawable(value: Any) -> Any:
     return value
 
 
-def _browser_panel(panel: Any) -> dict[str, Any]:
+def browser_panel(panel: Panel) -> dict[str, Any]:
+    """What the drawing script needs of a panel."""
     return {"spec": panel.spec, "labels": list(panel.labels), "hints": panel.hints}
 
 

@@ -140,6 +140,39 @@
     document.documentElement.dataset.drawn = String(plots.length);
   }
 
+  // What is drawn now, on the page's own colour: on a transparent ground it could not be read everywhere.
+  function picture(plot, format) {
+    const layout = Object.assign({}, plot.layout, { paper_bgcolor: (dark() ? payload.dark : payload.light).surface });
+    const { width, height } = layout;
+    return window.Plotly.toImage({ data: plot.data, layout }, { format, width, height, scale: format === "png" ? 2 : 1 });
+  }
+
+  async function savePicture(button, plot) {
+    const file = button.dataset.file;
+    button.disabled = true;
+    try {
+      const link = document.createElement("a");
+      link.href = await picture(plot, file.split(".").pop());
+      link.download = file;
+      link.click();
+    } catch (error) {
+      explain("This browser cannot save " + file + " (" + error.message + ").");
+    } finally {
+      button.disabled = false;
+      button.focus();
+    }
+  }
+
+  function offerPictures() {
+    const offers = document.querySelectorAll(".pictures");
+    offers.forEach((offer, index) => {
+      offer.hidden = false;
+      for (const button of offer.querySelectorAll("button")) {
+        button.addEventListener("click", () => savePicture(button, plots[index]));
+      }
+    });
+  }
+
   async function loadPlotly() {
     const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -149,11 +182,16 @@
     if (!window.Plotly) throw new Error("the drawing library did not start");
   }
 
-  function explainFailure(error) {
+  function explain(text) {
     const notice = document.getElementById("notice");
-    notice.textContent =
-      "This browser cannot draw the figures (" + error.message + "). Their numbers are in the tables under each title.";
+    notice.textContent = text;
     notice.hidden = false;
+    notice.scrollIntoView({ block: "nearest" });
+  }
+
+  function explainFailure(error) {
+    explain(
+      "This browser cannot draw the figures (" + error.message + "). Their numbers are in the tables under each title.");
     for (const plot of plots) plot.style.display = "none";
     for (const details of document.querySelectorAll("figure details")) details.open = true;
   }
@@ -177,6 +215,7 @@
   if (!plots.length) return;
   loadPlotly().then(() => {
     drawAll();
+    offerPictures();
     let last = window.innerWidth;
     window.addEventListener("resize", () => {
       // Phones report a resize whenever their address bar hides; only a new width needs a new drawing.

@@ -1,0 +1,267 @@
+"""Write what the course takes from measurements: the marked parts of docs/lessons, docs/why-it-matters.md, figures.
+
+Everything comes from docs/measurements/<experiment>/records.jsonl. Figures are the ones of the experiments' page, drawn
+by Chromium; only those whose data changed are drawn anew.
+
+Usage: python docs/build_lessons.py [--check]
+
+With --check nothing is written: what is out of date is listed, and the exit code is 1 if anything is.
+"""
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Experiment
+from evenkeel.lab.experiments._page import TALLY, experiments_page
+from evenkeel.lab.experiments._run import flat_records, read_experiment, summarize
+from evenkeel.lab.files import finite
+from evenkeel.report import Figure, join_words, write_page, write_text_atomically
+from evenkeel.report._page import browser_panel, figure_file, script_json
+
+DOCS = Path(__file__).parent
+# The verdicts after "read" are those that the words around the marker were written for.
+MARKED = re.compile(r"<!-- measured: ([^;\n]*); read: ([^\n]*) -->\n.*?<!-- end -->", flags=re.DOTALL)
+STAMP = "<!-- drawn from {} -->"
+WINDOW = 640  # pixels: wide enough for labels beside the curves, narrow enough to be read on a phone
+LARGEST = 120_000  # bytes of a figure
+ALL_CLAIMS = ("claim", "source", "measured", "verdict")
+LESSON = ("claim", "verdict", "measured", "source")  # a phone shows the first two
+WHY = """# Why it matters: claims and measurements
+
+Written by `make docs` from [measurements/](measurements); edit neither. Each claim of the literature stands beside what
+this repository measured. The experiments are small, so a disagreement says that the effect did not show at this size,
+not that the paper is wrong. Run them yourself: `evenkeel study --experiment all`.
+"""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An experiment's records as the course shows them."""
+
+    experiment: Experiment
+    summary: dict[str, Any]
+    records: Sequence[dict[str, Any]]
+    figures: Sequence[Figure]
+
+    def stamps(self) -> dict[str, str]:
+        """Return each figure file's name and a digest of what it shows."""
+        return {
+            f"{figure_file(figure, panel)}.svg": hashlib.sha256(script_json(browser_panel(panel)).encode()).hexdigest()
+            for figure in self.figures
+            for panel in figure.panels
+        }
+
+
+def read_measurements(docs: Path) -> dict[str, Measured]:
+    """Return the experiments that were measured, in the order of the course."""
+    found = {}
+    for name, experiment in EXPERIMENTS.items():
+        directory = docs / "measurements" / name
+        frozen, records = read_experiment(directory), flat_records(directory)
+        if frozen is None or not records:
+            continue
+        options = experiment.read_options(frozen["options"])
+        figures = experiment.draw(options, records)
+        found[name] = Measured(experiment, summarize(experiment, options, directory), records, figures)
+    return found
+
+
+def generated_texts(docs: Path, measured: Mapping[str, Measured]) -> dict[Path, str]:
+    """Return every file whose text depends on the measurements, as it should be."""
+    lessons = {path: path.read_text(encoding="utf-8") for path in sorted((docs / "lessons").glob("*.md"))}
+    summaries = {docs / "measurements" / name / "summary.json": as_json(m.summary) for name, m in measured.items()}
+    filled = {path: fill(text, measured, path.name) for path, text in lessons.items()}
+    return summaries | filled | {docs / "why-it-matters.md": why_it_matters(measured, lessons)}
+
+
+def as_json(summary: Mapping[str, Any]) -> str:
+    """Return a summary as the runs write it."""
+    return json.dumps(finite(dict(summary)), indent=1, allow_nan=False) + "\n"
+
+
+def fill(text: str, measured: Mapping[str, Measured], name: str) -> str:
+    """Return a lesson with what was measured between its markers."""
+    names = [found for found, _ in MARKED.findall(text)]
+    if not len(names) == text.count("<!-- measured") == text.count("<!-- end -->"):
+        raise SystemExit(f"{name}: write markers as '<!-- measured: EXPERIMENT; read: VERDICTS -->' … '<!-- end -->'")
+    if unknown := [found for found in names if found not in EXPERIMENTS]:
+        raise SystemExit(f"{name}: no experiment {join_words(unknown)}; there are {join_words(list(EXPERIMENTS))}")
+    return MARKED.sub(lambda marker: block(marker[0].partition("\n")[0], marker[1], measured), text)
+
+
+def block(marker: str, name: str, measured: Mapping[str, Measured]) -> str:
+    """Return the text between an experiment's markers, markers included."""
+    body = list(measured_paragraphs(measured[name])) if name in measured else [not_measured(name)]
+    return "\n\n".join([marker, *body, "<!-- end -->"])
+
+
+def not_measured(name: str) -> str:
+    """Return what stands where nothing was measured."""
+    return f"*Not measured yet. `evenkeel study --experiment {name}` measures it.*"
+
+
+def measured_paragraphs(found: Measured) -> Iterator[str]:
+    """Yield an experiment's figures with title and caption, its claims, and how it was measured."""
+    for figure in found.figures:
+        yield f"**{escape(figure.title)}.**"
+        yield escape(figure.caption)
+        for panel in figure.panels:
+            alt = escape(f"{figure.title}: {panel.heading}" if panel.heading else figure.title)
+            picture = f"![{alt}](figures/{figure_file(figure, panel)}.svg)"
+            yield f"{escape(panel.heading)}:\n\n{picture}" if panel.heading else picture
+    yield table(LESSON, [claim_cells(claim, LESSON) for claim in found.summary["claims"]])
+    summary, name = found.summary, found.experiment.name
+    partial = "" if summary["complete"] else f" Only {len(found.records)} of {summary['trials']} trials have run."
+    options = ", ".join(
+        f"{key.replace('_', ' ')} {', '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in summary["options"].items()
+    )
+    yield (
+        f"<details><summary>How it was measured</summary>\n\n{escape(found.experiment.method)}{partial}\n\n"
+        f"Options: {escape(options)}. {escape(summary['machine'])}; torch {summary['torch']}. "
+        f"[Records](../measurements/{name}/records.jsonl). Again: `evenkeel study --experiment {name}`.\n\n</details>"
+    )
+
+
+def claim_cells(claim: Mapping[str, str], columns: Sequence[str]) -> list[str]:
+    """Return a claim as cells of Markdown."""
+    shown = {name: escape(claim[name]) for name in columns} | {"verdict": f"**{VERDICTS[claim['verdict']]}**"}
+    return [shown[name] for name in columns]
+
+
+def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]) -> str:
+    """Return the page of all claims."""
+    links = {
+        name: f"[{text.splitlines()[0].removeprefix('# ')}](lessons/{path.name})"
+        for path, text in lessons.items()
+        for name, _ in MARKED.findall(text)
+    }
+    rows = [
+        [*claim_cells(claim, ALL_CLAIMS), links.get(name, "")]
+        for name, found in measured.items()
+        for claim in found.summary["claims"]
+    ]
+    verdicts = [claim["verdict"] for found in measured.values() for claim in found.summary["claims"]]
+    counts = [f"{verdicts.count(verdict)} {TALLY[verdict]}" for verdict in VERDICTS if verdict in verdicts]
+    parts = [WHY.rstrip(), f"Of {len(verdicts)} claims {join_words(counts)}.", table((*ALL_CLAIMS, "lesson"), rows)]
+    if missing := [f"`{name}`" for name in EXPERIMENTS if name not in measured]:
+        parts.append(f"Not measured yet: {join_words(missing)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of cells that are Markdown already."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (columns, ["---"] * len(columns), *rows))
+
+
+def escape(text: str) -> str:
+    """Return plain text as Markdown that shows the same."""
+    return re.sub(r"([\\`*_\[\]<>|$~])", r"\\\1", text)
+
+
+def stale_figures(docs: Path, measured: Mapping[str, Measured]) -> list[str]:
+    """Return the figure files that are missing or show other data."""
+    return [
+        name
+        for found in measured.values()
+        for name, digest in found.stamps().items()
+        if not (path := docs / "lessons" / "figures" / name).exists()
+        or STAMP.format(digest) not in path.read_text(encoding="utf-8")
+    ]
+
+
+def unread_verdicts(docs: Path, measured: Mapping[str, Measured]) -> Iterator[str]:
+    """Yield where a lesson's own words were written for other verdicts than those measured."""
+    for path in sorted((docs / "lessons").glob("*.md")):
+        for name, read in MARKED.findall(path.read_text(encoding="utf-8")):
+            claims = measured[name].summary["claims"] if name in measured else []
+            if (verdicts := ", ".join(claim["verdict"] for claim in claims) or "nothing") != read:
+                yield (
+                    f"lessons/{path.name} was written when {name} said: {read}; it says: {verdicts}; "
+                    "read the lesson's words again and write that into its marker"
+                )
+
+
+def stale(docs: Path) -> list[str]:
+    """Return what is out of date, each with what is wrong."""
+    measured = read_measurements(docs)
+    wrong = [
+        f"{path.relative_to(docs)} is not what the measurements say"
+        for path, text in generated_texts(docs, measured).items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    wrong += [f"lessons/figures/{name} is missing or shows other data" for name in stale_figures(docs, measured)]
+    known = {name for found in measured.values() for name in found.stamps()}
+    extra = [path for path in (docs / "lessons" / "figures").glob("*.svg") if path.name not in known]
+    wrong += unread_verdicts(docs, measured)
+    return wrong + [f"{path.relative_to(docs)} belongs to no measurement" for path in sorted(extra)]
+
+
+def draw_figures(measured: Mapping[str, Measured], wanted: Sequence[str], folder: Path) -> None:
+    """Draw figures on the experiments' page in Chromium, and keep what its SVG links download."""
+    from playwright.sync_api import sync_playwright
+
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if path is None:
+        raise SystemExit("figures are drawn by Chromium; install it, for example with: apt-get install chromium")
+    stamps = {name: stamp for found in measured.values() for name, stamp in found.stamps().items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+        report = Path(place) / "report.html"
+        write_page(experiments_page([(m.experiment, m.summary, list(m.records)) for m in measured.values()]), report)
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": WINDOW, "height": 900}, color_scheme="light")
+        page.goto(report.as_uri())
+        page.wait_for_selector("html[data-drawn]", timeout=120_000)
+        for name in wanted:
+            with page.expect_download() as download:
+                page.get_by_role("button", name=f"Download {name}", exact=True).click()
+            drawn = steady(Path(download.value.path()).read_text(encoding="utf-8"))
+            write_text_atomically(folder / name, drawn.replace("</svg>", f"{STAMP.format(stamps[name])}</svg>\n"))
+        browser.close()
+
+
+def steady(svg: str) -> str:
+    """Return a figure with the same identifiers each time, where Plotly makes up new ones."""
+    for number, found in enumerate(dict.fromkeys(re.findall(r"\b(?:top)?defs-([0-9a-f]{6})\b", svg))):
+        svg = svg.replace(found, f"figure{number}")
+    return svg
+
+
+def build(docs: Path) -> None:
+    """Write everything that is out of date."""
+    measured = read_measurements(docs)
+    for path, text in generated_texts(docs, measured).items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_text_atomically(path, text)
+    figures = docs / "lessons" / "figures"
+    if wanted := stale_figures(docs, measured):
+        draw_figures(measured, wanted, figures)
+    known = {name for found in measured.values() for name in found.stamps()}
+    for path in figures.glob("*.svg"):
+        if path.name not in known:
+            path.unlink()
+        elif path.stat().st_size > LARGEST:
+            raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {LARGEST}; draw fewer points")
+
+
+def main() -> None:
+    """Build, or check."""
+    if sys.argv[1:] not in ([], ["--check"]):
+        raise SystemExit("usage: python docs/build_lessons.py [--check]")
+    if not sys.argv[1:]:
+        build(DOCS)
+    elif wrong := stale(DOCS):
+        raise SystemExit("\n".join([*wrong, "`make docs` writes what can be generated"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""A small network on scikit-learn's digits: what the experiments on BatchNorm train."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import evenkeel.nn as ek_nn
+from evenkeel._errors import StudyError
+from evenkeel.lab.model import derive_seed
+from evenkeel.report import join_words
+
+__all__ = [
+    "ACTIVATIONS",
+    "HIDDEN_NORMS",
+    "ORDERS",
+    "Digits",
+    "accuracy",
+    "digits",
+    "make_network",
+    "require_sklearn",
+    "train_digits",
+]
+
+CLASSES = 10
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU}
+ORDERS = ("before", "after")  # of the norm, with respect to the activation
+HIDDEN_NORMS: dict[str, Callable[[int], nn.Module]] = {
+    "none": lambda width: nn.Identity(),
+    "batch": lambda width: ek_nn.BatchNorm1d(width),
+    "layer": lambda width: ek_nn.LayerNorm(width),
+    "rms": lambda width: ek_nn.RMSNorm(width),
+}
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Images of digits, 64 pixels from 0 to 1, and their labels, split in two."""
+
+    train: Tensor  # (images, 64)
+    train_labels: Tensor
+    test: Tensor
+    test_labels: Tensor
+
+
+def require_sklearn() -> None:
+    """Raise a clear error where scikit-learn is missing."""
+    try:
+        import sklearn.datasets  # noqa: F401
+    except ImportError as error:
+        raise StudyError(
+            "this experiment needs scikit-learn's bundled data; install with: pip install 'evenkeel[data]'"
+        ) from error
+
+
+@functools.lru_cache(maxsize=4)
+def digits(train_images: int = 1297) -> Digits:
+    """Return scikit-learn's 1797 digits in an order drawn once: the first 500 for testing, then the training images."""
+    require_sklearn()
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(derive_seed(0, "digits")))
+    images = (torch.from_numpy(bunch.data).float() / 16)[order]
+    labels = torch.from_numpy(bunch.target).long()[order]
+    if not 1 <= train_images <= len(labels) - 500:
+        raise StudyError(f"train_images must be from 1 to {len(labels) - 500}, but is {train_images}")
+    rest = slice(500, 500 + train_images)
+    return Digits(images[rest], labels[rest], images[:500], labels[:500])
+
+
+def make_network(
+    norm: str, *, seed: int, width: int = 100, layers: int = 3, activation: str = "sigmoid", order: str = "before"
+) -> nn.Sequential:
+    """Return a network of `layers` hidden layers, each Linear, norm and activation in the order asked for.
+
+    The same seed gives the same linear maps whatever the norm. Xavier initialization, biases 0.
+
+    Args:
+        norm: a key of `HIDDEN_NORMS`.
+        seed: of the initialization.
+        width: of each hidden layer.
+        layers: hidden layers.
+        activation: a key of `ACTIVATIONS`.
+        order: the norm stands ``before`` or ``after`` the activation.
+    """
+    if norm not in HIDDEN_NORMS:
+        raise StudyError(f"norm must be one of {join_words(list(HIDDEN_NORMS))}, but is {norm!r}")
+    parts: list[nn.Module] = []
+    sizes = [64, *[width] * layers]
+    for fan_in, fan_out in itertools.pairwise(sizes):
+        pair = [HIDDEN_NORMS[norm](fan_out), ACTIVATIONS[activation]()]
+        parts += [nn.Linear(fan_in, fan_out), *(pair if order == "before" else pair[::-1])]
+    network = nn.Sequential(*parts, nn.Linear(width, CLASSES))
+    for index, module in enumerate(m for m in network if isinstance(m, nn.Linear)):
+        generator = torch.Generator().manual_seed(derive_seed(seed, "digits network", index))
+        nn.init.xavier_normal_(module.weight, generator=generator)
+        nn.init.zeros_(module.bias)
+    return network
+
+
+def train_digits(
+    network: nn.Module,
+    data: Digits,
+    *,
+    steps: int,
+    batch: int,
+    lr: float,
+    seed: int,
+    watch: Callable[[int, float], bool] | None = None,
+) -> list[float]:
+    """Train by plain stochastic gradient descent and return every step's loss; a loss that is not finite ends it.
+
+    Args:
+        network: is trained.
+        data: its training part is used.
+        steps: at most.
+        batch: images of a step, drawn with replacement by seed and step.
+        lr: learning rate, constant.
+        seed: of the batches.
+        watch: called after each step with its number, counted from 1, and its loss; True ends the training.
+    """
+    losses = []
+    parameters = list(network.parameters())
+    for step in range(1, steps + 1):
+        generator = torch.Generator().manual_seed(derive_seed(seed, "digits batch", step))
+        chosen = torch.randint(len(data.train), (batch,), generator=generator)
+        network.train()
+        loss = F.cross_entropy(network(data.train[chosen]), data.train_labels[chosen])
+        gradients = torch.autograd.grad(loss, parameters)
+        losses.append(loss.item())
+        if not loss.isfinite():
+            break
+        with torch.no_grad():
+            torch._foreach_add_([*parameters], gradients, alpha=-lr)
+        if watch is not None and watch(step, losses[-1]):
+            break
+    return losses
+
+
+@torch.no_grad()
+def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
+    """Return the share of images that the network, in evaluation mode, labels correctly."""
+    network.eval()
+    return (network(images).argmax(-1) == labels).float().mean().item()

@@ -1,0 +1,238 @@
+"""`residual-growth`: how the residual stream grows with depth, at initialization and after a short training."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evenkeel.lab.arms import find_arm
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._statistics import band_over, mean_of
+from evenkeel.lab.experiments._training import Schedule, standard_text, train_bytes
+from evenkeel.lab.model import Transformer
+from evenkeel.lab.training import sample_windows
+from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
+
+__all__ = ["RESIDUAL_GROWTH"]
+
+MOMENTS = ("start", "end")
+# A power that changes by less than this factor over the whole depth neither grows nor shrinks.
+FLAT = 1.5
+# A shape that misses the profile by more than this, relative, does not describe it.
+POOR_FIT = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowthOptions(Options):
+    """Options of `residual-growth`.
+
+    Attributes:
+        arms: placements and norms to compare; ``deepnorm`` and ``damped`` (1/sqrt(l)) among them.
+        depth: blocks.
+        width: size of the stream.
+        heads: attention heads.
+        steps: of training.
+        batch: sequences of a step.
+        context: bytes of a sequence.
+        lr: learning rate after the warm-up.
+    """
+
+    arms: tuple[str, ...] = (
+        "none",
+        "pre-layer",
+        "post-layer",
+        "peri-layer",
+        "output-only-layer",
+        "deepnorm-layer",
+        "damped-layer",
+    )
+    depth: int = 16
+    width: int = 64
+    heads: int = 2
+    steps: int = 60
+    batch: int = 8
+    context: int = 32
+    lr: float = 1e-3
+
+    def check(self) -> None:
+        """Arms must exist."""
+        for name in self.arms:
+            find_arm(name)
+
+
+def trials(options: GrowthOptions) -> list[Trial]:
+    """Each arm with each seed."""
+    return [{"arm": arm, "seed": seed} for arm in options.arms for seed in options.seed_range()]
+
+
+def measure(options: GrowthOptions, trial: Trial) -> dict[str, Any]:
+    """Power of the stream after every block, before training and after it."""
+    seed = trial["seed"]
+    model = Transformer(
+        find_arm(trial["arm"]),
+        depth=options.depth,
+        width=options.width,
+        heads=options.heads,
+        context=options.context,
+        seed=seed,
+    )
+    schedule = Schedule(
+        steps=options.steps, batch=options.batch, context=options.context, lr=options.lr, warmup=options.steps // 10
+    )
+    start = powers(model, options, seed)
+    losses = train_bytes(model, schedule, seed)
+    return {"start": start, "end": powers(model, options, seed), "loss": losses[-1], "steps": len(losses)}
+
+
+@torch.no_grad()
+def powers(model: Transformer, options: GrowthOptions, seed: int) -> list[float]:
+    """Return E ||x||^2 / d of the stream: after the embedding and after every block."""
+    windows = sample_windows(
+        standard_text(options.context), seed, options.steps, batch=options.batch, context=options.context
+    )
+    traced = model.train().trace(windows[:, :-1])
+    streams = [traced[f"blocks.{layer}.x"] for layer in range(options.depth)] + [traced["x"]]
+    return [x.double().square().mean().item() for x in streams]
+
+
+def misfits(profile: Sequence[float]) -> dict[str, float]:
+    """Return the relative RMS error of the best straight line and the best exponential through a profile.
+
+    The line is fitted with weights 1 / value^2, the exponential on logarithms, so that both errors are relative.
+    """
+    layers = range(len(profile))
+    line = weighted_line(layers, profile, [value**-2 for value in profile])
+    slope, intercept = statistics.linear_regression(layers, [math.log(value) for value in profile])
+    curve = [math.exp(intercept + slope * layer) for layer in layers]
+    return {name: relative_error(fit, profile) for name, fit in (("linear", line), ("exponential", curve))}
+
+
+def weighted_line(x: Sequence[float], y: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """Return the values of the weighted least-squares line at x."""
+    total = math.fsum(weights)
+    centre_x = math.fsum(w * a for w, a in zip(weights, x, strict=True)) / total
+    centre_y = math.fsum(w * b for w, b in zip(weights, y, strict=True)) / total
+    slope = math.fsum(w * (a - centre_x) * (b - centre_y) for w, a, b in zip(weights, x, y, strict=True)) / math.fsum(
+        w * (a - centre_x) ** 2 for w, a in zip(weights, x, strict=True)
+    )
+    return [centre_y + slope * (a - centre_x) for a in x]
+
+
+def relative_error(fit: Sequence[float], values: Sequence[float]) -> float:
+    """Return the RMS of fit / value - 1."""
+    return math.sqrt(statistics.fmean((a / b - 1) ** 2 for a, b in zip(fit, values, strict=True)))
+
+
+def profiles(records: Sequence[Record], arm: str, moment: str) -> list[list[float]]:
+    """Return an arm's profiles that are finite and positive throughout, one for each seed."""
+    found = [record[moment] for record in records if record["arm"] == arm]
+    return [profile for profile in found if all(v is not None and math.isfinite(v) and v > 0 for v in profile)]
+
+
+def shape_of(chosen: Sequence[Sequence[float]]) -> tuple[str, str]:
+    """Return the word for a set of profiles (flat, linear, exponential, either, neither) and the numbers behind it."""
+    ratio = mean_of([profile[-1] / profile[0] for profile in chosen])
+    errors = [misfits(profile) for profile in chosen]
+    linear, exponential = (statistics.fmean(error[name] for error in errors) for name in ("linear", "exponential"))
+    numbers = f"power grows {format_number(ratio.value)}-fold; a line misses by {format_number(100 * linear)} %, an "
+    numbers += f"exponential by {format_number(100 * exponential)} %"
+    if 1 / FLAT < ratio.value < FLAT:
+        return "flat", numbers
+    if min(linear, exponential) > POOR_FIT:
+        return "neither", numbers
+    better = [error["linear"] < error["exponential"] for error in errors]
+    return ("linear" if all(better) else "either" if any(better) else "exponential"), numbers
+
+
+# arm, moment, what is claimed, the shapes that bear it out, source
+PREDICTIONS = (
+    ("none", "start", "Without a norm the stream grows exponentially with depth", ("exponential",), "He et al. 2015"),
+    ("pre-layer", "start", "Pre-LN: the power grows linearly at initialization", ("linear",), "Xiong et al. 2020"),
+    ("pre-layer", "end", "Pre-LN: training turns the growth exponential", ("exponential",), "Sun et al. 2025"),
+    ("post-layer", "end", "Post-LN keeps the power the same at every depth", ("flat",), "Xiong et al. 2020"),
+    ("peri-layer", "end", "Peri-LN keeps growth linear in training", ("linear", "flat"), "Kim et al. 2025"),
+    ("output-only-layer", "start", "Normalized outputs start with linear growth", ("linear",), "Kim et al. 2025"),
+    ("deepnorm-layer", "end", "DeepNorm keeps the power the same at every depth", ("flat",), "Wang et al. 2022"),
+)
+
+
+def judge(options: GrowthOptions, records: Sequence[Record]) -> list[Claim]:
+    """Compare the shapes of growth with the predictions."""
+    claims = []
+    for arm, moment, text, expected, source in PREDICTIONS:
+        if not (chosen := profiles(records, arm, moment)):
+            continue
+        shape, numbers = shape_of(chosen)
+        when = "At initialization" if moment == "start" else f"After {options.steps} steps"
+        undecided = {"either": "a line and an exponential fit alike", "neither": "neither shape fits"}
+        found = undecided.get(shape, shape)
+        agreement = "agrees" if shape in expected else "undecided" if shape in undecided else "disagrees"
+        claims.append(Claim(claim=text, source=source, measured=f"{when}: {found}; {numbers}", verdict=agreement))
+    damped = damping_claim(records)
+    return [*claims, damped] if damped else claims
+
+
+def damping_claim(records: Sequence[Record]) -> Claim | None:
+    """LayerNorm scaling against Pre-LN after training."""
+    growth = {
+        arm: [profile[-1] / profile[0] for profile in profiles(records, arm, "end")]
+        for arm in ("pre-layer", "damped-layer")
+    }
+    if not all(growth.values()):
+        return None
+    plain, damped = (mean_of(values) for values in growth.values())
+    return Claim(
+        claim="Scaling each Pre-LN output by 1/sqrt(l) holds the growth of the stream down",
+        source="Sun et al. 2025 (LayerNorm scaling)",
+        measured=f"After training the power grows {damped} fold with it and {plain} fold without",
+        verdict="agrees" if damped.high < plain.low else "disagrees" if damped.low > plain.high else "undecided",
+    )
+
+
+def draw(options: GrowthOptions, records: Sequence[Record]) -> list[Figure]:
+    """The stream's power by depth at both moments."""
+    if not records:
+        return []
+    styles = assign_styles(options.arms)
+    panels = []
+    for moment, heading in zip(MOMENTS, ("At initialization", f"After {options.steps} steps"), strict=True):
+        series = []
+        for arm in options.arms:
+            rows = [
+                {"layer": layer, "power": value}
+                for profile in profiles(records, arm, moment)
+                for layer, value in enumerate(profile)
+            ]
+            series.append(band_over(arm, rows, "layer", lambda row: row["power"]))
+        x, y = Axis("blocks passed", integer=True), Axis("E ||x||² / d", log=True)
+        panels.append(lines(series, x=x, y=y, styles=styles, heading=heading))
+    ends = {arm: [p[-1] / p[0] for p in profiles(records, arm, "end")] for arm in options.arms}
+    shown = [f"{arm} {format_number(statistics.fmean(values))}" for arm, values in ends.items() if values]
+    return [
+        Figure(
+            name="residual-growth",
+            title=f"Growth of the stream's power over {options.depth} blocks after training: {', '.join(shown)}",
+            caption="Mean over the seeds; bands span them.",
+            panels=panels,
+        )
+    ]
+
+
+RESIDUAL_GROWTH = Experiment(
+    name="residual-growth",
+    title="Growth of the residual stream",
+    question="How does the power of the residual stream grow with depth, and is that growth linear or exponential?",
+    method="The lab's transformer is trained briefly on real text with each placement. The power E ||x||² / d of the "
+    "stream is measured after every block, before and after training, and a line and an exponential are fitted to it; "
+    "the one that misses less, in every seed, names the shape.",
+    options=GrowthOptions,
+    trials=trials,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)

@@ -1,0 +1,192 @@
+"""The course: its examples run, its figures and tables are those of the measured records."""
+
+import doctest
+import importlib.util
+import json
+import re
+import shutil
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from evenkeel.lab.experiments import EXPERIMENTS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+LESSONS = sorted((DOCS / "lessons").glob("0*.md"))
+EXAMPLES = [*LESSONS, DOCS / "misconceptions.md"]
+PAGES = [*EXAMPLES, DOCS / "lessons" / "README.md", DOCS / "why-it-matters.md"]
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def builder():
+    spec = importlib.util.spec_from_file_location("build_lessons", DOCS / "build_lessons.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["build_lessons"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["build_lessons"]
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A course of one lesson and one experiment, to change at will."""
+    names = ("lessons/04-masks-and-padding.md", "lessons/figures/padding.svg", "measurements/padding")
+    for name in names:
+        target = tmp_path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (DOCS / name).is_dir() else shutil.copyfile)(DOCS / name, target)
+    return tmp_path
+
+
+def python_blocks(text):
+    """The text with every line outside its Python blocks left empty, so that line numbers stay."""
+    kept, inside = [], False
+    for line in text.splitlines():
+        fence = line.startswith("```")
+        kept.append(line if inside and not fence else "")
+        inside = not inside and line == "```python" if fence else inside
+    return "\n".join(kept) + "\n"
+
+
+def run_examples(text, name, flags):
+    """Run a page's examples in order, and return how many there are and what the failed ones say."""
+    examples = doctest.DocTestParser().get_doctest(python_blocks(text), {}, name, name, 0)
+    said = []
+    result = doctest.DocTestRunner(optionflags=flags).run(examples, out=said.append)
+    return result.attempted, "".join(said)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_run(path, pytestconfig):
+    flags = sum(doctest.OPTIONFLAGS_BY_NAME[name] for name in pytestconfig.getini("doctest_optionflags"))
+    attempted, said = run_examples(path.read_text(), path.name, flags)
+    assert said == ""
+    assert attempted >= 8
+
+
+def test_a_wrong_example_is_found():
+    attempted, said = run_examples("words\n\n```python\n>>> 1 + 1\n3\n\n```\n\n>>> not code\n", "page", 0)
+    assert attempted == 1
+    assert "Expected:\n    3\nGot:\n    2" in said
+    assert "line 4" in said
+
+
+def test_every_misconception_is_computed():
+    sections = re.split(r"^### ", (DOCS / "misconceptions.md").read_text(), flags=re.MULTILINE)[1:]
+    assert len(sections) >= 17
+    assert [section.splitlines()[0] for section in sections if ">>> " not in section] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_to_files(path):
+    links = re.findall(r"\]\(([^)#:]+)\)", path.read_text())
+    assert links
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_every_experiment_is_in_one_lesson(builder):
+    found = [name for path in LESSONS for name, _ in builder.MARKED.findall(path.read_text())]
+    assert sorted(found) == sorted(EXPERIMENTS)
+
+
+def test_every_panel_has_a_file_of_its_own(builder):
+    for found in builder.read_measurements(DOCS).values():
+        assert len(found.stamps()) == sum(len(figure.panels) for figure in found.figures) > 0
+
+
+def test_what_is_generated_is_up_to_date(builder):
+    assert builder.stale(DOCS) == []
+
+
+def test_a_small_course_is_built_and_then_up_to_date(builder, small):
+    assert builder.stale(small) == ["why-it-matters.md is not what the measurements say"]
+    builder.build(small)  # the figure is there, so nothing is drawn
+    assert builder.stale(small) == []
+    (row,) = [line for line in (small / "why-it-matters.md").read_text().splitlines() if "A mask keeps" in line]
+    assert row.endswith("| **agrees** | [Masks and padding](lessons/04-masks-and-padding.md) |")
+    assert "`cost`" in (small / "why-it-matters.md").read_text().splitlines()[-1]
+
+
+def test_the_check_finds_what_is_out_of_date(builder, small):
+    builder.build(small)
+    lesson, records = small / "lessons/04-masks-and-padding.md", small / "measurements/padding/records.jsonl"
+    text = lesson.read_text()
+    lesson.write_text(text.replace("| **agrees** |", "| **disagrees** |", 1))
+    assert builder.stale(small) == ["lessons/04-masks-and-padding.md is not what the measurements say"]
+    lesson.write_text(text.replace("read: agrees", "read: disagrees"))
+    (wrong,) = builder.stale(small)
+    assert "was written when padding said: disagrees, agrees, agrees; it says: agrees, agrees, agrees" in wrong
+    lesson.write_text(text)
+    (small / "lessons/figures/old.svg").write_text("")
+    assert builder.stale(small) == ["lessons/figures/old.svg belongs to no measurement"]
+    (small / "lessons/figures/old.svg").unlink()
+    first, *rest = records.read_text().splitlines(keepends=True)
+    record = json.loads(first)
+    record["measured"]["masked"] = 0.5
+    records.write_text("".join([json.dumps(record) + "\n", *rest]))
+    wrong = " ".join(builder.stale(small))
+    for part in ("summary.json", "04-masks", "why-it-matters.md", "padding.svg is missing or shows other data"):
+        assert part in wrong
+
+
+def test_what_was_not_measured_is_said(builder, small):
+    shutil.rmtree(small / "measurements")
+    (small / "lessons/figures/padding.svg").unlink()
+    builder.build(small)
+    text = (small / "lessons/04-masks-and-padding.md").read_text()
+    assert "*Not measured yet. `evenkeel study --experiment padding` measures it.*" in text
+    assert "figures/padding.svg" not in text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- measured: padding; read: agrees -->\nno end",
+        "<!-- measured: padding -->\n<!-- end -->",
+        "<!-- measured: pading; read: agrees -->\n<!-- end -->",
+        "<!-- end -->",
+    ],
+)
+def test_a_wrong_marker_is_one_line(builder, text):
+    with pytest.raises(SystemExit) as caught:
+        builder.fill(text, {}, "lesson.md")
+    assert str(caught.value).startswith("lesson.md: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_signs_of_markdown_are_shown_as_they_are(builder):
+    assert builder.escape("E ||x_l||^2 < 1*2 $") == r"E \|\|x\_l\|\|^2 \< 1\*2 \$"
+
+
+def test_figures_are_small_and_stand_on_white():
+    figures = sorted((DOCS / "lessons" / "figures").glob("*.svg"))
+    assert len(figures) >= 20
+    for path in figures:
+        assert path.stat().st_size < 120_000
+        root = ElementTree.parse(path).getroot()
+        ground = root.find(f"{SVG}rect")
+        assert ground.get("width") == root.get("width")
+        assert "fill: rgb(255, 255, 255)" in ground.get("style")
+
+
+@pytest.mark.slow
+def test_figures_can_be_drawn_again(builder, tmp_path):
+    measured = builder.read_measurements(DOCS)
+    names = [name for found in measured.values() for name in found.stamps()]
+    builder.draw_figures(measured, names, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    for name in names:
+        drawn = ElementTree.parse(tmp_path / name).getroot()
+        kept = ElementTree.parse(DOCS / "lessons" / "figures" / name).getroot()
+        assert labels(drawn) == labels(kept)  # ticks depend on the machine's fonts
+        assert len(list(drawn.iter(f"{SVG}path"))) > 5
+
+
+def labels(root):
+    """What a figure says beside its curves and above its axis."""
+    texts = [text for text in root.iter(f"{SVG}text") if "annotation-text" in text.get("class", "")]
+    return sorted("".join(text.itertext()) for text in texts)
