@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 LAPTOP, PHONE = 1280, 390
 # Only Python has the library's functions to compare with.
-PYTHON_ONLY = {"library", "autograd", "dx_one", "dx_xhat"}
+PYTHON_ONLY = {"library", "autograd"}
 RANDOM = np.random.default_rng(7)
 
 
@@ -47,6 +47,18 @@ CASES: dict[str, dict[str, Any]] = {
     "tiny": {"x": [1e-9, -2e-9, 3e-9]},
     "float32": {"x": np.float32(VECTOR)},
     "nan": {"x": [1.0, math.nan, 3.0]},
+    "overflow": {"x": [1e300, -1e300]},
+    "overflowing mean": {"x": [1e308, 1e308, 1e308]},
+    "several groups with nan": {"x": [[math.nan] * 5, [1.0] * 5, [1.0, 2.0, 3.0, 4.0, math.nan]], "show": 1},
+    "rms inf": {"x": [1.0, -math.inf, 3.0], "norm": "rms"},
+    "dyt inf": {"x": [1.0, -math.inf, 3.0], "norm": "dyt"},
+    "minmax inf": {"x": [1.0, math.inf, 3.0], "norm": "minmax"},
+    "masked nan": {"x": [1.0, math.nan, 3.0], "mask": [1, 0, 1]},
+    "constant rows": {"x": [[2.0, 2.0], [3.0, 3.0], [1.0, 2.0]], "eps": 1e-3},
+    "single elements": {"x": [[1.0], [2.0]]},
+    "some single elements": {"x": [[1.0, 5.0], [2.0, 3.0]], "mask": [[1, 0], [1, 1]]},
+    "minmax of one": {"x": [4.0], "norm": "minmax"},
+    "image scaled": {"x": [0.5, 0.25, 1.0], "norm": "image"},
     "inf": {"x": [[1.0, math.inf, 3.0], [1.0, 2.0, 3.0]], "show": 1},
     "rms": {"x": VECTOR, "norm": "rms"},
     "rms eps": {"x": [1e-4, -1e-4], "norm": "rms", "eps": 1e-6, "eps_mode": "outside"},
@@ -168,28 +180,24 @@ def test_the_browser_computes_what_python_computes(plain_page, case, backward):
         else:
             compare(mine["value"], theirs["value"], 1e-12, theirs["id"])
     wanted = [check for check in python["checks"] if check["id"] not in PYTHON_ONLY]
-    assert [(c["id"], c["passed"]) for c in found["checks"]] == [(c["id"], c["passed"]) for c in wanted]
-
-
-@pytest.mark.parametrize(
-    "name", ["four", "layer affine", "group", "rms offset", "minmax", "dyt affine", "image", "batch"]
-)
-def test_the_browser_uses_the_terminals_words(plain_page, name):
-    python = walk(**CASES[name], backward=True).to_dict()
-    config = {
-        "norm": python["norm"],
-        "input": python["steps"][0]["value"],
-        "options": python["options"],
-        "shown": python["shown"],
-    }
-    found = plain_page.page.evaluate("(config) => window.evenkeel.walk(config)", config)
+    assert [(c["id"], c["title"], c["passed"]) for c in found["checks"]] == [
+        (c["id"], c["title"], c["passed"]) for c in wanted
+    ]
+    assert found["notes"] == python["notes"]
     for mine, theirs in zip(found["steps"], python["steps"], strict=True):
-        if theirs["id"] == "finite_difference":
-            continue
-        assert mine["substituted"] == theirs["substituted"]
-        # The mean of x̂ is rounding noise, of which two programs have different amounts.
-        noise = re.compile(r"Mean \S+,")
-        assert noise.sub("", mine["meaning"]) == noise.sub("", theirs["meaning"])
+        if theirs["id"] != "finite_difference":  # there, and in the mean of x̂, the last bits show
+            assert without_noise(mine["substituted"]) == without_noise(theirs["substituted"])
+            assert without_noise(mine["meaning"]) == without_noise(theirs["meaning"])
+
+
+def without_noise(text: str) -> str:
+    """Words with what is only rounding, of which two programs have different amounts, as 0."""
+    return NOISE.sub("0", text)
+
+
+NOISE = re.compile(
+    r"-?(?:\d+(?:\.\d+)? \\times )?10\^\{-(?:1[4-9]|[2-9]\d)\}|-?\d+(?:\.\d+)?e-(?:1[4-9]|[2-9]\d)|(?<=Mean )-?0(?=,)"
+)
 
 
 INPUTS = {
@@ -310,7 +318,7 @@ def test_epsilon_must_not_be_negative_and_nan_is_explained(browser, folder):
         assert opened.steps()["denominator"] == walk([1.0, 2.0, 3.0]).step("denominator").value.tolist()
         opened.page.get_by_label("x₀", exact=True).fill("nan")
         assert opened.steps()["output"] == ["NaN", "NaN", "NaN"]
-        assert "not finite" in opened.page.locator("#notes").inner_text()
+        assert "NaN at [0]: every statistic it enters becomes NaN" in opened.page.locator("#notes").inner_text()
         assert opened.events == [opened.path.as_uri()]
 
 

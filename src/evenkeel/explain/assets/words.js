@@ -13,7 +13,8 @@
     const { p } = c;
     const masked = p.groups.filter((g) => g < 0).length;
     const left = masked ? ` The mask leaves out ${commas(masked)} of them: they count nowhere and become 0.` : "";
-    return `${commas(p.x.length)} numbers of shape ${p.shape.join(" × ")}, as ${p.dtype} holds them.${left}`;
+    const [count, them] = p.x.length > 1 ? [`${commas(p.x.length)} numbers`, "them"] : ["1 number", "it"];
+    return `${count} of shape ${p.shape.join(" × ")}, as ${p.dtype} holds ${them}.${left}`;
   }
 
   const ROW = "all elements of one row (one token, one example) along the shared axes; other rows do not matter";
