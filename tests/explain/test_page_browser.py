@@ -1,9 +1,13 @@
 """The page of an explanation in a real browser: the same numbers and words as Python, live, by keyboard, on a phone."""
 
+import io
 import json
 import math
 import re
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 from playwright.sync_api import Page as BrowserPage
 
+from evenkeel.cli import main
 from evenkeel.explain import walk, write_page
 
 pytestmark = pytest.mark.slow
@@ -422,3 +427,84 @@ def test_a_long_vector_is_cut_and_the_whole_is_told(browser, folder):
         told = opened.page.locator("#whole").inner_text()
         assert "1,000,000 numbers" in told
         assert "mean 499.5" in told
+
+
+@pytest.mark.parametrize("width", [LAPTOP, PHONE])
+def test_pointing_at_a_cell_or_tapping_it_shows_its_partners(browser, folder, width):
+    x = np.array(normal(2, 4, 3))
+    with Opened(browser, folder, x, "layer", axis=1, width=width) as opened:
+        panel = opened.page.locator("#sharing-body > div").nth(2)  # InstanceNorm
+        cell = panel.get_by_role("gridcell").nth(4)
+        opened.page.locator("#sharing-options select").last.select_option(label="1")
+        cell.tap() if width == PHONE else cell.hover()
+        told = panel.locator(".readout").inner_text()
+        assert f"x[0, 1, 1] = {x[0, 1, 1]:.4g}".replace("-", "−") in told
+        assert "2 others: channel 1 of sample 0, all positions" in told
+        assert panel.locator(".partner").count() == 3
+        assert panel.locator(".self").count() == 1
+
+
+def test_masked_cells_share_with_nobody_in_the_view_of_the_axes(browser, folder):
+    x = np.array(normal(3, 2, 4))
+    mask = [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]]
+    with Opened(browser, folder, x, "batch", mask=mask) as opened:
+        panel = opened.page.locator("#sharing-body > div").first
+        cells = panel.get_by_role("gridcell")
+        assert panel.locator(".masked").count() == 6
+        cells.first.hover()
+        told = panel.locator(".readout").inner_text()
+        statistics = walk(x, "batch", mask=mask)
+        mean, variance = (float(n.replace("−", "-")) for n in re.findall(r"[Mm]ean (\S+), variance (\S+);", told)[0])
+        assert mean == pytest.approx(statistics.step("mean").value[0], rel=1e-3)
+        assert variance == pytest.approx(statistics.step("variance").value[0], rel=1e-3)
+        assert panel.locator(".partner").count() == 9
+        cells.last.hover()
+        assert "is masked. It counts nowhere" in panel.locator(".readout").inner_text()
+        assert panel.locator(".partner").count() == 0
+
+
+def test_fields_show_few_digits_until_they_are_edited(browser, folder):
+    x = normal(2, 3)
+    with Opened(browser, folder, x) as opened:
+        field = opened.page.get_by_label("x[1, 2]", exact=True)
+        shown = field.input_value()
+        assert float(shown) == pytest.approx(x[1][2], rel=1e-4)
+        assert opened.page.evaluate(
+            "[...document.querySelectorAll('.grid input')].every(one => one.scrollWidth <= one.clientWidth)"
+        )
+        field.focus()
+        assert float(field.input_value()) == x[1][2]
+        opened.page.get_by_label("x[0, 0]", exact=True).focus()
+        assert field.input_value() == shown
+        assert opened.steps()["input"] == x
+
+
+COMMAND = """(seed) => window.evenkeel.state.command(window.evenkeel.state.fromSeed(seed))"""
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_every_command_repeats_its_state(plain_page, case, capsys, monkeypatch):
+    wanted = walk(**case, backward=True)
+    data = wanted.to_dict()
+    config = {"norm": data["norm"], "input": data["steps"][0]["value"], "options": data["options"]}
+    line = plain_page.page.evaluate(COMMAND, config | {"shown": data["shown"]})
+    words = shlex.split(line)
+    if words[0] == "echo":
+        monkeypatch.setattr("sys.stdin", io.StringIO(words[1]))
+        words = words[3:]
+    assert words[:2] == ["evenkeel", "explain"]
+    assert main([*words[1:], "--format", "json", "--full"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["title"], found["options"], found["shown"]) == (data["title"], data["options"], data["shown"])
+    for mine, theirs in zip(found["steps"], data["steps"], strict=True):
+        compare(mine["value"], theirs["value"], 1e-12, theirs["id"])
+
+
+def test_a_copied_command_runs_in_a_shell(browser, folder):
+    with Opened(browser, folder, [[1.0, -2.0], [3.0, 5.0]], "batch", backward=True) as opened:
+        opened.page.get_by_role("button", name="Copy as command").click()
+        line = opened.page.locator("#command").inner_text()
+        assert line.startswith("echo '[[1, -2], [3, 5]]' | evenkeel explain - --norm batch")
+        line = line.replace("evenkeel explain", f"{shlex.quote(sys.executable)} -m evenkeel explain")
+        done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=120, check=True)
+        assert "Gradient of the input" in done.stdout

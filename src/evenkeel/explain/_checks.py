@@ -86,7 +86,7 @@ def magnified(setup: Setup, steps: dict[str, np.ndarray]) -> float:
 
 
 def lost_in_sums(setup: Setup) -> float:
-    """What Σ from left to right may lose in float64, in ulps of a result: half a rounding for each element; 0 otherwise.
+    """What Σ from left to right may lose in float64, in ulps of a result: half a one for each element.
 
     A sum of n equal terms comes near that bound; in narrower dtypes float64's sums are exact enough.
     """

@@ -90,8 +90,8 @@ def walk_layer(
         The explanation, with a check against the layer.
 
     Raises:
-        InvalidInputError: there is no such layer, it is not reached, it is no norm that is known, there is no such call, or
-            the model does not take the input.
+        InvalidInputError: there is no such layer, it is not reached, it is no norm that is known, there is no such call,
+            or the model does not take the input.
 
     Example:
         >>> import torch
@@ -158,8 +158,8 @@ def capture(model: nn.Module, module: nn.Module, layer: str, input: Any, call: i
             one.training = training
     if not 0 <= call < max(calls, 1):
         raise InvalidInputError(
-            f"explain: there is no call {call} of {layer}: the model calls it {calls} time{'s' * (calls != 1)}, counted "
-            "from 0"
+            f"explain: there is no call {call} of {layer}: the model calls it {calls} time{'s' * (calls != 1)}, "
+            "counted from 0"
         )
     if not seen:
         raise InvalidInputError(f"explain: the model ran, but its layer {layer} was never reached with a tensor")

@@ -25,8 +25,8 @@ def notes(rows: Rows, steps: dict[str, np.ndarray]) -> tuple[str, ...]:
     overflow = finite & ~np.isfinite(steps["denominator"]) if "denominator" in steps else np.zeros_like(finite)
     if overflow.any() and not setup.given:
         found.append(
-            f"{places(np.flatnonzero(overflow), 'group')}: its sums overflow float64, so its statistics are infinite or "
-            "not a number, and its result means nothing; scale the numbers down."
+            f"{places(np.flatnonzero(overflow), 'group')}: its sums overflow float64, so its statistics are infinite "
+            "or not a number, and its result means nothing; scale the numbers down."
         )
     constant = finite & ~overflow & (high == low)
     if setup.norm.family in ("moments", "minmax") and not setup.given and constant.any():

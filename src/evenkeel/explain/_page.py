@@ -25,8 +25,8 @@ __all__ = ["render_page", "write_page"]
 # What a page edits at once: a longer vector, or a larger tensor, is cut to a part.
 VECTOR_LIMIT, TENSOR_LIMIT = 64, 256
 SCRIPTS = (
-    "arithmetic.js", "latex.js", "draw.js", "walk.js", "words.js", "notes.js", "state.js", "editor.js", "sharing.js", "flow.js",
-    "page.js",
+    "arithmetic.js", "latex.js", "draw.js", "walk.js", "words.js", "notes.js", "state.js", "editor.js", "sharing.js",
+    "flow.js", "page.js",
 )  # fmt: skip
 OF_GROUPS = ("mean", "variance", "std", "mean_square", "rms", "minimum", "maximum", "denominator")
 
