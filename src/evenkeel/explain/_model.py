@@ -90,8 +90,8 @@ def walk_layer(
         The explanation, with a check against the layer.
 
     Raises:
-        InvalidInputError: there is no such layer, it is not reached, it is no norm that is known, there is no such call,
-            or the model does not take the input.
+        InvalidInputError: there is no such layer, it is not reached, or not so often, it is no norm that is
+            known, or the model does not take the input.
 
     Example:
         >>> import torch

@@ -13,7 +13,6 @@ import numpy as np
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.explain._data import default_upstream, parse, plain, plain_number
-from evenkeel.report import embed_json, render_document, write_text_atomically
 
 if TYPE_CHECKING:
     import os
@@ -56,6 +55,9 @@ def write_page(explanation: Explanation, path: str | os.PathLike[str]) -> Path:
         ...     ek.explain.write_page(ek.explain.walk([1.0, 2.0], "layer"), f"{directory}/page.html").name
         'page.html'
     """
+    # Late: the report package is no business of those who import evenkeel for its norms.
+    from evenkeel.report import write_text_atomically
+
     if not Path(path).name or Path(path).is_dir():
         raise InvalidInputError(f"explain: cannot write {str(path)!r}: it names no file; give one such as page.html")
     return write_text_atomically(path, render_page(explanation))
@@ -63,6 +65,8 @@ def write_page(explanation: Explanation, path: str | os.PathLike[str]) -> Path:
 
 def render_page(explanation: Explanation) -> str:
     """The page as HTML."""
+    from evenkeel.report import embed_json, render_document
+
     body = string.Template(_asset("explain.html")).substitute(seed=embed_json(seed(explanation)))
     script = "".join(_asset(name) for name in SCRIPTS)
     return render_document(explanation.title, body, style=_asset("explain.css"), script=script)
