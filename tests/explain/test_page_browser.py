@@ -508,3 +508,15 @@ def test_a_copied_command_runs_in_a_shell(browser, folder):
         line = line.replace("evenkeel explain", f"{shlex.quote(sys.executable)} -m evenkeel explain")
         done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=120, check=True)
         assert "Gradient of the input" in done.stdout
+
+
+def test_the_stream_grows_before_norms_and_is_set_back_after_them(plain_page):
+    blocks = plain_page.page.evaluate(
+        """() => ["pre", "post"].map((kind) =>
+            window.evenkeel.flow[kind]([1, 2, 3, 4], { eps: 1e-5, mode: "inside" }, "layer"))"""
+    )
+    before, after = ([block["out"] for block in kind] for kind in blocks)
+    assert before == sorted(before)
+    assert before[0] > math.sqrt(7.5)  # the input's rms
+    assert [block["branch"] for block in blocks[0]] == pytest.approx([1.0] * 4, rel=1e-4)
+    assert after == pytest.approx([1.0] * 4, rel=1e-4)
