@@ -126,6 +126,8 @@ def test_a_layer_inside_a_model(capsys, model):
         (["{}:build", "--layer", "1"], "--layer needs --input"),
         (["--layer", "1", "--input", "ids.json"], "--layer needs one model"),
         (["{}:build", "--layer", "1", "--input", "ids.json", "--eps", "1"], "--eps: these come from the layer itself"),
+        (["{}:build", "--layer", "1", "--input", "ids.json", "--call", "1"], "the model calls it 1 time"),
+        (["{}:build", "--layer", "1", "--input", "ids.json", "--file", "x"], "give the model's input once"),
         (["{}:build"], "names a model; give its layer with --layer"),
     ],
 )
@@ -157,6 +159,12 @@ def test_wrong_models_are_one_line(arguments, message, capsys, model):
         (["1", "2", "--eps", "small"], "--eps"),
         (["1", "2", "--input", "x.npy"], "--input belongs to --layer"),
         (["1", "2", "--html", "no-such-directory/page.html"], "cannot write"),
+        (["1", "2", "--html", "/"], "it names no file"),
+        (["1", "2", "--html", ""], "it names no file"),
+        (["1", "2", "--html", "tests"], "it names no file"),
+        (["1", "2", "--key", "w"], "--key belongs to --file"),
+        (["1", "2", "--call", "1"], "--call belongs to --layer"),
+        (["1", "2", "--upstream", "1,2"], "--upstream belongs to --backward"),
     ],
 )
 def test_wrong_usage_is_one_line(arguments, message, capsys):

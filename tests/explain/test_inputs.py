@@ -71,7 +71,7 @@ def test_an_image_is_explained_channel_by_channel(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("x.npy", b"no array", "cannot be read as npy"),
+        ("x.npy", b"no array", "is no .npy file"),
         ("x.json", b"{", "is not JSON"),
         ("x.csv", b"1,2\n3\n", "row 1 has 2, row 2 has 1"),
         ("x.csv", b"1,2\n3,four\n", "'four'"),

@@ -129,3 +129,56 @@ def test_what_cannot_be_explained_is_told(model, layer, x, message):
 def test_candidates_are_found_by_type_or_epsilon():
     model = nn.Sequential(nn.Linear(8, 8), Scaled(), nn.BatchNorm1d(8), nn.GELU())
     assert norm_layers(model) == ["1", "2"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_where_epsilon_cannot_be_told_apart_the_usual_way_is_told(seed):
+    torch.manual_seed(seed)
+    model = nn.Sequential(randomize(nn.LayerNorm(32, eps=1e-12)))
+    assert walk_layer(model, "0", torch.randn(14, 32)).options["eps_mode"] == "inside"
+
+
+def test_any_call_of_a_shared_layer_is_explained():
+    norm = nn.LayerNorm(8)
+    model = nn.Sequential(norm, nn.Linear(8, 8), norm)
+    x = torch.randn(3, 8)
+    second = walk_layer(model, "0", x, call=1)
+    assert torch.equal(torch.from_numpy(second.step("input").value).float(), model[1](norm(x)).detach())
+    assert second.notes[0] == "0 is a LayerNorm, called 2 times; call 1 (counted from 0) is explained."
+    assert walk_layer(model, "0", x).step("input").value == pytest.approx(x.numpy())
+    for call in (2, -1):
+        with pytest.raises(ek.EvenkeelError, match=f"no call {call} of 0: the model calls it 2 times"):
+            walk_layer(model, "0", x, call=call)
+
+
+SMALL = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+FAMILIES = {
+    "Llama": (SMALL | {"intermediate_size": 48}, "rms", 0.0, 5),
+    "GPT2": ({"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4}, "layer", 0.0, 5),
+    "Bert": (SMALL | {"intermediate_size": 48}, "layer", 0.0, 5),
+    "Gemma": (SMALL | {"intermediate_size": 48, "head_dim": 8, "num_key_value_heads": 2}, "rms", 1.0, 5),
+    "Olmo": (SMALL | {"intermediate_size": 48}, "layer", 0.0, 5),  # its ε stands in the code
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the package's own making
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_norm_of_a_language_model_is_recognised(family):
+    import transformers
+
+    options, norm, offset, count = FAMILIES[family]
+    torch.manual_seed(0)
+    model = transformers.AutoModel.from_config(
+        getattr(transformers, f"{family}Config")(bos_token_id=1, eos_token_id=2, **options)
+    )
+    for parameter in model.parameters():
+        if parameter.ndim == 1:
+            nn.init.normal_(parameter, 0.5, 0.5)
+    layers = norm_layers(model)
+    assert len(layers) == count
+    for layer in layers:
+        e = walk_layer(model, layer, torch.randint(0, 63, (2, 7)), backward=True)
+        assert (e.norm, e.options["eps_mode"], e.options["weight_offset"]) == (norm, "inside", offset)
+        assert e.step("input").value.shape == (2, 7, 32)
+        assert [c for c in e.checks if not c.passed] == []

@@ -97,3 +97,10 @@ def test_other_json_is_refused(data):
 )
 def test_formulas_as_plain_text(latex, text):
     assert plain_text(latex) == text
+
+
+def test_one_group_is_told_in_words_and_several_by_number():
+    assert "all 4 share one statistic" in text_of(walk([1.0, 2.0, 3.0, 4.0]))
+    assert "all 2 share one statistic" in to_markdown(walk([1.0, 2.0, 3.0], mask=[1, 1, 0]))
+    assert "it shares with no other" in text_of(walk([1.0, 2.0], mask=[1, 0]))
+    assert "[1, 1]" in text_of(walk([[1.0, 2.0], [3.0, 4.0]]))

@@ -291,3 +291,26 @@ def test_json_round_trip(norm, shape, mode):
     again = Explanation.from_dict(json.loads(ek.explain.to_json(e)))
     assert again.to_dict() == e.to_dict()
     assert again.step("output").value.tolist() == e.step("output").value.tolist()
+
+
+@pytest.mark.parametrize("values", ["random", "alternating"])
+def test_a_million_elements_pass_their_checks(values):
+    # Equal squares are the worst for a sum from left to right: each addition is rounded the same way.
+    n = 1_000_000
+    x = np.random.default_rng(0).normal(size=n) if values == "random" else np.where(np.arange(n) % 2, 0.1, -0.1)
+    assert [c for c in walk(x, backward=True).checks if not c.passed] == []
+
+
+@pytest.mark.parametrize("x", [[1e300, -1e300], [1e308, 1e308, 1e308]])
+def test_an_overflow_is_explained_and_no_check_fails(x):
+    explanation = walk(x, backward=True)
+    assert "its sums overflow float64" in explanation.notes[0]
+    assert "constant" not in " ".join(explanation.notes)
+    assert [c for c in explanation.checks if not c.passed] == []
+
+
+@pytest.mark.parametrize(
+    ("x", "start"), [([3.0], "The group has a single"), ([[3.0], [4.0]], "Each group has a single")]
+)
+def test_single_elements_are_counted(x, start):
+    assert walk(x).notes[0].startswith(start)

@@ -75,6 +75,7 @@ def explain(
     backward: Annotated[bool, typer.Option("--backward", help="Go on to the gradients.")] = False,
     upstream: Annotated[str | None, option("Upstream gradient; default: fixed pseudo-random.", NUMBERS)] = None,
     layer: Annotated[str | None, option("Explain this layer of a model.", "<name>")] = None,
+    call: Annotated[int | None, option("Which call of the layer, counted from 0 (default).")] = None,
     input_file: Annotated[
         Path | None, typer.Option("--input", help="File the model is called with.", show_default=False)
     ] = None,
@@ -95,12 +96,18 @@ def explain(
     options |= {"axis": parse_axes(axis), "channel_axis": channel_axis, "groups": groups, "eps": eps}
     options |= {"eps_mode": eps_mode, "weight_offset": weight_offset, "correction": correction, "scale": scale}
     options |= {"alpha": alpha, "dtype": dtype, "norm": norm}
+    if upstream is not None and not backward:
+        raise InvalidArgumentError("--upstream belongs to --backward; give both")
     typed = check_options(values or [])
     if layer is not None:
-        explanation = explain_layer(typed, layer, input_file or file, key, row, backward, options)
+        if input_file is not None and file is not None:
+            raise InvalidArgumentError(f"give the model's input once, with --input (got {input_file} and {file})")
+        explanation = explain_layer(typed, layer, input_file or file, key, row, call or 0, backward, options)
     else:
         if input_file is not None:
             raise InvalidArgumentError("--input belongs to --layer; give numbers to explain with --file")
+        if call is not None:
+            raise InvalidArgumentError("--call belongs to --layer: it chooses one of a layer's calls")
         x = read_numbers(typed, file, key)
         chosen = options | {"norm": norm or "layer"}
         explanation = walk(x, **shape_like(chosen, x), show=row, backward=backward)
@@ -131,6 +138,8 @@ def read_numbers(values: list[str], file: Path | None, key: str | None) -> torch
         if values:
             raise InvalidArgumentError(f"give numbers or --file, not both (got {values[0]!r} and {file})")
         return read_input(file, key=key)
+    if key is not None:
+        raise InvalidArgumentError("--key belongs to --file: it chooses one of a file's tensors")
     if not values:
         raise InvalidInputError("there is nothing to explain; give numbers, - for standard input, or --file")
     if values == ["-"]:
@@ -179,6 +188,7 @@ def explain_layer(
     path: Path | None,
     key: str | None,
     row: int,
+    call: int,
     backward: bool,
     options: dict[str, Any],
 ) -> Explanation:
@@ -192,7 +202,8 @@ def explain_layer(
         given = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
         raise InvalidArgumentError(f"{given}: these come from the layer itself; leave them out with --layer")
     model = build_model(values[0])
-    return walk_layer(model, layer, read_input(path, key=key), row=row, backward=backward, upstream=options["upstream"])
+    x = read_input(path, key=key)
+    return walk_layer(model, layer, x, row=row, call=call, backward=backward, upstream=options["upstream"])
 
 
 def build_model(name: str) -> torch.nn.Module:

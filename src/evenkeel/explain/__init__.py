@@ -3,7 +3,8 @@
 from evenkeel.explain._data import Check, Explanation, Step
 from evenkeel.explain._inputs import parse_numbers, read_input
 from evenkeel.explain._model import norm_layers, walk_layer
-from evenkeel.explain._render import print_explanation, to_json, to_markdown, write_page
+from evenkeel.explain._page import write_page
+from evenkeel.explain._render import print_explanation, to_json, to_markdown
 from evenkeel.explain._walk import walk
 
 __all__ = [

@@ -33,7 +33,7 @@ denominator             groups      d: inside √(u + ε), outside √u + ε, cl
 eps_effect              groups      percent by which ε shrinks the result: 100 (1 - √u / d); NaN where d = 0
 normalized              elements    x̂ = c / d; rms x / d; minmax (x - minimum) / d; image c / d; dyt tanh(s)
 stretched               elements    s = α x (dyt)
-scaled                  elements    w = x̂ γ'; minmax x̂ (high - low). Not always there, see below
+scaled                  elements    w = x̂ γ'; minmax x̂ (high - low). Only with a weight, see below
 output                  elements    y = w + β; minmax w + low; image and standardize x̂
 upstream                elements    g, given or `default_upstream`
 g_hat                   elements    ĝ = g γ'; minmax g (high - low); image and standardize g

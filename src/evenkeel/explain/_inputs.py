@@ -127,6 +127,9 @@ def read_input(path: str | os.PathLike[str], *, key: str | None = None) -> Tenso
 
 def read_npy(file: Path, key: str | None) -> Tensor:
     """One numpy array; object arrays, which would run code, are refused."""
+    with file.open("rb") as opened:
+        if opened.read(6) != b"\x93NUMPY":
+            raise InvalidInputError(f"explain: {file} is no .npy file; write it with numpy.save")
     return from_numpy(np.load(file, allow_pickle=False))
 
 

@@ -24,11 +24,13 @@ EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps", "norm_eps")
 NAMED = 12
 WHOLE = 1_000_000  # activations with more numbers are explained by one row
 PROBED = 64
+# Two guesses that differ by less than this cannot be told apart: the layer's own rounding is as large.
+ALIKE = 1.0
 CLOSE = 8.0  # ulps of a row's largest value: a right guess is within 3, a wrong one off by thousands
 
 
 def norm_layers(model: nn.Module) -> list[str]:
-    """The names of a model's layers that may be norms, by type or by an ε among their attributes.
+    """The names of a model's layers that may be norms, by type, by its name, or by an ε among their attributes.
 
     Args:
         model: any module.
@@ -45,8 +47,13 @@ def norm_layers(model: nn.Module) -> list[str]:
     return [
         name
         for name, module in model.named_modules()
-        if name and (isinstance(module, types) or (own_eps(module) is not None and not list(module.children())))
+        if name and (isinstance(module, types) or (looks_like_norm(module) and not list(module.children())))
     ]
+
+
+def looks_like_norm(module: nn.Module) -> bool:
+    """Whether a module keeps an ε, or is called a norm: some have their ε in the code."""
+    return own_eps(module) is not None or "norm" in type(module).__name__.lower()
 
 
 def own_eps(module: nn.Module) -> float | None:
@@ -56,7 +63,14 @@ def own_eps(module: nn.Module) -> float | None:
 
 
 def walk_layer(
-    model: nn.Module, layer: str, input: Any, *, row: int = 0, backward: bool = False, upstream: Any = None
+    model: nn.Module,
+    layer: str,
+    input: Any,
+    *,
+    row: int = 0,
+    call: int = 0,
+    backward: bool = False,
+    upstream: Any = None,
 ) -> Explanation:
     """Explain a norm inside a model on the activation that reaches it.
 
@@ -68,6 +82,7 @@ def walk_layer(
         layer: the layer's name, such as ``blocks.3.norm``.
         input: what the model is called with: a tensor, a tuple of positional or a dictionary of keyword arguments.
         row: the group that the formulas show; of more than a million numbers, the row that is explained.
+        call: which call of the layer, counted from 0, where the model calls it several times.
         backward: whether to go on to the gradients.
         upstream: ∂L/∂y of the layer's output; fixed pseudo-random numbers by default.
 
@@ -75,8 +90,8 @@ def walk_layer(
         The explanation, with a check against the layer.
 
     Raises:
-        InvalidInputError: there is no such layer, it is not reached, it is no norm that is known, or the model does
-            not take the input.
+        InvalidInputError: there is no such layer, it is not reached, or not so often, it is no norm that is
+            known, or the model does not take the input.
 
     Example:
         >>> import torch
@@ -88,11 +103,11 @@ def walk_layer(
     if layer not in modules or not layer:
         raise InvalidInputError(f"explain: the model has no layer {layer!r}; {candidates(model)}")
     module = modules[layer]
-    x, y, calls = capture(model, module, layer, input)
+    x, y, calls = capture(model, module, layer, input, call)
     x, y, options, note = recognise(module, x, y, layer, model, row)
     explanation = walk(x, **options, backward=backward, upstream=upstream)
     kind = f"{layer} is a {type(module).__name__}"
-    times = f", called {calls} times (the first call is explained)" if calls > 1 else ""
+    times = f", called {calls} times; call {call} (counted from 0) is explained" if calls > 1 else ""
     return Explanation(
         norm=explanation.norm,
         title=f"{layer}: {explanation.title}",
@@ -113,22 +128,22 @@ def candidates(model: nn.Module) -> str:
     return f"layers that look like norms: {', '.join(names[:NAMED])}{more}"
 
 
-def capture(model: nn.Module, module: nn.Module, layer: str, input: Any) -> tuple[Tensor, Tensor, int]:
-    """The layer's first input and output, and how often it was called."""
+def capture(model: nn.Module, module: nn.Module, layer: str, input: Any, call: int) -> tuple[Tensor, Tensor, int]:
+    """The input and output of one of the layer's calls, and how often it was called."""
     seen: list[tuple[Tensor, Tensor]] = []
     entering: list[Tensor] = []
     calls = 0
 
     def before(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         given = [*arguments, *keywords.values()]
-        entering.extend(a.detach().clone() for a in given[:1] if isinstance(a, torch.Tensor))
+        entering[:] = [a.detach().clone() for a in given[:1] if isinstance(a, torch.Tensor)]
 
     def after(_: nn.Module, arguments: Any, output: Any) -> None:
         nonlocal calls
-        calls += 1
         output = output[0] if isinstance(output, tuple) else output
-        if not seen and entering and isinstance(output, torch.Tensor):
+        if calls == call and entering and isinstance(output, torch.Tensor):
             seen.append((entering[0], output.detach().clone()))
+        calls += 1
 
     modes = {m: m.training for m in model.modules()}
     hooks = [module.register_forward_pre_hook(before, with_kwargs=True), module.register_forward_hook(after)]
@@ -141,6 +156,11 @@ def capture(model: nn.Module, module: nn.Module, layer: str, input: Any) -> tupl
             hook.remove()
         for one, training in modes.items():
             one.training = training
+    if not 0 <= call < max(calls, 1):
+        raise InvalidInputError(
+            f"explain: there is no call {call} of {layer}: the model calls it {calls} time{'s' * (calls != 1)}, "
+            "counted from 0"
+        )
     if not seen:
         raise InvalidInputError(f"explain: the model ran, but its layer {layer} was never reached with a tensor")
     return *seen[0], calls
@@ -180,14 +200,13 @@ def recognise(
     module: nn.Module, x: Tensor, y: Tensor, layer: str, model: nn.Module, row: int
 ) -> tuple[Tensor, Tensor, dict[str, Any], str]:
     """The activation to explain, the layer's output there, the options of the walk and what was left out."""
-    best: dict[str, Any] | None = None
-    best_error = math.inf
+    tried = []
     for options in guesses(module, x):
         inputs, outputs = probe(x, y, options)
-        error = distance(output_of(inputs, options), outputs)
-        # the first of equals: where ε cannot be told apart, the usual way
-        if error < best_error:
-            best, best_error = options, error
+        tried.append((distance(output_of(inputs, options), outputs), options))
+    least = min((error for error, _ in tried), default=math.inf)
+    # The first of equals: where ε cannot be told apart, the usual way.
+    best_error, best = next((one for one in tried if one[0] <= least + ALIKE), (math.inf, None))
     if best is None or best_error > CLOSE:
         closest = "" if best is None else f" (the closest, {best['norm']}, is off by {best_error:.3g} ulps)"
         raise InvalidInputError(

@@ -20,9 +20,15 @@ def notes(rows: Rows, steps: dict[str, np.ndarray]) -> tuple[str, ...]:
     """The notes of one input, most important first."""
     setup = rows.setup
     found = [*non_finite(rows)]
-    constant = (rows.x.max(1, initial=-np.inf, where=rows.valid) == rows.x.min(1, initial=np.inf, where=rows.valid)) & (
-        rows.valid.any(1)
-    )
+    high, low = (f(rows.x, 1, initial=-s * np.inf, where=rows.valid) for f, s in ((np.max, 1), (np.min, -1)))
+    finite = np.isfinite(high) & np.isfinite(low)
+    overflow = finite & ~np.isfinite(steps["denominator"]) if "denominator" in steps else np.zeros_like(finite)
+    if overflow.any() and not setup.given:
+        found.append(
+            f"{places(np.flatnonzero(overflow), 'group')}: its sums overflow float64, so its statistics are infinite "
+            "or not a number, and its result means nothing; scale the numbers down."
+        )
+    constant = finite & ~overflow & (high == low)
     if setup.norm.family in ("moments", "minmax") and not setup.given and constant.any():
         found.append(describe_constant(rows, steps, constant))
     if setup.norm.family == "rms" and (steps["mean_square"] == 0).any():
@@ -88,11 +94,12 @@ def describe_constant(rows: Rows, steps: dict[str, np.ndarray], constant: np.nda
     setup = rows.setup
     some = constant & (rows.valid.sum(1) > 1)
     if not some.any():
+        whose = "The group has" if len(some) == 1 else "Each group has" if constant.all() else "Some groups have"
         return (
-            "Each group has a single element, which is its own mean: the normalized value is 0 whatever the input "
+            f"{whose} a single element, which is its own mean: the normalized value is 0 whatever the input "
             "(torch and evenkeel refuse this for Batch- and InstanceNorm in training)."
             if setup.norm.family == "moments"
-            else "Each group has a single element: it is both minimum and maximum, and becomes the low end."
+            else f"{whose} a single element: it is both minimum and maximum, and becomes the low end."
         )
     subject = "The group is constant" if len(some) == 1 else f"{places(np.flatnonzero(some), 'group')}: constant"
     if setup.norm.family == "minmax" or "eps" not in setup.norm.options:

@@ -6,16 +6,16 @@ import math
 import string
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evenkeel._errors import InvalidInputError
 from evenkeel.explain._data import default_upstream, parse, plain, plain_number
-from evenkeel.report import embed_json, render_document, write_text_atomically
 
 if TYPE_CHECKING:
     import os
-    from pathlib import Path
 
     from evenkeel.explain._data import Explanation
 
@@ -24,8 +24,8 @@ __all__ = ["render_page", "write_page"]
 # What a page edits at once: a longer vector, or a larger tensor, is cut to a part.
 VECTOR_LIMIT, TENSOR_LIMIT = 64, 256
 SCRIPTS = (
-    "arithmetic.js", "latex.js", "draw.js", "walk.js", "words.js", "state.js", "editor.js", "sharing.js", "flow.js",
-    "page.js",
+    "arithmetic.js", "latex.js", "draw.js", "walk.js", "words.js", "notes.js", "state.js", "editor.js", "sharing.js",
+    "flow.js", "page.js",
 )  # fmt: skip
 OF_GROUPS = ("mean", "variance", "std", "mean_square", "rms", "minimum", "maximum", "denominator")
 
@@ -46,6 +46,7 @@ def write_page(explanation: Explanation, path: str | os.PathLike[str]) -> Path:
 
     Raises:
         EvenkeelError: the file cannot be written.
+        InvalidInputError: the path is a directory or empty.
 
     Example:
         >>> import tempfile
@@ -54,11 +55,18 @@ def write_page(explanation: Explanation, path: str | os.PathLike[str]) -> Path:
         ...     ek.explain.write_page(ek.explain.walk([1.0, 2.0], "layer"), f"{directory}/page.html").name
         'page.html'
     """
+    # Late: the report package is no business of those who import evenkeel for its norms.
+    from evenkeel.report import write_text_atomically
+
+    if not Path(path).name or Path(path).is_dir():
+        raise InvalidInputError(f"explain: cannot write {str(path)!r}: it names no file; give one such as page.html")
     return write_text_atomically(path, render_page(explanation))
 
 
 def render_page(explanation: Explanation) -> str:
     """The page as HTML."""
+    from evenkeel.report import embed_json, render_document
+
     body = string.Template(_asset("explain.html")).substitute(seed=embed_json(seed(explanation)))
     script = "".join(_asset(name) for name in SCRIPTS)
     return render_document(explanation.title, body, style=_asset("explain.css"), script=script)

@@ -11,12 +11,9 @@ from evenkeel.explain._mathtext import plain_text
 from evenkeel.explain._view import DOTS, shorten
 
 if TYPE_CHECKING:
-    import os
-    from pathlib import Path
-
     from evenkeel.explain._data import Explanation, Step
 
-__all__ = ["print_explanation", "to_json", "to_markdown", "write_page"]
+__all__ = ["print_explanation", "to_json", "to_markdown"]
 
 WIDTH = 100
 LIMIT = 4096  # numbers of one value that JSON gives unless all are asked for
@@ -36,6 +33,8 @@ def list_text(values: np.ndarray, *, full: bool) -> str:
 def value_lines(step: Step, *, full: bool) -> list[str]:
     """A step's value as lines: one for a vector, one for each row of a tensor."""
     value = step.value
+    if step.id == "groups" and value.max() <= 0:
+        return [one_group(int((value == 0).sum()))]
     if value.ndim <= 1:
         return [list_text(value, full=full)]
     rows = value.reshape(-1, value.shape[-1])
@@ -44,6 +43,11 @@ def value_lines(step: Step, *, full: bool) -> list[str]:
         return [list_text(row, full=full) for row in rows]
     shown = [list_text(row, full=False) for row in rows[: ROWS - 1]]
     return [*shown, f"… {len(rows) - ROWS:,} more rows", list_text(rows[-1], full=False)]
+
+
+def one_group(members: int) -> str:
+    """What the groups' numbers say where there is one group only."""
+    return f"all {members:,} share one statistic" if members > 1 else "it shares with no other"
 
 
 def print_explanation(explanation: Explanation, *, full: bool = False, file: IO[str] | None = None) -> None:
@@ -147,27 +151,3 @@ def to_json(explanation: Explanation, *, full: bool = True) -> str:
         'layer'
     """
     return json.dumps(explanation.to_dict(limit=None if full else LIMIT), ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def write_page(explanation: Explanation, path: str | os.PathLike[str]) -> Path:
-    """Write an explanation as one interactive HTML page that needs nothing else, also offline.
-
-    Args:
-        explanation: what the page starts from; its fields and sliders change the numbers in the browser.
-        path: the file to write; its directory must exist.
-
-    Returns:
-        The path written.
-
-    Raises:
-        EvenkeelError: the file cannot be written.
-
-    Example:
-        >>> import evenkeel as ek, tempfile
-        >>> with tempfile.TemporaryDirectory() as directory:
-        ...     ek.explain.write_page(ek.explain.walk([1.0, 2.0]), f"{directory}/page.html").name
-        'page.html'
-    """
-    from evenkeel.explain import _page
-
-    return _page.write_page(explanation, path)

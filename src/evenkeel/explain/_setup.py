@@ -216,7 +216,9 @@ def feature_range(value: Any) -> tuple[float, float]:
     """The two ends of min-max scaling."""
     ends = numbers("feature_range", value).reshape(-1)
     if ends.size != 2 or not np.isfinite(ends).all() or ends[0] >= ends[1]:
-        raise InvalidArgumentError(f"explain: feature_range must be two numbers, low below high, but got {value}")
+        raise InvalidArgumentError(
+            f"explain: feature_range must be two numbers, low below high, but got {ends.tolist()}"
+        )
     return float(ends[0]), float(ends[1])
 
 

@@ -40,7 +40,8 @@ def describe_input(v: View) -> str:
     kind = str(v.setup.tensor.dtype).removeprefix("torch.")
     masked = int((~v.setup.valid).sum())
     left_out = f" The mask leaves out {masked:,} of them: they count nowhere and become 0." if masked else ""
-    return f"{v.setup.x.size:,} numbers of shape {shape}, as {kind} holds them.{left_out}"
+    count = f"{v.setup.x.size:,} number{'s' * (v.setup.x.size > 1)}"
+    return f"{count} of shape {shape}, as {kind} holds {'them' if v.setup.x.size > 1 else 'it'}.{left_out}"
 
 
 def describe_groups(v: View) -> str:

@@ -339,7 +339,7 @@
   window.evenkeel = Object.assign(window.evenkeel || {}, {
     arithmetic: {
       product, shapeOf, flatten, nest, stridesOf, coordinates, project, defaultUpstream, sums, prepare, forward,
-      backward, groupNumbers, denominatorOf, family, PARAMETERS, plainNumber,
+      backward, epsFactor, groupNumbers, denominatorOf, family, PARAMETERS, plainNumber,
     },
   });
 })();

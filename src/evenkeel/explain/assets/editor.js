@@ -17,10 +17,20 @@
   const write = (value) => (Number.isNaN(value) ? "nan" : Number.isFinite(value) ? String(value) : value > 0 ? "inf" : "-inf");
   const indexed = (letter, i) => letter + String(i).replace(/\d/g, (digit) => SUBSCRIPTS[digit]);
 
+  // Five digits until the field is focused: the whole of 0.12573022109339 would be cut off without a sign.
+  const brief = (value) => (write(value).length > 8 && Number.isFinite(value) ? window.evenkeel.general(value, 5).replace(/e([+-])0/, "e$1") : write(value));
+
   // A text field for one number. `check` gives a complaint, or nothing.
   function field({ id, label, get, set, error, check, attributes = {} }) {
     const input = html("input", { type: "text", inputmode: "text", spellcheck: "false", autocapitalize: "off", id, "aria-label": label, ...attributes });
-    input.value = write(get());
+    const rest = () => {
+      input.value = brief(get());
+      input.title = input.value === write(get()) ? "" : write(get());
+    };
+    rest();
+    input.addEventListener("focus", () => {
+      if (input.getAttribute("aria-invalid") !== "true") input.value = write(get());
+    });
     input.addEventListener("input", () => {
       const value = read(input.value);
       const complaint = value === null ? `${label}: “${input.value.trim().slice(0, 20)}” is not a number` : check ? check(value) : "";
@@ -28,10 +38,10 @@
       if (!complaint) set(value);
     });
     input.addEventListener("blur", () => {
-      if (input.getAttribute("aria-invalid") !== "true") input.value = write(get());
+      if (input.getAttribute("aria-invalid") !== "true") rest();
     });
     input.refresh = () => {
-      if (document.activeElement !== input) { input.value = write(get()); mark(input, error, ""); }
+      if (document.activeElement !== input) { rest(); mark(input, error, ""); }
     };
     return input;
   }

@@ -16,8 +16,12 @@
   }
 
   // The sublayer turns neighbouring pairs by a quarter: what it adds is as long as what it reads, and perpendicular to
-  // it, as the output of a random layer nearly is. An odd last element stays.
-  const sublayer = (values) => values.map((value, i) => (i % 2 ? values[i - 1] : i + 1 < values.length ? -values[i + 1] : value));
+  // it, as the output of a random layer nearly is. Every other pair turns the other way, or an evenly rising input would
+  // turn against its own mean, and the stream of [1, 2, 3, 4] shrink. An odd last element stays.
+  const sublayer = (values) => values.map((value, i) => {
+    const turn = i % 4 < 2 ? 1 : -1;
+    return i % 2 ? turn * values[i - 1] : i + 1 < values.length ? -turn * values[i + 1] : value;
+  });
   const add = (a, b) => a.map((value, i) => value + b[i]);
 
   function pre(x, state, kind) {
@@ -89,7 +93,7 @@
       `Your ${x.length} numbers through ${BLOCKS} blocks with ${NORM(kind)} (no weight, your ε). The sublayers here are fixed, not learned: each turns neighbouring pairs of numbers by a quarter, so what it adds is as long as what it reads and nearly perpendicular to it, as the output of a layer with random weights is. ` +
       "The numbers beside the arrows are root mean squares, and the arrows are as thick as their logarithm.";
     const parts = [
-      ["Pre-norm: the sums add up", before, true, `The stream is never normalized: it starts at ${format(before[0].into, 3)} and ends at ${format(before[BLOCKS - 1].out, 3)}. Each block adds a branch of rms ${format(before[BLOCKS - 1].branch, 3)}, whatever the stream's size; for the last one that is ${format(100 * ratio, 3)} % of what is there. A model needs one more norm at the end.`],
+      ["Pre-norm: the stream is never set back", before, true, `Only what a sublayer reads is normalized: the stream starts at ${format(before[0].into, 3)} and ends at ${format(before[BLOCKS - 1].out, 3)}. Each block adds a branch of rms ${format(before[BLOCKS - 1].branch, 3)}, whatever the stream's size; for the last one that is ${format(100 * ratio, 3)} % of what is there. A model needs one more norm at the end.`],
       ["Post-norm: every sum is set back", after, false, `Every block ends at ${format(after[BLOCKS - 1].out, 3)}: the size of the input is forgotten after the first one, and the way straight through passes a norm in each block, which the gradient passes too.`],
     ];
     document.getElementById("flow-body").replaceChildren(...parts.map(([title, blocks, first, text]) => html("div", {}, [html("h3", { text: title }), diagram(blocks, kind, first), html("p", { text }), table(blocks)])));

@@ -61,7 +61,8 @@
     if (PLAIN.has(name)) {
       skipSpace(list);
       const text = rawGroup(list).replace(/^\s|\s$/g, "\u00a0");
-      return tag(name === "text" || name === "texttt" ? "mtext" : "mi", escape(text), name === "text" ? "" : ' mathvariant="normal"');
+      // Not <mtext>: that is space-like, and an operator beside it loses its own space.
+      return tag("mi", escape(text), ' mathvariant="normal"');
     }
     if (name === "mathbf" || name === "boldsymbol" || name === "mathcal" || name === "mathbb") return group(list);
     if (name === "left" || name === "right" || name === "big" || name === "Big" || name === "bigl" || name === "bigr") {

@@ -22,6 +22,10 @@
     const numbers = flatten(step.value);
     const shape = window.evenkeel.arithmetic.shapeOf(step.value);
     if (step.id === "finite_difference") return differences(step.value);
+    if (step.id === "groups" && numbers.every((group) => group <= 0)) {
+      const members = numbers.filter((group) => group === 0).length;
+      return html("p", { class: "value" }, [html("span", { class: "is", text: members > 1 ? `all ${members} share one statistic` : "it shares with no other" })]);
+    }
     const unit = step.id.startsWith("share") || step.id === "eps_effect" ? " %" : "";
     if (numbers.length === 1) return html("p", { class: "value" }, [html("span", { class: "is", text: format(numbers[0], 9) + unit })]);
     if (shape.length === 1 && numbers.length <= INLINE) return html("p", { class: "value" }, [html("span", { class: "is", text: `[${numbers.map((value) => format(value, 6)).join(", ")}]` }), unit]);

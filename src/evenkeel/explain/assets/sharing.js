@@ -11,7 +11,7 @@
   // The reader's tensor as (sample, channel, position), or a small one made of a vector's numbers.
   function arrange(state, channelLast) {
     const { shape, x } = state;
-    if (shape.length === 1) return fromVector(x);
+    if (shape.length === 1) return fromVector(x, state.mask);
     const strides = stridesOf(shape);
     // One image has no samples' axis.
     const single = state.norm === "image" && shape.length < 4;
@@ -24,14 +24,17 @@
       for (let k = rest.length - 1, left = l; k >= 0; left = Math.floor(left / shape[rest[k]]), k--) at += (left % shape[rest[k]]) * strides[rest[k]];
       index.push(at);
     }
-    return { ...size, values: index.map((i) => x[i]), made: false };
+    return { ...size, values: index.map((i) => x[i]), valid: index.map((i) => !state.mask || state.mask[i] !== 0), made: false };
   }
 
-  function fromVector(x) {
+  function fromVector(x, mask) {
     const [samples, channels, positions] = [2, 4, 3];
-    const values = [];
-    for (let n = 0; n < samples; n++) for (let c = 0; c < channels; c++) for (let l = 0; l < positions; l++) values.push((n + 1) * x[(c + l) % x.length]);
-    return { samples, channels, positions, values, made: true };
+    const [values, valid] = [[], []];
+    for (let n = 0; n < samples; n++) for (let c = 0; c < channels; c++) for (let l = 0; l < positions; l++) {
+      values.push((n + 1) * x[(c + l) % x.length]);
+      valid.push(!mask || mask[(c + l) % x.length] !== 0);
+    }
+    return { samples, channels, positions, values, valid, made: true };
   }
 
   const halves = (channels) => [2, 3, 5, 7].find((n) => channels % n === 0 && channels > n) || 1;
@@ -58,7 +61,7 @@
 
   function panel(tensor, norm, state, select) {
     const shape = [tensor.samples, tensor.channels, tensor.positions];
-    const { groups } = groupNumbers(shape, { num_groups: null, ...norm });
+    const groups = groupNumbers(shape, { num_groups: null, ...norm }).groups.map((group, i) => (tensor.valid[i] ? group : -1));
     const box = html("div", { class: "tensor", role: "grid", "aria-label": `${norm.name}: ${norm.who}` });
     const cells = new Map();
     const shown = [Math.min(shape[0], MOST.samples), Math.min(shape[1], MOST.channels), Math.min(shape[2], MOST.positions)];
@@ -70,8 +73,9 @@
           const i = (n * shape[1] + c) * shape[2] + l;
           const group = groups[i];
           const cell = html("td", {
-            role: "gridcell", tabindex: i === 0 ? 0 : -1, class: `pattern${Math.floor(group / COLOURS.length) % 4}`, "data-letter": letter(group),
-            style: `--shade: var(--${COLOURS[group % COLOURS.length]})`, "aria-label": `sample ${n}, channel ${c}, position ${l}: ${format(tensor.values[i], 4)}, group ${letter(group)}`,
+            role: "gridcell", tabindex: i === 0 ? 0 : -1, class: group < 0 ? "masked" : `pattern${Math.floor(group / COLOURS.length) % 4}`, "data-letter": group < 0 ? "" : letter(group),
+            style: `--shade: var(--${group < 0 ? "grid" : COLOURS[group % COLOURS.length]})`,
+            "aria-label": `sample ${n}, channel ${c}, position ${l}: ${format(tensor.values[i], 4)}, ${group < 0 ? "masked" : `group ${letter(group)}`}`,
             text: format(tensor.values[i], 3),
           });
           cell.place = [n, c, l];
@@ -104,18 +108,22 @@
 
   function tell(one, tensor, state, i) {
     const group = one.groups[i];
-    const { count, mean, variance } = statistics(tensor.values, one.groups, group);
+    for (const [index, cell] of one.cells) {
+      cell.classList.toggle("partner", group >= 0 && one.groups[index] === group);
+      cell.classList.toggle("self", index === i);
+      cell.tabIndex = index === i ? 0 : -1;
+    }
     const [n, c, l] = [Math.floor(i / (tensor.channels * tensor.positions)), Math.floor(i / tensor.positions) % tensor.channels, i % tensor.positions];
+    if (group < 0) {
+      one.readout.replaceChildren(html("strong", { text: `x[${n}, ${c}, ${l}] = ${format(tensor.values[i], 4)} is masked. ` }), "It counts nowhere and becomes 0.");
+      return;
+    }
+    const { count, mean, variance } = statistics(tensor.values, one.groups, group);
     const normal = (tensor.values[i] - mean) / denominatorOf(variance, state.eps, state.mode);
     const partners = count === 1 ? "It shares with nobody." : `It shares with ${count - 1} other${count > 2 ? "s" : ""}: ${one.norm.tell(n, c, l)}.`;
     one.readout.replaceChildren(
       html("strong", { text: `x[${n}, ${c}, ${l}] = ${format(tensor.values[i], 4)}, group ${letter(group)}. ` }), `${partners} Mean ${format(mean, 4)}, variance ${format(variance, 4)}; it becomes `,
       html("strong", { text: format(normal, 4) }), count === 1 ? ", whatever it was." : ".");
-    for (const [index, cell] of one.cells) {
-      cell.classList.toggle("partner", one.groups[index] === group);
-      cell.classList.toggle("self", index === i);
-      cell.tabIndex = index === i ? 0 : -1;
-    }
   }
 
   function draw(state, view) {
@@ -128,7 +136,7 @@
     const size = `${tensor.samples} samples × ${tensor.channels} channels × ${tensor.positions} position${tensor.positions === 1 ? "" : "s"}`;
     document.getElementById("sharing-note").textContent = (tensor.made
       ? `Your input is a vector, so here is a small tensor made of its numbers: ${size}. Sample 0 holds them, moved on by one at each position; sample 1 is sample 0 doubled.`
-      : `Your tensor as ${size}.`) + (cut ? " Only its first cells are drawn; the statistics are those of all." : "") + (state.mask ? " The mask is left aside here." : "");
+      : `Your tensor as ${size}.`) + (cut ? " Only its first cells are drawn; the statistics are those of all." : "") + (state.mask ? " Cells struck through are masked: they share with nobody and count nowhere." : "");
   }
 
   Object.assign(window.evenkeel, { sharing: { draw, arrange, norms } });

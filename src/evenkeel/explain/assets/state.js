@@ -110,7 +110,8 @@
   // Numbers as the command line reads them; nested lists in quotes.
   const word = (value) => (Number.isFinite(value) ? String(value) : Number.isNaN(value) ? "nan" : value > 0 ? "inf" : "-inf");
   const quote = (values) => values.map(word).join(",");
-  const brackets = (nested) => (Array.isArray(nested) ? `[${nested.map(brackets).join(", ")}]` : word(Number(nested)));
+  // JSON as Python reads it: with NaN and Infinity.
+  const brackets = (nested) => (Array.isArray(nested) ? `[${nested.map(brackets).join(", ")}]` : String(Number(nested)));
   const shaped = (values, shape) => (shape.length > 1 && values.length > 1 ? `'${brackets(nest(values, shape))}'` : quote(values));
 
   // The command that repeats the present state; arrays go in through standard input.

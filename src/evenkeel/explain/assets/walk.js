@@ -2,8 +2,7 @@
 // The result has the shape of Python's Explanation.to_dict().
 (function () {
   "use strict";
-  const { prepare, forward, backward, nest, plainNumber, product } = window.evenkeel.arithmetic;
-  const { format } = window.evenkeel.draw;
+  const { prepare, forward, backward, epsFactor, nest, plainNumber, product } = window.evenkeel.arithmetic;
   // In the order of Python's steps.
   const ELEMENTS = new Set([
     "input", "groups", "unit", "centred", "stretched", "normalized", "scaled", "output", "upstream", "g_hat", "projected", "slope", "dx",
@@ -100,7 +99,7 @@
     const members = (g) => p.members[g].map((i) => v.normalized[i]);
     const mean = (values) => values.reduce((a, b) => a + b, 0) / Math.max(1, values.length);
     const hats = p.members.map((_, g) => members(g));
-    const fine = hats.map((values) => values.length > 0 && values.every(Number.isFinite));
+    const fine = hats.map((values, g) => values.length > 0 && values.every(Number.isFinite) && Number.isFinite(v.denominator[g]));
     if (!fine.includes(true)) return [];
     const start = "1, less what ε (or the sample deviation) changes; ";
     if (p.norm === "rms") {
@@ -120,10 +119,25 @@
     const g = p.shown;
     if (p.norm === "minmax") {
       const times = (end) => p.members[g].filter((i) => p.x[i] === end[g]).length;
-      return times(v.minimum) === 1 && times(v.maximum) === 1 && v.range[g] > 0;
+      return times(v.minimum) === 1 && times(v.maximum) === 1 && v.range[g] > 0 && Number.isFinite(v.range[g]);
     }
     const spread = (v.std || v.rms || [])[g];
     return spread === undefined || p.givenMean !== null || (p.eps > 0 && p.mode === "inside") || spread !== 0;
+  }
+
+  // The removed directions are gone; along x̂ with ε inside it is a known part that stays.
+  function goneChecks(p, v) {
+    if (!v.projected || !v.projected.every(Number.isFinite)) return [];
+    const mean = (g, of) => p.members[g].reduce((sum, i) => sum + of(i), 0) / Math.max(1, p.n[g]);
+    const size = p.members.map((members) => Math.max(largest(members.map((i) => v.g_hat[i])), 2.2250738585072014e-308));
+    const one = size.map((most, g) => mean(g, (i) => v.projected[i]) / most);
+    const along = size.map((most, g) => {
+      const removed = mean(g, (i) => v.normalized[i] ** 2) * epsFactor(p, g, v.denominator[g]);
+      return (mean(g, (i) => v.projected[i] * v.normalized[i]) - v.mean_g_xhat[g] * (1 - removed)) / most;
+    });
+    const gone = (id, title, left) => ({ id, title, value: left[p.shown], expected: 0, passed: largest(left) <= SMALL, note: "relative to the largest gradient, at most 1e-09 in every group" });
+    const checks = [gone("dx_xhat", "what is left along x̂, less ε's part", along)];
+    return p.norm === "rms" ? checks : [gone("dx_one", "what is left along 1", one), ...checks];
   }
 
   function differenceCheck(p, v) {
@@ -137,26 +151,6 @@
       note: `difference over the largest unprojected gradient, ${rows.length} elements (at most 1e-06)` }];
   }
 
-  function notes(p, v) {
-    const found = [];
-    const bad = p.x.flatMap((value, i) => (Number.isFinite(value) || p.groups[i] < 0 ? [] : [i]));
-    if (bad.length) {
-      const groups = new Set(bad.map((i) => p.groups[i]));
-      found.push(`${bad.length === 1 ? "One element is" : `${bad.length} elements are`} not finite (${bad.slice(0, 5).map((i) => `number ${i}: ${format(p.x[i])}`).join(", ")}). ` +
-        (p.norm === "dyt" || p.givenMean ? "The others are not touched." : `It spoils every element that shares statistics with it: ${groups.size} of ${p.count} group${p.count === 1 ? "" : "s"}.`));
-    }
-    const flat = v.variance && !p.givenVariance ? v.variance.flatMap((value, g) => (value === 0 && p.n[g] > 0 ? [g] : [])) : [];
-    if (flat.length) {
-      const single = flat.every((g) => p.n[g] === 1);
-      const subject = single ? "A single element is its own mean, so its variance is 0" : "A group is constant, so its variance is 0";
-      found.push(p.norm === "standardize" ? `${subject}: it is divided by 1 and becomes 0.`
-        : v.denominator[flat[0]] === 0 ? `${subject}, and ε is 0: 0/0 is not a number. Any ε above 0 gives 0.`
-        : `${subject} and ε alone makes the divisor ${format(v.denominator[flat[0]])}. The normalized values are 0.`);
-    }
-    if (v.mean_square && v.mean_square.includes(0)) found.push(`A group holds zeros only: with ε = ${format(p.eps)} it becomes ${p.eps === 0 ? "0/0, not a number" : "0"}.`);
-    return found;
-  }
-
   function walk(config) {
     const { options } = config;
     const p = prepare(config);
@@ -165,7 +159,7 @@
     const shape = p.shape.join(" × ");
     return {
       norm: config.norm, title: `${NAMES[config.norm]} of ${shape} number${product(p.shape) === 1 ? "" : "s"}`,
-      options, shown: p.shown, steps: steps(p, v), checks: [...forwardChecks(p, v), ...(v.finite_difference ? differenceCheck(p, v) : [])], notes: notes(p, v),
+      options, shown: p.shown, steps: steps(p, v), checks: [...forwardChecks(p, v), ...(v.finite_difference ? [...goneChecks(p, v), ...differenceCheck(p, v)] : [])], notes: window.evenkeel.notes(p, v),
     };
   }
 

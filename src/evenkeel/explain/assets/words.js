@@ -13,7 +13,8 @@
     const { p } = c;
     const masked = p.groups.filter((g) => g < 0).length;
     const left = masked ? ` The mask leaves out ${commas(masked)} of them: they count nowhere and become 0.` : "";
-    return `${commas(p.x.length)} numbers of shape ${p.shape.join(" × ")}, as ${p.dtype} holds them.${left}`;
+    const [count, them] = p.x.length > 1 ? [`${commas(p.x.length)} numbers`, "them"] : ["1 number", "it"];
+    return `${count} of shape ${p.shape.join(" × ")}, as ${p.dtype} holds ${them}.${left}`;
   }
 
   const ROW = "all elements of one row (one token, one example) along the shared axes; other rows do not matter";
@@ -31,7 +32,7 @@
     layer: "It is affine per row: the row keeps the shape of its distribution, and no value exceeds √(n − 1) before the weight. Nothing is squeezed between 0 and 1.",
     rms: "The mean is kept: a weight of 1 + γ (called zero-centred) centres the weight, never the values.",
     batch: "In inference the remembered mean and variance take the place of these, so a batch of one works; the trouble is the difference between the two. γ = √(σ² + ε) with β = μ undoes it; γ = 0 leaves the constant β.",
-    instance: "Each channel of each sample loses its own brightness and contrast; samples do not depend on each other.",
+    instance: "Each channel of each sample loses its own brightness and contrast; samples stay independent.",
     group: "One group is LayerNorm over channels and positions; as many groups as channels is InstanceNorm.",
     standardize: "Compute mean and deviation once, on the training data, and use the same two for every later row. A constant column is divided by 1.",
     minmax: "The least value lands on the low end and the largest on the high end: one outlier squeezes the rest.",
@@ -54,12 +55,14 @@
   function describeStd(c) {
     if (c.given) return "A remembered constant, computed on a data set.";
     const distance = c.n ? mean(c.of("centred").map(Math.abs)) : NaN;
+    if (!Number.isFinite(distance)) return "Not finite: see the notes.";
     return `The root of the mean squared distance, not the mean distance, which is ${general(distance)} here.`;
   }
 
   function describeSampleStd(c) {
     const [sample, population] = [c.value("sample_std"), c.value("std")];
-    if (Number.isNaN(sample)) return "Not defined here: it needs at least two elements and statistics of these numbers.";
+    if (Number.isNaN(sample) && c.n > 1 && !c.given) return "Not finite: see the notes.";
+    if (Number.isNaN(sample)) return "The sample deviation is not defined here: it needs at least two elements, whose statistics are taken.";
     const used = c.p.correction ? "This one is used here." : "The norm uses the population one.";
     return `Population ${general(population)}, sample ${general(sample)}: a factor of ${general(population ? sample / population : 1)}. ${used}`;
   }
