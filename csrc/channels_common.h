@@ -13,7 +13,9 @@ namespace EVENKEEL_ISA {
 
 template <class C>
 struct ChannelStatistics {
-  C mean, mean_rest, reciprocal, bend;
+  C mean, mean_rest, reciprocal, reciprocal_rest, bend;
+  double exact_mean() const { return static_cast<double>(mean) + static_cast<double>(mean_rest); }
+  double exact_reciprocal() const { return static_cast<double>(reciprocal) + static_cast<double>(reciprocal_rest); }
 };
 
 // Scales between which float squares neither overflow nor lose bits to underflow (with or without flush-to-zero).
@@ -49,16 +51,19 @@ inline double count_of(const ChannelsCall& a, int64_t statistic) {
 template <class C>
 void set_scale(ChannelStatistics<C>& s, double variance, double eps, EpsMode mode) {
   const double root = std::sqrt(variance);
+  double reciprocal;
   s.bend = 1;
   if (mode == EpsMode::inside) {
-    s.reciprocal = static_cast<C>(1.0 / std::sqrt(variance + eps));
+    reciprocal = 1.0 / std::sqrt(variance + eps);
   } else if (mode == EpsMode::outside) {
-    s.reciprocal = static_cast<C>(1.0 / (root + eps));
+    reciprocal = 1.0 / (root + eps);
     s.bend = static_cast<C>(root == 0 ? 0.0 : (root + eps) / root);
   } else {
-    s.reciprocal = static_cast<C>(1.0 / (root < eps ? eps : root));
+    reciprocal = 1.0 / (root < eps ? eps : root);
     s.bend = root < eps ? 0 : 1;
   }
+  s.reciprocal = static_cast<C>(reciprocal);
+  s.reciprocal_rest = static_cast<C>(reciprocal - static_cast<double>(s.reciprocal));
 }
 
 template <class C>
@@ -84,14 +89,15 @@ void save_statistics(const ChannelsCall& a, int64_t index, const ChannelStatisti
   saved[0] = s.mean;
   saved[1] = s.mean_rest;
   saved[2] = s.reciprocal;
-  if (a.eps_mode != EpsMode::inside) saved[3] = s.bend;
+  saved[3] = s.reciprocal_rest;
+  if (a.eps_mode != EpsMode::inside) saved[4] = s.bend;
 }
 
 template <class C>
 ChannelStatistics<C> restore_statistics(const ChannelsCall& a, int64_t index) {
   if (a.remembered) index %= a.geometry.channels;
   const C* saved = static_cast<const C*>(a.statistics) + index * a.statistics_width();
-  return {saved[0], saved[1], saved[2], a.eps_mode == EpsMode::inside ? C(1) : saved[3]};
+  return {saved[0], saved[1], saved[2], saved[3], a.eps_mode == EpsMode::inside ? C(1) : saved[4]};
 }
 
 template <class C>
@@ -110,11 +116,15 @@ inline typename Lanes<C>::vector centred_at(const At& at, const T* x, const Chan
 // bend * mean(g * x_hat) / scale in dx.
 template <class C>
 C scale_of(const ChannelStatistics<C>& s, double weight) {
-  return static_cast<C>(static_cast<double>(s.reciprocal) * weight);
+  return static_cast<C>(s.exact_reciprocal() * weight);
+}
+template <class C>
+double exact_slope_of(const ChannelStatistics<C>& s, double mean_gx) {
+  return s.exact_reciprocal() * static_cast<double>(s.bend) * mean_gx;
 }
 template <class C>
 C slope_of(const ChannelStatistics<C>& s, double mean_gx) {
-  return static_cast<C>(static_cast<double>(s.reciprocal) * static_cast<double>(s.bend) * mean_gx);
+  return static_cast<C>(exact_slope_of(s, mean_gx));
 }
 
 // Whether (x - mean) * scale + bias can be far smaller than its terms. With statistics of this very input it cannot.
@@ -148,41 +158,31 @@ struct Wide {
   }
 };
 
-// With few elements a sum may by chance be far smaller than its terms, and their float roundings show: then the
-// gradient is computed in double. Where statistics are given, a sample's gradient must not depend on the batch.
-inline bool has_few_elements(const ChannelsGeometry& g, bool remembered) {
-  return (remembered ? g.positions : g.count) <= 64;
+// The differences from the mean, rounded as doubles are.
+template <class C>
+inline Wide<C> wide_centred(typename Lanes<C>::vector x, const ChannelStatistics<C>& s) {
+  if constexpr (Wide<C>::parts == 1) return Wide<C>((x - s.mean) - s.mean_rest);
+  Wide<C> v(x);
+  const double mean = s.exact_mean();
+  for (auto& part : v.part) part -= mean;
+  return v;
 }
 
-// upstream times the activation's slope at centred * scale + bias
-template <class C>
-inline typename Lanes<C>::vector through_activation_of(typename Lanes<C>::vector upstream,
-                                                       typename Lanes<C>::vector centred,
-                                                       typename Lanes<C>::vector scale,
-                                                       typename Lanes<C>::vector bias, Activation activation,
-                                                       bool exactly) {
-  if (!exactly) return through_activation<C>(upstream, centred * scale + bias, activation);
-  Wide<C> u(upstream);
-  const Wide<C> c(centred), w(scale), b(bias);
-  for (int i = 0; i < Wide<C>::parts; ++i) {
-    u.part[i] = through_activation<double>(u.part[i], c.part[i] * w.part[i] + b.part[i], activation);
-  }
-  return u.rounded();
+// With few elements a gradient may by chance be far smaller than the terms that it is the difference of, and their
+// float roundings show: then it is computed in double. Where statistics are given, only the activation's slope is at
+// stake, and a sample's gradient must not depend on the batch.
+inline bool has_few_elements(const ChannelsCall& a, int64_t statistic) {
+  constexpr int64_t few = 64;
+  if (a.remembered) return a.activation != Activation::none && a.geometry.positions <= few;
+  return count_of(a, statistic) <= few;
 }
 
 // ((upstream * weight - mean_g) - centred * slope) * reciprocal
 template <class C>
 inline typename Lanes<C>::vector project(typename Lanes<C>::vector upstream, typename Lanes<C>::vector centred,
                                          typename Lanes<C>::vector weight, typename Lanes<C>::vector mean_g,
-                                         typename Lanes<C>::vector slope, typename Lanes<C>::vector reciprocal,
-                                         bool exactly) {
-  if (!exactly) return ((upstream * weight - mean_g) - centred * slope) * reciprocal;
-  Wide<C> u(upstream);
-  const Wide<C> c(centred), w(weight), m(mean_g), along(slope), r(reciprocal);
-  for (int i = 0; i < Wide<C>::parts; ++i) {
-    u.part[i] = ((u.part[i] * w.part[i] - m.part[i]) - c.part[i] * along.part[i]) * r.part[i];
-  }
-  return u.rounded();
+                                         typename Lanes<C>::vector slope, typename Lanes<C>::vector reciprocal) {
+  return ((upstream * weight - mean_g) - centred * slope) * reciprocal;
 }
 
 // total[i] += v[i]
@@ -233,11 +233,11 @@ void by_dtype(DType dtype, const Body& body) {
   }
 }
 
-// Calls body(value of x's type, whether there is a mask or an activation, as a type).
+// Calls body(value of x's type, whether there is a mask or an activation or few elements, as a type).
 template <class Body>
 void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
   by_dtype(a.dtype, [&](auto t) {
-    if (!a.mask && a.activation == Activation::none) {
+    if (!a.mask && a.activation == Activation::none && !has_few_elements(a, 0)) {
       body(t, std::false_type{});
     } else {
       body(t, std::true_type{});

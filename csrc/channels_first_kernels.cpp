@@ -151,10 +151,10 @@ void write_one(const ChannelsCall& a, int64_t item) {
       at.store(y, v);
     };
     if (a.remembered && may_cancel(s, weight, bias)) {
-      const double mean = static_cast<double>(s.mean), rest = static_cast<double>(s.mean_rest);
+      const double factor = s.exact_reciprocal() * static_cast<double>(weight);
       for_each_position<C>(length, [&](auto at) {
-        Wide<C> v(at.load(x));
-        for (auto& part : v.part) part = ((part - mean) - rest) * double(scale) + double(bias);
+        Wide<C> v = wide_centred<C>(at.load(x), s);
+        for (auto& part : v.part) part = part * factor + static_cast<double>(bias);
         finish(at, v.rounded());
       });
     } else if (biases) {
@@ -183,36 +183,60 @@ template <class T, bool extras>
 class Upstream {
  public:
   using C = typename Compute<T>::type;
+  using V = typename Lanes<C>::vector;
   Upstream(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s)
-      : dy_(static_cast<const T*>(a.dy) + part.offset),
+      : statistics_(s),
+        dy_(static_cast<const T*>(a.dy) + part.offset),
         valid_(valid_lanes<extras>(a, part.offset)),
-        activation_(a.activation),
-        exactly_(has_few_elements(a.geometry, a.remembered)) {
-    const C* weight = static_cast<const C*>(a.weight);
-    scale_ = scale_of(s, weight ? static_cast<double>(weight[part.channel]) : 1.0);
+        activation_(a.activation) {
+    const C weight = a.weight ? static_cast<const C*>(a.weight)[part.channel] : 1;
     bias_ = a.bias ? static_cast<const C*>(a.bias)[part.channel] : 0;
+    scale_ = s.exact_reciprocal() * static_cast<double>(weight);
+    exactly_ = extras && (has_few_elements(a, part.statistic) || (a.remembered && may_cancel(s, weight, bias_)));
   }
-  // at a position where the differences from the mean are `centred`
+  bool exactly() const { return exactly_; }
+  // at a position whose input is x
   template <class At>
-  typename Lanes<C>::vector at(const At& at, typename Lanes<C>::vector centred) const {
-    const auto upstream = at.load(dy_);
-    if constexpr (!extras) return upstream;
-    if (activation_ == Activation::none) return keep(at, upstream);
-    using V = typename Lanes<C>::vector;
-    return keep(at, through_activation_of<C>(upstream, centred, V{} + scale_, V{} + bias_, activation_, exactly_));
+  V at(const At& at, V x) const {
+    if constexpr (extras) {
+      if (exactly_ && activation_ != Activation::none) return wide(at, x).rounded();
+      return keep(at, through(at.load(dy_), x));
+    }
+    return at.load(dy_);
   }
   template <class At>
-  typename Lanes<C>::vector keep(const At& at, typename Lanes<C>::vector v) const {
+  Wide<C> wide(const At& at, V x) const {
+    if constexpr (extras) {
+      Wide<C> upstream(keep(at, at.load(dy_)));
+      if (activation_ == Activation::none) return upstream;
+      if (!exactly_) return Wide<C>(keep(at, through(at.load(dy_), x)));
+      const Wide<C> centred = wide_centred<C>(x, statistics_);
+      for (int i = 0; i < Wide<C>::parts; ++i) {
+        const Doubles input = centred.part[i] * scale_ + static_cast<double>(bias_);
+        upstream.part[i] = through_activation<double>(upstream.part[i], input, activation_);
+      }
+      return upstream;
+    }
+    return Wide<C>(at.load(dy_));
+  }
+  template <class At>
+  V keep(const At& at, V v) const {
     if constexpr (!extras) return v;
     return valid_.keep(at, v);
   }
 
  private:
+  V through(V upstream, V x) const {
+    const V centred = (x - statistics_.mean) - statistics_.mean_rest;
+    return through_activation<C>(upstream, centred * static_cast<C>(scale_) + bias_, activation_);
+  }
+  const ChannelStatistics<C> statistics_;
   const T* dy_;
   ValidLanes valid_;
   Activation activation_;
   bool exactly_;
-  C scale_, bias_;
+  C bias_;
+  double scale_;
 };
 
 // In double: terms of both signs cancel, and memory is the bound all the same. Lanes past the end have dy = 0.
@@ -226,8 +250,8 @@ void sum_one(const ChannelsCall& a, int64_t item) {
   constexpr int parts = Wide<C>::parts;
   Doubles gradient[parts] = {}, product[parts] = {};
   for_each_position<C>(part.length, [&](auto at) {
-    const auto centred = upstream.keep(at, centred_at(at, x, s));
-    const Wide<C> wide(upstream.at(at, centred)), difference(centred);
+    const auto value = upstream.keep(at, at.load(x));
+    const Wide<C> wide = upstream.wide(at, value), difference = wide_centred<C>(value, s);
     for (int i = 0; i < parts; ++i) {
       gradient[i] += wide.part[i];
       product[i] += wide.part[i] * difference.part[i];
@@ -247,7 +271,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const ChannelsGeometry& g = a.geometry;
   const C* weight = static_cast<const C*>(a.weight);
   const int64_t runs = g.sum_items / g.parts, first = statistic * g.sum_items;
-  const double reciprocal = static_cast<double>(restore_statistics<C>(a, statistic).reciprocal);
+  const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
   double mean_g = 0, mean_gx = 0;
   for (int64_t run = 0; run < runs; ++run) {
     const int64_t lane = g.groups ? statistic * runs + run : run * g.channels + statistic;
@@ -281,18 +305,30 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   if (a.remembered) {
     const C scale = scale_of(s, static_cast<double>(w));
     for_each_position<C>(part.length, [&](auto at) {
-      at.store(dx, upstream.at(at, centred_at(at, x, s)) * scale);
+      at.store(dx, upstream.at(at, upstream.keep(at, at.load(x))) * scale);
+    });
+    return;
+  }
+  const double wide_mean_g = a.means[part.statistic * 2], mean_gx = a.means[part.statistic * 2 + 1];
+  if (upstream.exactly()) {
+    const double along = exact_slope_of(s, mean_gx), factor = s.exact_reciprocal();
+    for_each_position<C>(part.length, [&](auto at) {
+      const auto value = upstream.keep(at, at.load(x));
+      const Wide<C> centred = wide_centred<C>(value, s);
+      Wide<C> v = upstream.wide(at, value);
+      for (int i = 0; i < Wide<C>::parts; ++i) {
+        v.part[i] = ((v.part[i] * static_cast<double>(w) - wide_mean_g) - centred.part[i] * along) * factor;
+      }
+      at.store(dx, upstream.keep(at, v.rounded()));
     });
     return;
   }
   using V = typename Lanes<C>::vector;
   const V weights = V{} + w, reciprocal = V{} + s.reciprocal;
-  const V mean_g = V{} + static_cast<C>(a.means[part.statistic * 2]);
-  const V slope = V{} + slope_of(s, a.means[part.statistic * 2 + 1]);
-  const bool exactly = has_few_elements(a.geometry, a.remembered);
+  const V mean_g = V{} + static_cast<C>(wide_mean_g), slope = V{} + slope_of(s, mean_gx);
   for_each_position<C>(part.length, [&](auto at) {
-    const V centred = centred_at(at, x, s);
-    const V v = project<C>(upstream.at(at, centred), centred, weights, mean_g, slope, reciprocal, exactly);
+    const V value = upstream.keep(at, at.load(x));
+    const V v = project<C>(upstream.at(at, value), (value - s.mean) - s.mean_rest, weights, mean_g, slope, reciprocal);
     at.store(dx, upstream.keep(at, v));
   });
 }

@@ -89,8 +89,10 @@ void repair_statistic(const ChannelsCall& a, int64_t statistic) {
     narrow(static_cast<T*>(a.out) + offset, &v, 1);
   });
   const float mean = static_cast<float>(s.mean);
-  save_statistics<float>(a, statistic, {mean, static_cast<float>((s.mean - mean) + s.mean_rest),
-                                        static_cast<float>(s.reciprocal), static_cast<float>(s.bend)});
+  const float reciprocal = static_cast<float>(s.reciprocal);
+  save_statistics<float>(a, statistic, {mean, static_cast<float>((s.mean - mean) + s.mean_rest), reciprocal,
+                                        static_cast<float>(s.reciprocal - static_cast<double>(reciprocal)),
+                                        static_cast<float>(s.bend)});
   static_cast<float*>(a.variance)[statistic] = static_cast<float>(variance);
 }
 

@@ -51,13 +51,14 @@ struct ChannelsCall {
   const void* weight;  // arithmetic type, offset included, per channel (planes) or column (columns of one outer index)
   const void* bias;
   void* out;         // y or dx; null where dx is not wanted
-  void* statistics;  // arithmetic type, (statistics, width): mean, what it lost in rounding, 1/scale [, its bend]
+  // arithmetic type, (statistics, width): mean, what it lost in rounding, 1/scale, what it lost [, its bend]
+  void* statistics;
   void* variance;    // arithmetic type, (statistics)
   double* partial;   // sums of the items from first_item on
   int64_t first_item;
   double* sums;   // backward: (lanes, 2), the sums of dy and dy * x_hat
   double* means;  // backward: (statistics, 2), the means of g and g * x_hat
-  int statistics_width() const { return eps_mode == EpsMode::inside ? 3 : 4; }
+  int statistics_width() const { return eps_mode == EpsMode::inside ? 4 : 5; }
 };
 
 // A phase over [begin, end) of the items or statistics.

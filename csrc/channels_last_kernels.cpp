@@ -92,38 +92,29 @@ class ValidRows {
 // The statistics of neighbouring columns, one value for each.
 template <class C>
 struct ColumnStatistics {
-  C mean[strip], mean_rest[strip], reciprocal[strip], scale[strip], bias[strip], mean_g[strip], slope[strip];
+  C mean[strip], mean_rest[strip], reciprocal[strip], weight[strip], scale[strip], bias[strip], mean_g[strip],
+      slope[strip];
   C cancels[strip];  // 1 where terms may cancel
+  double exact_mean[strip], exact_scale[strip], exact_reciprocal[strip], exact_mean_g[strip], exact_slope[strip];
   bool any_cancels = false;
 
   ColumnStatistics(const ChannelsCall& a, int64_t outer, int64_t first, int64_t columns) {
     const ChannelsGeometry& g = a.geometry;
     const int64_t span = g.span(), block = outer * g.statistics_per_block;
     int64_t column = first % span, index = block + column / g.fold, left = g.fold - column % g.fold;
-    ChannelStatistics<C> s = restore_statistics<C>(a, index);
-    const C* weights = a.weight ? static_cast<const C*>(a.weight) + first : nullptr;
-    const C* biases = a.bias ? static_cast<const C*>(a.bias) + first : nullptr;
-    for (int64_t i = 0; i < columns; ++i, --left, ++column) {
-      if (left == 0) {
-        if (column == span) column = 0;
-        index = column ? index + 1 : block;
-        s = restore_statistics<C>(a, index);
-        left = g.fold;
-      }
-      const C weight = weights ? weights[i] : 1;
-      mean[i] = s.mean;
-      mean_rest[i] = s.mean_rest;
-      reciprocal[i] = s.reciprocal;
-      scale[i] = scale_of(s, static_cast<double>(weight));
-      bias[i] = biases ? biases[i] : 0;
-      mean_g[i] = a.means ? static_cast<C>(a.means[index * 2]) : 0;
-      slope[i] = a.means ? slope_of(s, a.means[index * 2 + 1]) : 0;
-      cancels[i] = a.remembered && may_cancel(s, weight, bias[i]) ? 1 : 0;
-      any_cancels = any_cancels || cancels[i] != 0;
+    for (int64_t i = 0; i < columns;) {
+      const int64_t end = columns - i < left ? columns : i + left;
+      fill(a, index, first, i, end);
+      column += end - i;
+      i = end;
+      left = g.fold;
+      index = column == span ? block : index + 1;
+      if (column == span) column = 0;
     }
     const int64_t end = padded(columns);
     for (int64_t i = columns; i < end; ++i) {
-      mean[i] = mean_rest[i] = reciprocal[i] = scale[i] = bias[i] = mean_g[i] = slope[i] = cancels[i] = 0;
+      mean[i] = mean_rest[i] = reciprocal[i] = weight[i] = scale[i] = bias[i] = mean_g[i] = slope[i] = cancels[i] = 0;
+      exact_mean[i] = exact_scale[i] = exact_reciprocal[i] = exact_mean_g[i] = exact_slope[i] = 0;
     }
   }
 
@@ -132,22 +123,68 @@ struct ColumnStatistics {
     const Whole<C> whole{at.i};
     return (at.load(x) - whole.load(mean)) - whole.load(mean_rest);
   }
+  // the differences from the mean, rounded as doubles are
+  template <class At, class T>
+  Wide<C> wide_centred(const At& at, const T* x) const {
+    if constexpr (Wide<C>::parts == 1) return Wide<C>(centred(at, x));
+    Wide<C> v(at.load(x));
+    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] -= doubles(exact_mean, at.i, i);
+    return v;
+  }
   // the input of the activation
   template <class At>
   typename Lanes<C>::vector affine(const At& at, typename Lanes<C>::vector centred) const {
     const Whole<C> whole{at.i};
     return centred * whole.load(scale) + whole.load(bias);
   }
-  // the same in double, where terms cancel
+  template <class At>
+  Wide<C> wide_affine(const At& at, Wide<C> v) const {
+    const Wide<C> shift(Whole<C>{at.i}.load(bias));
+    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = v.part[i] * doubles(exact_scale, at.i, i) + shift.part[i];
+    return v;
+  }
+  // in double where terms cancel
   template <class At, class T>
   typename Lanes<C>::vector exact_affine(const At& at, const T* x) const {
-    const Whole<C> whole{at.i};
-    Wide<C> v(at.load(x));
-    const Wide<C> m(whole.load(mean)), rest(whole.load(mean_rest)), factor(whole.load(scale)), shift(whole.load(bias));
-    for (int i = 0; i < Wide<C>::parts; ++i) {
-      v.part[i] = ((v.part[i] - m.part[i]) - rest.part[i]) * factor.part[i] + shift.part[i];
+    const auto wide = wide_affine(at, wide_centred(at, x)).rounded();
+    return choose_lanes<C>(Whole<C>{at.i}.load(cancels) != C(0), wide, affine(at, centred(at, x)));
+  }
+  // the part of doubles that belongs to part i of the vector at a column
+  static Doubles doubles(const double* values, int64_t column, int i) {
+    return load(values + column + i * Lanes<double>::width);
+  }
+
+ private:
+  // Columns [begin, end) of the strip, which share a statistic.
+  void fill(const ChannelsCall& a, int64_t index, int64_t first, int64_t begin, int64_t end) {
+    const ChannelStatistics<C> s = restore_statistics<C>(a, index);
+    const double reciprocal_of_all = s.exact_reciprocal(), mean_of_all = s.exact_mean();
+    const double gradient = a.means ? a.means[index * 2] : 0;
+    const double along = a.means ? exact_slope_of(s, a.means[index * 2 + 1]) : 0;
+    const C* weights = a.weight ? static_cast<const C*>(a.weight) + first : nullptr;
+    const C* biases = a.bias ? static_cast<const C*>(a.bias) + first : nullptr;
+    for (int64_t i = begin; i < end; ++i) {
+      mean[i] = s.mean;
+      mean_rest[i] = s.mean_rest;
+      reciprocal[i] = s.reciprocal;
+      weight[i] = weights ? weights[i] : 1;
+      bias[i] = biases ? biases[i] : 0;
+      mean_g[i] = static_cast<C>(gradient);
+      slope[i] = static_cast<C>(along);
+      cancels[i] = 0;
+      exact_mean[i] = mean_of_all;
+      exact_reciprocal[i] = reciprocal_of_all;
+      exact_mean_g[i] = gradient;
+      exact_slope[i] = along;
+      exact_scale[i] = reciprocal_of_all * static_cast<double>(weight[i]);
+      scale[i] = static_cast<C>(exact_scale[i]);
     }
-    return choose_lanes<C>(whole.load(cancels) != C(0), v.rounded(), affine(at, centred(at, x)));
+    if (!a.remembered) return;
+    for (int64_t i = begin; i < end; ++i) {
+      if (!may_cancel(s, weight[i], bias[i])) continue;
+      cancels[i] = 1;
+      any_cancels = true;
+    }
   }
 };
 
@@ -251,18 +288,86 @@ void write_one(const ChannelsCall& a, int64_t item) {
 }
 
 // The upstream gradient led through the activation.
-template <class T, bool extras, class At>
-inline typename Lanes<typename Compute<T>::type>::vector upstream_at(
-    const ChannelsCall& a, const At& at, const T* dy, const ColumnStatistics<typename Compute<T>::type>& s,
-    typename Lanes<typename Compute<T>::type>::vector centred) {
-  const auto upstream = at.load(dy);
-  if (!extras || a.activation == Activation::none) return upstream;
-  const Whole<typename Compute<T>::type> whole{at.i};
-  return through_activation_of<typename Compute<T>::type>(upstream, centred, whole.load(s.scale), whole.load(s.bias),
-                                                          a.activation, has_few_elements(a.geometry, a.remembered));
+template <class T, bool extras>
+class Upstream {
+ public:
+  using C = typename Compute<T>::type;
+  using V = typename Lanes<C>::vector;
+  Upstream(const ChannelsCall& a, const Block& block, const ColumnStatistics<C>& s)
+      : statistics_(s),
+        activation_(a.activation),
+        exactly_(extras && (has_few_elements(a, block.outer * a.geometry.statistics_per_block) || s.any_cancels)) {}
+  bool exactly() const { return exactly_; }
+  template <class At>
+  V at(const At& at, const T* dy, const T* x) const {
+    if constexpr (extras) {
+      if (exactly_ && activation_ != Activation::none) return wide(at, dy, x).rounded();
+      const V input = statistics_.affine(at, statistics_.centred(at, x));
+      return through_activation<C>(at.load(dy), input, activation_);
+    }
+    return at.load(dy);
+  }
+  template <class At>
+  Wide<C> wide(const At& at, const T* dy, const T* x) const {
+    if constexpr (extras) {
+      if (!exactly_) return Wide<C>(this->at(at, dy, x));
+      Wide<C> upstream(at.load(dy));
+      const Wide<C> input = statistics_.wide_affine(at, statistics_.wide_centred(at, x));
+      for (int i = 0; i < Wide<C>::parts; ++i) {
+        upstream.part[i] = through_activation<double>(upstream.part[i], input.part[i], activation_);
+      }
+      return upstream;
+    }
+    return Wide<C>(at.load(dy));
+  }
+
+ private:
+  const ColumnStatistics<C>& statistics_;
+  const Activation activation_;
+  const bool exactly_;
+};
+
+// In double: terms of both signs cancel, and memory is the bound all the same. Whole lines of several columns at a
+// time, since memory is read row by row; and few rows at a time, so that sums stay short.
+template <int tile, class T, bool extras, class At>
+void sum_columns(const ColumnStatistics<typename Compute<T>::type>& s, const Upstream<T, extras>& upstream,
+                 const ValidRows<extras>& valid, const T* x, const T* dy, int64_t rows, int64_t width, const At& at_tile,
+                 double* gradient, double* product) {
+  using C = typename Compute<T>::type;
+  constexpr int parts = Wide<C>::parts;
+  constexpr int64_t rows_at_a_time = 64;
+  Doubles totals[tile][parts] = {}, product_totals[tile][parts] = {};
+  for (int64_t begin = 0; begin < rows; begin += rows_at_a_time) {
+    const int64_t end = begin + rows_at_a_time < rows ? begin + rows_at_a_time : rows;
+    Doubles sums[tile][parts] = {}, products[tile][parts] = {};
+    for (int64_t row = begin; row < end; ++row) {
+      if (!valid.has(row)) continue;
+      for (int t = 0; t < tile; ++t) {
+        const auto at = at_tile(t);
+        const T *own_x = x + row * width, *own_dy = dy + row * width;
+        const Wide<C> wide = upstream.wide(at, own_dy, own_x), difference = s.wide_centred(at, own_x);
+        for (int i = 0; i < parts; ++i) {
+          sums[t][i] += wide.part[i];
+          products[t][i] += wide.part[i] * difference.part[i];
+        }
+      }
+    }
+    for (int t = 0; t < tile; ++t) {
+      for (int i = 0; i < parts; ++i) {
+        totals[t][i] += sums[t][i];
+        product_totals[t][i] += products[t][i];
+      }
+    }
+  }
+  for (int t = 0; t < tile; ++t) {
+    for (int i = 0; i < parts; ++i) {
+      const Whole<double> lanes{at_tile(t).i + i * Lanes<double>::width};
+      lanes.store(gradient, totals[t][i]);
+      lanes.store(product, product_totals[t][i]);
+    }
+  }
 }
 
-// In double: terms of both signs cancel, and memory is the bound all the same.
 template <class T, bool extras>
 void sum_one(const ChannelsCall& a, int64_t item) {
   using C = typename Compute<T>::type;
@@ -273,27 +378,22 @@ void sum_one(const ChannelsCall& a, int64_t item) {
   double* partial = a.partial + (item - a.first_item) * 2 * stride;
   for_each_strip(g.width, [&](int64_t first, int64_t columns) {
     const ColumnStatistics<C> s(a, block.outer, first, columns);
-    double *gradient = partial + first, *product = partial + stride + first;
+    const Upstream<T, extras> upstream(a, block, s);
     const int64_t offset = block.first_row * g.width + first;
     const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
-    for_each_position<C>(columns, [&](auto at) {
-      constexpr int parts = Wide<C>::parts;
-      Doubles sums[parts] = {}, products[parts] = {};
-      for (int64_t row = 0; row < block.count; ++row) {
-        if (!valid.has(row)) continue;
-        const auto centred = s.centred(at, x + row * g.width);
-        const Wide<C> upstream(upstream_at<T, extras>(a, at, dy + row * g.width, s, centred)), difference(centred);
-        for (int i = 0; i < parts; ++i) {
-          sums[i] += upstream.part[i];
-          products[i] += upstream.part[i] * difference.part[i];
-        }
-      }
-      for (int i = 0; i < parts; ++i) {
-        const Whole<double> lanes{at.i + i * Lanes<double>::width};
-        lanes.store(gradient, sums[i]);
-        lanes.store(product, products[i]);
-      }
-    });
+    const auto over = [&](auto tile, const auto& at_tile) {
+      sum_columns<decltype(tile)::value, T, extras>(s, upstream, valid, x, dy, block.count, g.width, at_tile,
+                                                    partial + first, partial + stride + first);
+    };
+    constexpr int64_t width = Lanes<C>::width;
+    constexpr int tile = extras ? 1 : 4;
+    int64_t i = 0;
+    for (; i + tile * width <= columns; i += tile * width) {
+      over(std::integral_constant<int, tile>{}, [i](int t) { return Whole<C>{i + t * width}; });
+    }
+    for (; i + width <= columns; i += width) over(std::integral_constant<int, 1>{}, [i](int) { return Whole<C>{i}; });
+    const int rest = static_cast<int>(columns - i);
+    if (rest) over(std::integral_constant<int, 1>{}, [i, rest](int) { return Rest<C>{i, rest}; });
   });
 }
 
@@ -303,7 +403,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t outer = statistic / g.statistics_per_block, stride = padded(g.width);
   const C* weight = static_cast<const C*>(a.weight);
-  const double reciprocal = static_cast<double>(restore_statistics<C>(a, statistic).reciprocal);
+  const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
   double mean_g = 0, mean_gx = 0;
   for_each_column(g, statistic, [&](int64_t i) {
     double* sums = a.sums + (outer * g.width + i) * 2;
@@ -323,6 +423,22 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   a.means[statistic * 2 + 1] = mean_gx / n;
 }
 
+// The gradient of a measured statistic in double.
+template <class T, bool extras, class At>
+inline typename Lanes<typename Compute<T>::type>::vector exact_gradient(
+    const ColumnStatistics<typename Compute<T>::type>& s, const Upstream<T, extras>& upstream, const At& at,
+    const T* dy, const T* x) {
+  using C = typename Compute<T>::type;
+  const Wide<C> centred = s.wide_centred(at, x), weight(Whole<C>{at.i}.load(s.weight));
+  Wide<C> v = upstream.wide(at, dy, x);
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    const auto of = [&](const double* values) { return s.doubles(values, at.i, i); };
+    v.part[i] = ((v.part[i] * weight.part[i] - of(s.exact_mean_g)) - centred.part[i] * of(s.exact_slope)) *
+                of(s.exact_reciprocal);
+  }
+  return v.rounded();
+}
+
 // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale with g = dy * weight
 template <class T, bool extras>
 void write_gradient_one(const ChannelsCall& a, int64_t item) {
@@ -332,29 +448,31 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   const ValidRows<extras> valid(a, block);
   for_each_strip(g.width, [&](int64_t first, int64_t columns) {
     const ColumnStatistics<C> s(a, block.outer, first, columns);
-    const C* weight = a.weight ? static_cast<const C*>(a.weight) + first : nullptr;
-    const bool exactly = has_few_elements(g, a.remembered);
-    for (int64_t row = 0; row < block.count; ++row) {
-      const int64_t offset = (block.first_row + row) * g.width + first;
-      const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
-      T* dx = static_cast<T*>(a.out) + offset;
-      if (!valid.has(row)) {
-        std::memset(static_cast<void*>(dx), 0, columns * sizeof(T));
-        continue;
-      }
-      for_each_position<C>(columns, [&](auto at) {
-        const Whole<C> whole{at.i};
-        const auto centred = s.centred(at, x);
-        const auto upstream = upstream_at<T, extras>(a, at, dy, s, centred);
-        if (a.remembered) {
-          at.store(dx, upstream * whole.load(s.scale));
-          return;
+    const Upstream<T, extras> upstream(a, block, s);
+    const auto remembered = [&](auto at, const T* dy, const T* x) {
+      return upstream.at(at, dy, x) * Whole<C>{at.i}.load(s.scale);
+    };
+    const auto measured = [&](auto at, const T* dy, const T* x) {
+      const Whole<C> whole{at.i};
+      return project<C>(upstream.at(at, dy, x), s.centred(at, x), whole.load(s.weight), whole.load(s.mean_g),
+                        whole.load(s.slope), whole.load(s.reciprocal));
+    };
+    const auto exact = [&](auto at, const T* dy, const T* x) { return exact_gradient(s, upstream, at, dy, x); };
+    const auto over_rows = [&](const auto& gradient) {
+      for (int64_t row = 0; row < block.count; ++row) {
+        const int64_t offset = (block.first_row + row) * g.width + first;
+        const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
+        T* dx = static_cast<T*>(a.out) + offset;
+        if (valid.has(row)) {
+          for_each_position<C>(columns, [&](auto at) { at.store(dx, gradient(at, dy, x)); });
+        } else {
+          std::memset(static_cast<void*>(dx), 0, columns * sizeof(T));
         }
-        const auto weights = weight ? at.load(weight) : decltype(upstream){} + C(1);
-        at.store(dx, project<C>(upstream, centred, weights, whole.load(s.mean_g), whole.load(s.slope),
-                                whole.load(s.reciprocal), exactly));
-      });
-    }
+      }
+    };
+    if (a.remembered) return over_rows(remembered);
+    if (extras && upstream.exactly()) return over_rows(exact);
+    over_rows(measured);
   });
 }
 

@@ -1,5 +1,12 @@
 """Masks, fused activations and given statistics of the channel kernels."""
 
+import hashlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from channel_calls import FLOATS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
@@ -89,6 +96,65 @@ def test_threads_do_not_change_a_bit(norm, dtype, masked):
     assert same_bits(found[0], found[2])
 
 
+def extra_digests():
+    """A digest of the results with a mask, an activation and both, for each norm, dtype and shape."""
+    torch.manual_seed(0)
+    found = {}
+    for norm, dtype, masked in itertools.product(NORMS, FLOATS, (False, True)):
+        extras = {} if norm == "instance_norm" else {"activation": "silu"}
+        for shape, layout in itertools.product(SHAPES, LAYOUTS.values()):
+            x = torch.randn(shape).to(dtype).contiguous(memory_format=layout)
+            mine = results(norm, x, mask=some_mask(shape) if masked else None, **extras)
+            numbers = [t.double().contiguous().numpy().tobytes() for t in mine]
+            found[f"{norm} {dtype} {masked} {shape} {layout}"] = hashlib.sha256(b"".join(numbers)).hexdigest()
+    return found
+
+
+def test_every_simd_level_gives_the_same_bits():
+    levels = ("baseline", "avx2", "avx512")
+    levels = levels[: levels.index(torch.ops.evenkeel.simd_level()) + 1]
+    folder = os.path.dirname(__file__)
+    program = (
+        f"import json, sys; sys.path[:0] = {[folder, os.path.dirname(folder)]!r}; import test_channels_extras as t\n"
+        "print(json.dumps([t.torch.ops.evenkeel.simd_level(), t.extra_digests()]))"
+    )
+    runs = []
+    for level in levels:
+        environment = {**os.environ, "EVENKEEL_SIMD": level}
+        command = [sys.executable, "-c", program]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        ran, digests = json.loads(out.stdout)
+        assert ran == level
+        runs.append(digests)
+    assert all(found == runs[0] for found in runs)
+
+
+FORK_PROGRAM = """
+import os, sys, torch, evenkeel
+operators = torch.ops.evenkeel
+layouts = (torch.contiguous_format, torch.channels_last)
+pairs = [[torch.randn(16, 64, 40, 40).contiguous(memory_format=m) for _ in range(2)] for m in layouts]
+def run():
+    found = []
+    for (x, dy), groups, activation in [(pair, groups, 2 * (groups > 0)) for pair in pairs for groups in (0, 8)]:
+        options = (groups, 1e-5, 0, 0.0, activation)
+        y, statistics, _ = operators.channels_forward(x, None, None, None, None, None, *options)
+        dx = operators.channels_backward(dy, x, None, None, statistics, None, False, *options, True, False, False)[0]
+        found += [t.numpy().tobytes() for t in (y, statistics, dx)]
+    return found
+expected = run()  # starts the threads
+child = os.fork()
+if child == 0:  # nothing of torch that runs in parallel here: that would hang
+    os._exit(0 if run() == expected else 3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_does_not_hang():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORK_PROGRAM], timeout=60, check=False)
+    assert done.returncode == 0
+
+
 def torch_activation(activation):
     return torch.relu if activation == "relu" else torch.nn.functional.silu
 
@@ -173,9 +239,39 @@ def test_given_means_far_above_the_spread(mean, shape, layout):
         assert ulp_error(rows("inference", mine), rows("inference", exact)) <= 3.0
 
 
+@every_layout
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+@pytest.mark.parametrize("shape", [(8, 6, 5, 3), (8, 6, 20, 19)], ids=str)
+@pytest.mark.parametrize("mean", [1e2, 1e3, 1e4, 1e6])
+def test_inputs_far_from_the_given_means(mean, shape, activation, layout):
+    """The bias takes back what the inputs are off: terms cancel to a result that a factor in float would spoil."""
+    x = (mean + torch.randn(shape)).contiguous(memory_format=LAYOUTS[layout])
+    running_mean, running_var = torch.randn(6, dtype=torch.float64), 1 + torch.rand(6, dtype=torch.float64)
+    weight, cotangent = torch.rand(6) + 0.5, torch.randn(shape)
+    bias = ((running_mean - mean) * weight / running_var.sqrt()).float()
+    found = []
+    for backend, dtype in (("cpu", torch.float32), ("reference", torch.float64)):
+        leaves = [t.to(dtype).requires_grad_() for t in (x, weight, bias)]
+        options = {"eps": 0.0, "activation": activation, "backend": backend}
+        y = F.batch_norm(leaves[0], running_mean, running_var, *leaves[1:], **options)
+        found.append((y.detach(), *torch.autograd.grad(y, leaves, cotangent.to(dtype))))
+    assert max(errors("inference", *found)) <= 3.0
+
+
+@every_layout
+@pytest.mark.parametrize("shape", [(16, 6, 5, 3), (6, 8, 20, 19)], ids=str)
+@pytest.mark.parametrize("mean", [2.0**14, 2.0**20])
+@pytest.mark.parametrize("norm", MEASURED)
+def test_a_large_mean_costs_float64_no_digit(norm, mean, shape, layout):
+    """The shift is exact, so the results are those of the input without it, up to the roundings of either."""
+    near = (torch.randn(shape, dtype=torch.float64) * 2**20).round() / 2**20
+    near = near.contiguous(memory_format=LAYOUTS[layout])
+    assert max(errors(norm, results(norm, near + mean), results(norm, near))) <= 16.0
+
+
 @pytest.mark.parametrize("channels", [2, 3, 7, 20])
 @pytest.mark.parametrize("positions", [(8, 16), (5, 7)], ids=str)
-@pytest.mark.parametrize("norm", MEASURED)
+@pytest.mark.parametrize("norm", NORMS)
 def test_few_channels_last(norm, positions, channels):
     channels = 2 * channels if norm == "group_norm" else channels
     x = torch.randn(4, channels, *positions).contiguous(memory_format=torch.channels_last)

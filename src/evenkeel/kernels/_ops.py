@@ -229,7 +229,7 @@ def _channels_forward_fake(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     count = x.shape[0] * groups if groups else x.shape[1]
-    statistics = x.new_empty((count, 4 if eps_mode else 3), dtype=dtype)
+    statistics = x.new_empty((count, 5 if eps_mode else 4), dtype=dtype)
     return _empty_in_format(x), statistics, x.new_empty((count,), dtype=dtype)
 
 
