@@ -16,8 +16,7 @@ inline typename Lanes<C>::vector keep_lanes(typename Lanes<C>::vector v, typenam
 template <class C>
 inline typename Lanes<C>::vector choose_lanes(typename Lanes<C>::mask lanes, typename Lanes<C>::vector yes,
                                               typename Lanes<C>::vector no) {
-  using Mask = typename Lanes<C>::mask;
-  return bits_as<typename Lanes<C>::vector>((bits_as<Mask>(yes) & lanes) | (bits_as<Mask>(no) & ~lanes));
+  return lanes ? yes : no;
 }
 
 // exp(t) = 2^n exp(r) with |r| <= ln(2)/2 and a Taylor series for exp(r); ln(2) in two parts, the first so short that n
@@ -38,6 +37,13 @@ struct Exponential<double> {
 };
 
 template <class C>
+constexpr C inverse_factorial(int k) {
+  double product = 1;
+  for (int i = 2; i <= k; ++i) product *= i;
+  return static_cast<C>(1 / product);
+}
+
+template <class C>
 inline typename Lanes<C>::vector exponential(typename Lanes<C>::vector t) {
   using E = Exponential<C>;
   using V = typename Lanes<C>::vector;
@@ -47,8 +53,8 @@ inline typename Lanes<C>::vector exponential(typename Lanes<C>::vector t) {
   const V shifted = t * C(1.4426950408889634) + E::round;  // its last bits are the rounded quotient
   const V n = shifted - E::round;
   const V r = (t - n * E::ln2) - n * E::ln2_rest;
-  V series = V{} + C(1);
-  for (int k = E::terms; k > 0; --k) series = C(1) + series * r * (C(1) / C(k));
+  V series = V{} + inverse_factorial<C>(E::terms);
+  for (int k = E::terms - 1; k >= 0; --k) series = series * r + inverse_factorial<C>(k);
   const Mask power = (bits_as<Mask>(shifted) - bits_as<Mask>(V{} + E::round) + E::bias) << E::mantissa;
   return series * bits_as<V>(power);
 }

@@ -195,6 +195,10 @@ class Upstream {
     exactly_ = extras && (has_few_elements(a, part.statistic) || (a.remembered && may_cancel(s, weight, bias_)));
   }
   bool exactly() const { return exactly_; }
+  // Whether sum_one leaves this gradient in dx, for the slope costs more than memory does.
+  bool is_kept(const ChannelsCall& a) const {
+    return extras && sizeof(T) == sizeof(C) && a.out && !a.remembered && !exactly_ && activation_ == Activation::silu;
+  }
   // at a position whose input is x
   template <class At>
   V at(const At& at, V x) const {
@@ -249,9 +253,13 @@ void sum_one(const ChannelsCall& a, int64_t item) {
   const Upstream<T, extras> upstream(a, part, s);
   constexpr int parts = Wide<C>::parts;
   Doubles gradient[parts] = {}, product[parts] = {};
+  T* kept = upstream.is_kept(a) ? static_cast<T*>(a.out) + part.offset : nullptr;
   for_each_position<C>(part.length, [&](auto at) {
     const auto value = upstream.keep(at, at.load(x));
     const Wide<C> wide = upstream.wide(at, value), difference = wide_centred<C>(value, s);
+    if constexpr (extras) {
+      if (kept) at.store(kept, wide.rounded());
+    }
     for (int i = 0; i < parts; ++i) {
       gradient[i] += wide.part[i];
       product[i] += wide.part[i] * difference.part[i];
@@ -324,11 +332,13 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
     return;
   }
   using V = typename Lanes<C>::vector;
+  const bool kept = upstream.is_kept(a);
   const V weights = V{} + w, reciprocal = V{} + s.reciprocal;
   const V mean_g = V{} + static_cast<C>(wide_mean_g), slope = V{} + slope_of(s, mean_gx);
   for_each_position<C>(part.length, [&](auto at) {
     const V value = upstream.keep(at, at.load(x));
-    const V v = project<C>(upstream.at(at, value), (value - s.mean) - s.mean_rest, weights, mean_g, slope, reciprocal);
+    const V gradient = kept ? at.load(dx) : upstream.at(at, value);
+    const V v = project<C>(gradient, (value - s.mean) - s.mean_rest, weights, mean_g, slope, reciprocal);
     at.store(dx, upstream.keep(at, v));
   });
 }
