@@ -14,7 +14,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format bench wheel docs clean browser
+.PHONY: help install demo test test-slow lint format bench performance numerics sanitize wheel docs clean browser
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +54,17 @@ format: $(STAMP) ## format the code and fix what can be fixed
 
 bench: $(STAMP) ## measure the kernels against a plain memory copy and torch
 	$(BIN)/python -m benchmarks
+
+performance: $(STAMP) ## run every benchmark and write docs/performance.md with its charts
+	mkdir -p build
+	$(BIN)/python -W ignore -m benchmarks --out build/performance.json
+	PYTHONPATH=. $(BIN)/python docs/build_performance.py build/performance.json
+
+numerics: $(STAMP) ## measure the numerics contract and write docs/numerics.md with its charts
+	$(BIN)/python docs/build_numerics.py
+
+sanitize: $(STAMP) ## run the kernels' tests under the address and undefined-behaviour sanitizers of g++
+	$(BIN)/python tests/sanitize.py
 
 wheel: ## build dist/evenkeel-*-py3-none-<platform>.whl: one for every Python >= 3.11 and torch >= 2.11
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -8,20 +8,25 @@ limit where the project has set itself one. Absolute times mean nothing on a sha
 
 import argparse
 import dataclasses
+import datetime
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
-from benchmarks import columns, images, parquet, rows
-from benchmarks.timing import Case, Result, median_seconds
+from benchmarks import channels, columns, compiled, images, model, parquet, rows
+from benchmarks.timing import OURS, WITHOUT_NORMS, Case, Result, median_seconds
+from evenkeel.cli.info import collect_info
 
 SUITES: dict[str, Callable[[], Iterator[Case]]] = {
     "rows": rows.cases,
+    "channels": channels.cases,
     "columns": columns.cases,
     "images": images.cases,
     "parquet": parquet.cases,
+    "model": model.cases,
+    "compiled": compiled.cases,
 }
 
 
@@ -37,7 +42,16 @@ def describe(result: Result) -> str:
     for contender, share, limit in result.shares():
         verdict = "" if limit is None else f" ({'within' if share <= limit else 'MISSES'} {limit:g})"
         parts.append(f"{share:.2f} {'copies' if contender == 'copy' else f'of {contender}'}{verdict}")
+    parts += [f"norms take {share:.0%} of the step with {owner}'s" for owner, share in norm_shares(result).items()]
     return f"{result.name}: {'; '.join(parts)}"
+
+
+def norm_shares(result: Result) -> dict[str, float]:
+    """Return by contender the share of the time that would go if norms cost nothing, where that was measured."""
+    seconds = result.seconds
+    if WITHOUT_NORMS not in seconds:
+        return {}
+    return {owner: 1 - seconds[WITHOUT_NORMS] / seconds[owner] for owner in (OURS, "torch")}
 
 
 def main() -> None:
@@ -62,7 +76,16 @@ def main() -> None:
                     results.append(measure(suite, case, threads, options.repeats))
                     print(describe(results[-1]), flush=True)
     if options.out:
-        options.out.write_text(json.dumps([dataclasses.asdict(result) for result in results], indent=1))
+        facts = collect_info()
+        run = {
+            "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
+            "machine": facts["machine"],
+            "versions": facts["versions"],
+            "simd": facts["compiled"].get("simd level", "none"),
+            "repeats": options.repeats,
+            "results": [dataclasses.asdict(result) for result in results],
+        }
+        options.out.write_text(json.dumps(run, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Pictures from bytes to normalized float planes, against a plain conversion of the same bytes to float."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
 import evenkeel as ek
-from benchmarks.timing import Case
+from benchmarks.timing import Call, Case
 
 MEAN = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64)
 STD = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64)
@@ -23,12 +24,10 @@ def cases() -> Iterator[Case]:
     images = torch.randint(0, 256, (64, 224, 224, 3), dtype=torch.uint8)
     for layout, x in (("HWC", images), ("CHW", images.permute(0, 3, 1, 2).contiguous())):
         target, out = torch.empty(x.shape), torch.empty(64, 3, 224, 224)
-        calls = {
-            "copy": lambda x=x, target=target: target.copy_(x),
-            "evenkeel": lambda x=x, out=out, layout=layout: ek.functional.image_normalize(
-                x, MEAN, STD, layout=layout, out=out, backend="cpu"
-            ),
+        calls: dict[str, Call] = {
+            "copy": partial(target.copy_, x),
+            "evenkeel": partial(ek.functional.image_normalize, x, MEAN, STD, layout=layout, out=out, backend="cpu"),
         }
         if layout == "HWC":
-            calls["torch"] = lambda x=x: usual_chain(x)
+            calls["torch"] = partial(usual_chain, x)
         yield Case(name=f"uint8 {layout} to float32 planes, 64x224x224x3", calls=calls, limits={"copy": COPIES})

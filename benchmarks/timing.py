@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 Call = Callable[[], object]
 OURS = "evenkeel"
+WITHOUT_NORMS = "no norms"  # the same model with identities in their place
 
 
 @dataclass(frozen=True, kw_only=True)

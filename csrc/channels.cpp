@@ -2,6 +2,7 @@
 #include "channels_kernels.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "operators.h"
 #include "runtime.h"
@@ -21,8 +22,10 @@ const ChannelsKernels& kernels() {
   return of_level(channels_kernels_baseline, channels_kernels_avx2, channels_kernels_avx512);
 }
 const ChannelsWalk& walk(const ChannelsGeometry& g) {
-  return g.columns ? of_level(channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512)
-                   : of_level(channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512);
+  if (g.columns) {
+    return of_level(channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512);
+  }
+  return of_level(channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512);
 }
 #else
 const ChannelsKernels& kernels() { return channels_kernels_baseline; }
@@ -82,7 +85,16 @@ Tensor empty_in_format(const Tensor& x, bool last) {
   return Tensor(handle);
 }
 
-ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups) {
+// How many rows of a few columns are treated as one: enough to fill vectors, of the divisors of the rows.
+int64_t repeats_of(int64_t rows, int64_t columns) {
+  constexpr int64_t lanes = 16, many_columns = 64;
+  if (columns >= many_columns) return 1;
+  int64_t repeat = lanes / std::gcd(lanes, columns);
+  while (rows % repeat) repeat /= 2;
+  return repeat;
+}
+
+ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked) {
   // With fewer positions than this, neighbouring channels are treated together as columns.
   constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, item = 4096, block = 32768;
   const auto sizes = x.sizes();
@@ -98,13 +110,16 @@ ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups) {
   const int64_t share = groups ? channels / groups : 1;
   g.statistics = groups ? batch * groups : channels;
   g.count = groups ? share * positions : batch * positions;
-  g.columns = last || positions < (groups || batch < fewest_rows ? few_positions : few_batch_positions);
+  const int64_t fewest_positions = masked ? 2 : groups || batch < fewest_rows ? few_positions : few_batch_positions;
+  g.columns = last || positions < fewest_positions;
   if (g.columns) {
     g.per_channel = last ? 1 : positions;
-    g.width = channels * g.per_channel;
     g.fold = share * g.per_channel;
     g.outer = groups ? batch : 1;
     g.rows = (groups ? 1 : batch) * (last ? positions : 1);
+    g.repeat = masked ? 1 : repeats_of(g.rows, channels * g.per_channel);
+    g.rows /= g.repeat;
+    g.width = channels * g.per_channel * g.repeat;
     g.blocks = g.outer;
     g.statistics_per_block = groups ? groups : channels;
     g.item_size = std::max(fewest_rows, block / std::max<int64_t>(g.width, 1));
@@ -127,18 +142,22 @@ void divide_runs(ChannelsGeometry& g) {
   g.sum_items = g.parts * (g.groups ? g.channels / g.groups : g.outer);
 }
 
-// weight + offset, bias or a statistic in the arithmetic type, repeated for the columns of a channel.
+// weight + offset or bias in the arithmetic type, for every channel (planes) or column.
 class ChannelParameter {
  public:
-  ChannelParameter(const std::optional<Tensor>& parameter, double offset, const ChannelsGeometry& g, bool to_double) {
+  ChannelParameter(const std::optional<Tensor>& parameter, double offset, const ChannelsCall& a)
+      : ChannelParameter(parameter, offset, a.geometry.channels, a.geometry.columns ? a.geometry.per_channel : 1,
+                         a.geometry.columns ? a.geometry.repeat : 1, a.dtype == DType::float64) {}
+  // `each` times in a row, and the whole `times` times
+  ChannelParameter(const std::optional<Tensor>& parameter, double offset, int64_t channels, int64_t each, int64_t times,
+                   bool in_double) {
     if (!parameter) return;
-    STD_TORCH_CHECK(parameter->numel() == g.channels, "evenkeel: a parameter must have one element a channel");
-    const int64_t repeats = g.columns ? g.per_channel : 1;
+    STD_TORCH_CHECK(parameter->numel() == channels, "evenkeel: a parameter must have one element a channel");
     const Tensor source = as_contiguous(*parameter);
-    values_.reset(new double[static_cast<size_t>(g.channels * repeats)]);
-    kernels().widen(source.data_ptr(), dtype_of(source), offset, g.channels, repeats, to_double, values_.get());
+    values_.reset(new double[static_cast<size_t>(channels * each * times)]);
+    kernels().widen(source.data_ptr(), dtype_of(source), offset, channels, each, times, in_double, values_.get());
   }
-  const void* data() const { return values_.get(); }
+  const double* data() const { return values_.get(); }
 
  private:
   std::unique_ptr<double[]> values_;
@@ -186,33 +205,44 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Items& measure, c
 
 void nothing(const ChannelsCall&, int64_t, int64_t) {}
 
-// Completes statistics that are given rather than measured.
-void remember(const ChannelsCall& a, const ChannelParameter& mean, const ChannelParameter& variance) {
-  const ChannelsGeometry& g = a.geometry;
-  const int64_t repeats = g.columns ? g.per_channel : 1, width = a.statistics_width();
-  const size_t size = a.dtype == DType::float64 ? sizeof(double) : sizeof(float);
-  for (int64_t channel = 0; channel < g.channels; ++channel) {
-    const auto source = [&](const ChannelParameter& p) {
-      return static_cast<const char*>(p.data()) + channel * repeats * size;
-    };
-    std::copy_n(source(mean), size, static_cast<char*>(a.statistics) + channel * width * size);
-    std::copy_n(source(variance), size, static_cast<char*>(a.variance) + channel * size);
-  }
-  kernels().remember(a, 0, g.channels);
-}
-
-ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int64_t eps_mode, bool remembered) {
+ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int64_t eps_mode, bool remembered,
+                     const std::optional<Tensor>& mask, int64_t activation) {
+  STD_TORCH_CHECK(!remembered || groups == 0, "evenkeel: given statistics belong to channels, not to groups");
+  STD_TORCH_CHECK(activation >= 0 && activation <= 2, "evenkeel: activation must be 0 (none), 1 (relu) or 2 (silu)");
   ChannelsCall a{};
-  a.geometry = geometry_of(x, last, groups);
+  a.geometry = geometry_of(x, last, groups, mask.has_value());
   // given statistics: any order will do, and that of memory is the fastest
-  if (remembered && !a.geometry.columns) a.geometry = geometry_of(x, last, a.geometry.channels);
+  if (remembered && !a.geometry.columns) a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value());
   a.dtype = dtype_of(x);
   a.eps = eps;
   a.eps_mode = static_cast<EpsMode>(eps_mode);
   a.remembered = remembered;
-  STD_TORCH_CHECK(!remembered || groups == 0, "evenkeel: given statistics belong to channels, not to groups");
+  a.activation = static_cast<Activation>(activation);
   return a;
 }
+
+// The mask's memory and how much of it is valid.
+class Mask {
+ public:
+  Mask(const std::optional<Tensor>& mask, const Tensor& x, ChannelsCall& a) {
+    if (!mask) return;
+    STD_TORCH_CHECK(mask->scalar_type() == ScalarType::Bool, "evenkeel: a mask must be boolean");
+    const int64_t batch = x.sizes()[0], positions = a.geometry.positions;
+    STD_TORCH_CHECK(mask->numel() == batch * positions, "evenkeel: a mask must have one element a position");
+    memory_ = as_contiguous(*mask);
+    a.mask = static_cast<const uint8_t*>(memory_->data_ptr());
+    counts_.assign(a.geometry.groups ? static_cast<size_t>(batch) : 1, 0);
+    for (int64_t sample = 0; sample < batch; ++sample) {
+      int64_t& count = counts_[a.geometry.groups ? static_cast<size_t>(sample) : 0];
+      for (int64_t i = 0; i < positions; ++i) count += a.mask[sample * positions + i];
+    }
+    a.valid = counts_.data();
+  }
+
+ private:
+  std::optional<Tensor> memory_;
+  std::vector<int64_t> counts_;
+};
 
 Tensor zeros(const std::vector<int64_t>& sizes, ScalarType dtype) {
   Tensor t = empty(sizes, dtype);
@@ -224,20 +254,21 @@ Tensor zeros(const std::vector<int64_t>& sizes, ScalarType dtype) {
 std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::optional<Tensor>& weight,
                                                     const std::optional<Tensor>& bias,
                                                     const std::optional<Tensor>& mean,
-                                                    const std::optional<Tensor>& variance, int64_t groups, double eps,
-                                                    int64_t eps_mode, double weight_offset) {
+                                                    const std::optional<Tensor>& variance,
+                                                    const std::optional<Tensor>& mask, int64_t groups, double eps,
+                                                    int64_t eps_mode, double weight_offset, int64_t activation) {
   STD_TORCH_CHECK(mean.has_value() == variance.has_value(), "evenkeel: give the mean and the variance, or neither");
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, mean.has_value());
-  const bool is_double = a.dtype == DType::float64;
-  const ScalarType arithmetic = is_double ? ScalarType::Double : ScalarType::Float;
+  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, mean.has_value(), mask, activation);
+  const ScalarType arithmetic = a.dtype == DType::float64 ? ScalarType::Double : ScalarType::Float;
   Tensor y = empty_in_format(x, last);
-  const int64_t count = a.remembered ? a.geometry.channels : a.geometry.statistics;
+  const int64_t channels = a.geometry.channels, count = a.remembered ? channels : a.geometry.statistics;
   const std::vector<int64_t> shape{count, a.statistics_width()};
   if (x.numel() == 0) return {y, zeros(shape, arithmetic), zeros({count}, arithmetic)};
   Tensor statistics = empty(shape, arithmetic), variances = empty({count}, arithmetic);
   const Tensor source = dense(x, last);
-  const ChannelParameter w(weight, weight_offset, a.geometry, is_double), b(bias, 0.0, a.geometry, is_double);
+  const Mask valid(mask, x, a);
+  const ChannelParameter w(weight, weight_offset, a), b(bias, 0.0, a);
   a.x = source.data_ptr();
   a.weight = w.data();
   a.bias = b.data();
@@ -246,7 +277,8 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   a.variance = variances.data_ptr();
   const ChannelsWalk& phases = walk(a.geometry);
   if (a.remembered) {
-    remember(a, ChannelParameter(mean, 0.0, a.geometry, is_double), ChannelParameter(variance, 0.0, a.geometry, is_double));
+    const ChannelParameter means(mean, 0.0, channels, 1, 1, true), given(variance, 0.0, channels, 1, 1, true);
+    kernels().remember(a, means.data(), given.data());
     run(a, a.geometry.measure_items, 0, nothing, nothing, phases.write, nothing);
   } else {
     run(a, a.geometry.measure_items, measure_partial(a.geometry), phases.measure, phases.merge, phases.write,
@@ -258,11 +290,12 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
 std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Tensor& x,
                                                      const std::optional<Tensor>& weight,
                                                      const std::optional<Tensor>& bias, const Tensor& statistics,
-                                                     bool remembered, int64_t groups, double eps, int64_t eps_mode,
-                                                     double weight_offset, bool need_dx, bool need_dweight,
-                                                     bool need_dbias) {
+                                                     const std::optional<Tensor>& mask, bool remembered,
+                                                     int64_t groups, double eps, int64_t eps_mode,
+                                                     double weight_offset, int64_t activation, bool need_dx,
+                                                     bool need_dweight, bool need_dbias) {
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, remembered);
+  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, remembered, mask, activation);
   STD_TORCH_CHECK(dtype_of(dy) == a.dtype && dy.numel() == x.numel(), "evenkeel: dy must have x's dtype and shape");
   need_dweight = need_dweight && weight;
   need_dbias = need_dbias && bias;
@@ -273,12 +306,14 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   divide_runs(a.geometry);
   const ChannelsGeometry& g = a.geometry;
   const Tensor source = dense(x, last), upstream = dense(dy, last), saved = as_contiguous(statistics);
-  const ChannelParameter w(weight, weight_offset, g, a.dtype == DType::float64);
+  const Mask valid(mask, x, a);
+  const ChannelParameter w(weight, weight_offset, a), b(bias, 0.0, a);
   const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(2 * g.lanes())]);
   std::vector<double> means(static_cast<size_t>(2 * g.statistics));
   a.x = source.data_ptr();
   a.dy = upstream.data_ptr();
   a.weight = w.data();
+  a.bias = b.data();
   a.statistics = saved.data_ptr();
   a.out = need_dx ? dx.data_ptr() : nullptr;
   a.sums = sums.get();

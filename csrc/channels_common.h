@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
+#include "channels_activation.h"
 #include "channels_kernels.h"
 #include "simd.h"
 
@@ -22,16 +24,27 @@ inline bool in_range(const ChannelStatistics<double>&) { return true; }
 
 // The sums of one statistic, taken about the first item's shift.
 struct MergedSums {
-  double shift = 0, sum = 0, square = 0;
-  bool empty = true;
-  void add(double count, double item_shift, double item_sum, double item_square) {
-    if (empty) shift = item_shift;
-    empty = false;
+  double shift = 0, sum = 0, square = 0, count = 0;
+  void add(double item_count, double item_shift, double item_sum, double item_square) {
+    if (item_count == 0) return;
+    if (count == 0) shift = item_shift;
     const double step = item_shift - shift;
-    sum += item_sum + count * step;
-    square += item_square + step * (2 * item_sum + count * step);
+    count += item_count;
+    sum += item_sum + item_count * step;
+    square += item_square + step * (2 * item_sum + item_count * step);
   }
 };
+
+// Whether sums about a shift need no second pass about a better one: the shift is within a deviation of the mean.
+inline bool is_fair_shift(double count, double sum, double square) { return 2 * sum * sum <= count * square; }
+
+// Elements that share a statistic; 1 where none is valid.
+inline double count_of(const ChannelsCall& a, int64_t statistic) {
+  const ChannelsGeometry& g = a.geometry;
+  if (!a.mask) return static_cast<double>(g.count);
+  const int64_t positions = g.groups ? a.valid[statistic / g.groups] * (g.channels / g.groups) : a.valid[0];
+  return static_cast<double>(positions > 0 ? positions : 1);
+}
 
 template <class C>
 void set_scale(ChannelStatistics<C>& s, double variance, double eps, EpsMode mode) {
@@ -50,8 +63,13 @@ void set_scale(ChannelStatistics<C>& s, double variance, double eps, EpsMode mod
 
 template <class C>
 ChannelStatistics<C> conclude(const MergedSums& merged, const ChannelsCall& a, double* variance) {
-  const double n = static_cast<double>(a.geometry.count), mean = merged.sum / n;
-  ChannelStatistics<C> s;
+  ChannelStatistics<C> s{};
+  if (merged.count == 0) {  // nothing valid: any statistics will do that are finite
+    *variance = 1;
+    set_scale(s, *variance, a.eps, a.eps_mode);
+    return s;
+  }
+  const double n = merged.count, mean = merged.sum / n;
   s.mean = static_cast<C>(merged.shift + mean);
   s.mean_rest = static_cast<C>(mean - (static_cast<double>(s.mean) - merged.shift));
   const double spread = merged.square / n - mean * mean;
@@ -99,6 +117,12 @@ C slope_of(const ChannelStatistics<C>& s, double mean_gx) {
   return static_cast<C>(static_cast<double>(s.reciprocal) * static_cast<double>(s.bend) * mean_gx);
 }
 
+// Whether (x - mean) * scale + bias can be far smaller than its terms. With statistics of this very input it cannot.
+template <class C>
+bool may_cancel(const ChannelStatistics<C>& s, C weight, C bias) {
+  return std::abs(s.mean * s.reciprocal) > 4 || std::abs(bias) > 4 * std::abs(weight);
+}
+
 // A vector as doubles, lane by lane.
 template <class C>
 struct Wide {
@@ -113,7 +137,53 @@ struct Wide {
       for (int i = 0; i < parts; ++i) part[i] = __builtin_convertvector(halves[i], Doubles);
     }
   }
+  typename Lanes<C>::vector rounded() const {
+    if constexpr (parts == 1) {
+      return part[0];
+    } else {
+      HalfFloats halves[2];
+      for (int i = 0; i < parts; ++i) halves[i] = __builtin_convertvector(part[i], HalfFloats);
+      return bits_as<typename Lanes<C>::vector>(halves);
+    }
+  }
 };
+
+// With few elements a sum may by chance be far smaller than its terms, and their float roundings show: then the
+// gradient is computed in double. Where statistics are given, a sample's gradient must not depend on the batch.
+inline bool has_few_elements(const ChannelsGeometry& g, bool remembered) {
+  return (remembered ? g.positions : g.count) <= 64;
+}
+
+// upstream times the activation's slope at centred * scale + bias
+template <class C>
+inline typename Lanes<C>::vector through_activation_of(typename Lanes<C>::vector upstream,
+                                                       typename Lanes<C>::vector centred,
+                                                       typename Lanes<C>::vector scale,
+                                                       typename Lanes<C>::vector bias, Activation activation,
+                                                       bool exactly) {
+  if (!exactly) return through_activation<C>(upstream, centred * scale + bias, activation);
+  Wide<C> u(upstream);
+  const Wide<C> c(centred), w(scale), b(bias);
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    u.part[i] = through_activation<double>(u.part[i], c.part[i] * w.part[i] + b.part[i], activation);
+  }
+  return u.rounded();
+}
+
+// ((upstream * weight - mean_g) - centred * slope) * reciprocal
+template <class C>
+inline typename Lanes<C>::vector project(typename Lanes<C>::vector upstream, typename Lanes<C>::vector centred,
+                                         typename Lanes<C>::vector weight, typename Lanes<C>::vector mean_g,
+                                         typename Lanes<C>::vector slope, typename Lanes<C>::vector reciprocal,
+                                         bool exactly) {
+  if (!exactly) return ((upstream * weight - mean_g) - centred * slope) * reciprocal;
+  Wide<C> u(upstream);
+  const Wide<C> c(centred), w(weight), m(mean_g), along(slope), r(reciprocal);
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    u.part[i] = ((u.part[i] * w.part[i] - m.part[i]) - c.part[i] * along.part[i]) * r.part[i];
+  }
+  return u.rounded();
+}
 
 // total[i] += v[i]
 template <class C>
@@ -125,6 +195,34 @@ inline void add_lanes(typename Lanes<C>::vector v, double* total) {
   }
 }
 
+// A run of the mask, or null where everything is valid.
+struct ValidLanes {
+  const uint8_t* mask;
+
+  template <class C>
+  typename Lanes<C>::vector keep(const Whole<C>& at, typename Lanes<C>::vector v) const {
+    return mask ? keep_lanes<C>(v, lanes<C>(at.i, Lanes<C>::width)) : v;
+  }
+  template <class C>
+  typename Lanes<C>::vector keep(const Rest<C>& at, typename Lanes<C>::vector v) const {
+    return mask ? keep_lanes<C>(v, lanes<C>(at.i, at.count)) : at.keep(v);
+  }
+  int64_t count(int64_t n) const {
+    int64_t found = 0;
+    for (int64_t i = 0; i < n; ++i) found += mask[i];
+    return found;
+  }
+
+ private:
+  template <class C>
+  typename Lanes<C>::mask lanes(int64_t i, int count) const {
+    typedef uint8_t Bytes __attribute__((vector_size(Lanes<C>::width)));
+    Bytes bytes = {};
+    std::memcpy(&bytes, mask + i, count);
+    return -__builtin_convertvector(bytes, typename Lanes<C>::mask);
+  }
+};
+
 template <class Body>
 void by_dtype(DType dtype, const Body& body) {
   switch (dtype) {
@@ -135,8 +233,45 @@ void by_dtype(DType dtype, const Body& body) {
   }
 }
 
+// Calls body(value of x's type, whether there is a mask or an activation, as a type).
+template <class Body>
+void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
+  by_dtype(a.dtype, [&](auto t) {
+    if (!a.mask && a.activation == Activation::none) {
+      body(t, std::false_type{});
+    } else {
+      body(t, std::true_type{});
+    }
+  });
+}
+
 }  // namespace EVENKEEL_ISA
 }  // namespace evenkeel
 
 #define EVENKEEL_JOIN_(a, b) a##b
 #define EVENKEEL_JOIN(a, b) EVENKEEL_JOIN_(a, b)
+
+// Defines a phase over items or statistics by the template of the same name with _one, and the table of all phases.
+#define EVENKEEL_CHANNELS_PHASE(phase)                                                           \
+  void phase(const ChannelsCall& a, int64_t begin, int64_t end) {                                \
+    by_dtype_and_extras(a, [&](auto t, auto extras) {                                            \
+      for (int64_t i = begin; i < end; ++i) phase##_one<decltype(t), decltype(extras)::value>(a, i); \
+    });                                                                                          \
+  }
+#define EVENKEEL_CHANNELS_WALK(table)                                                            \
+  namespace evenkeel {                                                                           \
+  namespace EVENKEEL_ISA {                                                                       \
+  namespace {                                                                                    \
+  EVENKEEL_CHANNELS_PHASE(measure)                                                               \
+  EVENKEEL_CHANNELS_PHASE(merge)                                                                 \
+  EVENKEEL_CHANNELS_PHASE(write)                                                                 \
+  EVENKEEL_CHANNELS_PHASE(sum)                                                                   \
+  EVENKEEL_CHANNELS_PHASE(merge_sums)                                                            \
+  EVENKEEL_CHANNELS_PHASE(write_gradient)                                                        \
+  }                                                                                              \
+  }                                                                                              \
+  extern const ChannelsWalk EVENKEEL_JOIN(table, EVENKEEL_ISA);                                  \
+  const ChannelsWalk EVENKEEL_JOIN(table, EVENKEEL_ISA) = {                                      \
+      EVENKEEL_ISA::measure, EVENKEEL_ISA::merge,      EVENKEEL_ISA::write,                      \
+      EVENKEEL_ISA::sum,     EVENKEEL_ISA::merge_sums, EVENKEEL_ISA::write_gradient};            \
+  }

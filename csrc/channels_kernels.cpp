@@ -6,37 +6,44 @@ namespace evenkeel {
 namespace EVENKEEL_ISA {
 namespace {
 
-// Calls body(offset, lane, affine) for every element of a statistic; affine indexes weight and bias.
+// Calls body(offset, lane, affine) for every valid element of a statistic; affine indexes weight and bias.
 template <class Body>
-void for_each_element(const ChannelsGeometry& g, int64_t statistic, const Body& body) {
+void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body) {
+  const ChannelsGeometry& g = a.geometry;
   if (g.columns) {
     const int64_t outer = statistic / g.statistics_per_block, first = statistic % g.statistics_per_block * g.fold;
     for (int64_t row = outer * g.rows; row < (outer + 1) * g.rows; ++row) {
-      for (int64_t i = first; i < first + g.fold; ++i) body(row * g.width + i, outer * g.width + i, i);
+      if (a.mask && !a.mask[row]) continue;
+      for (int64_t start = first; start < g.width; start += g.span()) {
+        for (int64_t i = start; i < start + g.fold; ++i) body(row * g.width + i, outer * g.width + i, i);
+      }
     }
     return;
   }
   const int64_t share = g.groups ? g.channels / g.groups : 1, runs = g.groups ? share : g.outer;
   for (int64_t run = 0; run < runs; ++run) {
     const int64_t lane = g.groups ? statistic * share + run : run * g.channels + statistic;
-    for (int64_t i = 0; i < g.positions; ++i) body(lane * g.positions + i, lane, lane % g.channels);
+    const uint8_t* mask = a.mask ? a.mask + lane / g.channels * g.positions : nullptr;
+    for (int64_t i = 0; i < g.positions; ++i) {
+      if (!mask || mask[i]) body(lane * g.positions + i, lane, lane % g.channels);
+    }
   }
 }
 
 ChannelStatistics<double> measure_in_double(const ChannelsCall& a, int64_t statistic, const auto* x,
                                             double* variance) {
-  const double n = static_cast<double>(a.geometry.count);
+  const double n = count_of(a, statistic);
   MergedSums merged;
   double total = 0, first = 0;
   bool started = false;
-  for_each_element(a.geometry, statistic, [&](int64_t offset, int64_t, int64_t) {
+  for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t) {
     if (!started) first = to_double(x[offset]);
     started = true;
     total += to_double(x[offset]) - first;
   });
-  merged.empty = false;
+  merged.count = n;
   merged.shift = first + total / n;
-  for_each_element(a.geometry, statistic, [&](int64_t offset, int64_t, int64_t) {
+  for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t) {
     const double d = to_double(x[offset]) - merged.shift;
     merged.sum += d;
     merged.square += d * d;
@@ -48,15 +55,37 @@ double normalized_in_double(double x, const ChannelStatistics<double>& s) {
   return ((x - s.mean) - s.mean_rest) * s.reciprocal;
 }
 
+// The affine of a statistic outside float's range, and the activation after it; in vectors of one element.
+class WideAffine {
+ public:
+  explicit WideAffine(const ChannelsCall& a)
+      : weight_(static_cast<const float*>(a.weight)),
+        bias_(static_cast<const float*>(a.bias)),
+        activation_(a.activation) {}
+  double weight(int64_t affine) const { return weight_ ? to_double(weight_[affine]) : 1; }
+  double output(double x_hat, int64_t affine) const {
+    return activate<double>(Doubles{} + input(x_hat, affine), activation_)[0];
+  }
+  double gradient(double upstream, double x_hat, int64_t affine) const {
+    return through_activation<double>(Doubles{} + upstream, Doubles{} + input(x_hat, affine), activation_)[0];
+  }
+
+ private:
+  double input(double x_hat, int64_t affine) const {
+    return x_hat * weight(affine) + (bias_ ? to_double(bias_[affine]) : 0);
+  }
+  const float *weight_, *bias_;
+  Activation activation_;
+};
+
 template <class T>
 void repair_statistic(const ChannelsCall& a, int64_t statistic) {
   const T* x = static_cast<const T*>(a.x);
-  const float *weight = static_cast<const float*>(a.weight), *bias = static_cast<const float*>(a.bias);
+  const WideAffine affine_of(a);
   double variance;
   const ChannelStatistics<double> s = measure_in_double(a, statistic, x, &variance);
-  for_each_element(a.geometry, statistic, [&](int64_t offset, int64_t, int64_t affine) {
-    const double v = normalized_in_double(to_double(x[offset]), s) * (weight ? to_double(weight[affine]) : 1) +
-                     (bias ? to_double(bias[affine]) : 0);
+  for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t affine) {
+    const double v = affine_of.output(normalized_in_double(to_double(x[offset]), s), affine);
     narrow(static_cast<T*>(a.out) + offset, &v, 1);
   });
   const float mean = static_cast<float>(s.mean);
@@ -68,14 +97,18 @@ void repair_statistic(const ChannelsCall& a, int64_t statistic) {
 template <class T>
 void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   const T *x = static_cast<const T*>(a.x), *dy = static_cast<const T*>(a.dy);
-  const float* weight = static_cast<const float*>(a.weight);
-  const double n = static_cast<double>(a.geometry.count);
+  const WideAffine affine_of(a);
+  const double n = count_of(a, statistic);
   double variance, mean_g = 0, mean_gx = 0;
   const ChannelStatistics<double> s = measure_in_double(a, statistic, x, &variance);
-  for_each_element(a.geometry, statistic, [&](int64_t, int64_t lane, int64_t) { a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0; });
-  for_each_element(a.geometry, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
-    const double upstream = to_double(dy[offset]), x_hat = normalized_in_double(to_double(x[offset]), s);
-    const double g = upstream * (weight ? to_double(weight[affine]) : 1);
+  const auto x_hat_at = [&](int64_t offset) { return normalized_in_double(to_double(x[offset]), s); };
+  const auto upstream_at = [&](int64_t offset, int64_t affine) {
+    return affine_of.gradient(to_double(dy[offset]), x_hat_at(offset), affine);
+  };
+  for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) { a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0; });
+  for_each_element(a, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
+    const double upstream = upstream_at(offset, affine), x_hat = x_hat_at(offset);
+    const double g = upstream * affine_of.weight(affine);
     a.sums[lane * 2] += upstream;
     a.sums[lane * 2 + 1] += upstream * x_hat;
     mean_g += g;
@@ -84,10 +117,9 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   if (!a.out) return;
   mean_g /= n;
   mean_gx /= n;
-  for_each_element(a.geometry, statistic, [&](int64_t offset, int64_t, int64_t affine) {
-    const double g = to_double(dy[offset]) * (weight ? to_double(weight[affine]) : 1);
-    const double along = normalized_in_double(to_double(x[offset]), s) * s.bend * mean_gx;
-    const double v = ((g - mean_g) - along) * s.reciprocal;
+  for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t affine) {
+    const double g = upstream_at(offset, affine) * affine_of.weight(affine);
+    const double v = ((g - mean_g) - x_hat_at(offset) * s.bend * mean_gx) * s.reciprocal;
     narrow(static_cast<T*>(a.out) + offset, &v, 1);
   });
 }
@@ -109,46 +141,42 @@ void repair(const ChannelsCall& a, int64_t begin, int64_t end) {
 }
 
 void repair_gradient(const ChannelsCall& a, int64_t begin, int64_t end) {
-  for_each_out_of_range(a, begin, end, [&](auto t, int64_t statistic) { repair_gradient_of<decltype(t)>(a, statistic); });
+  for_each_out_of_range(a, begin, end, [&](auto t, int64_t index) { repair_gradient_of<decltype(t)>(a, index); });
 }
 
-// The mean and the variance lie in the statistics' first column and in the variances.
-template <class C>
-void remember_statistic(const ChannelsCall& a, int64_t statistic) {
-  ChannelStatistics<C> s{};
-  s.mean = static_cast<C*>(a.statistics)[statistic * a.statistics_width()];
-  set_scale(s, static_cast<double>(static_cast<C*>(a.variance)[statistic]), a.eps, a.eps_mode);
-  save_statistics(a, statistic, s);
-}
-
-void remember(const ChannelsCall& a, int64_t begin, int64_t end) {
-  for (int64_t statistic = begin; statistic < end; ++statistic) {
-    if (a.dtype == DType::float64) {
-      remember_statistic<double>(a, statistic);
-    } else {
-      remember_statistic<float>(a, statistic);
+void remember(const ChannelsCall& a, const double* mean, const double* variance) {
+  by_dtype(a.dtype, [&](auto t) {
+    using C = typename Compute<decltype(t)>::type;
+    for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
+      ChannelStatistics<C> s{};
+      s.mean = static_cast<C>(mean[channel]);
+      s.mean_rest = static_cast<C>(mean[channel] - static_cast<double>(s.mean));
+      set_scale(s, variance[channel], a.eps, a.eps_mode);
+      save_statistics(a, channel, s);
+      static_cast<C*>(a.variance)[channel] = static_cast<C>(variance[channel]);
     }
-  }
+  });
 }
 
 void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
-  const int64_t repeats = a.geometry.columns ? a.geometry.per_channel : 1;
-  const int64_t per_outer = channels * repeats;
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t columns = g.columns ? g.per_channel : 1, span = channels * columns;
+  const int64_t spans = g.columns ? g.outer * g.repeat : g.outer;
   for (int64_t channel = 0; channel < channels; ++channel) {
     double total = 0;
-    for (int64_t outer = 0; outer < a.geometry.outer; ++outer) {
-      for (int64_t i = 0; i < repeats; ++i) total += a.sums[(outer * per_outer + channel * repeats + i) * 2 + which];
+    for (int64_t start = channel * columns; start < spans * span; start += span) {
+      for (int64_t i = start; i < start + columns; ++i) total += a.sums[i * 2 + which];
     }
     by_dtype(dtype, [&](auto t) { narrow(static_cast<decltype(t)*>(out) + channel, &total, 1); });
   }
 }
 
-void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t repeats, bool to_double_,
-                    void* out) {
+void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,
+                    bool in_double, void* out) {
   by_dtype(dtype, [&](auto t) {
-    for (int64_t i = 0; i < n * repeats; ++i) {
-      const double value = to_double(static_cast<const decltype(t)*>(source)[i / repeats]) + offset;
-      if (to_double_) {
+    for (int64_t i = 0; i < n * each * times; ++i) {
+      const double value = to_double(static_cast<const decltype(t)*>(source)[i / each % n]) + offset;
+      if (in_double) {
         static_cast<double*>(out)[i] = value;
       } else {
         static_cast<float*>(out)[i] = static_cast<float>(value);

@@ -15,11 +15,15 @@
 
 namespace evenkeel {
 
+enum class Activation : int { none, relu, silu };
+
 struct ChannelsGeometry {
   bool columns;
   int64_t outer, channels, positions;      // planes
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
-  int64_t rows, width, fold, per_channel;  // columns
+  // Columns. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
+  int64_t rows, width, fold, per_channel, repeat;
+  int64_t span() const { return width / repeat; }  // columns until the channels begin anew
 
   int64_t statistics, count;  // how many there are, and elements in each
   // A block is what one thread can do alone: a statistic (planes) or an outer index (columns).
@@ -37,6 +41,11 @@ struct ChannelsCall {
   double eps;
   EpsMode eps_mode;
   bool remembered;  // the statistics are given: nothing flows back through them
+  Activation activation;  // of y; the backward computes what it was applied to once more
+  // (batch, positions): 1 where valid, or null if all are. Elsewhere y and dx are 0, and x may be anything. With a mask
+  // a column is a channel and a row a position.
+  const uint8_t* mask;
+  const int64_t* valid;  // with a mask: valid positions of each sample (groups) or of all (a single number)
   const void* x;
   const void* dy;
   const void* weight;  // arithmetic type, offset included, per channel (planes) or column (columns of one outer index)
@@ -64,17 +73,20 @@ struct ChannelsWalk {
 };
 
 struct ChannelsKernels {
-  ChannelsPhase remember;         // statistics: completes those whose mean and variance are given
+  // statistics from a mean and a variance for each channel
+  void (*remember)(const ChannelsCall&, const double* mean, const double* variance);
   ChannelsPhase repair;           // statistics: again in double, where float's range does not suffice
   ChannelsPhase repair_gradient;  // statistics
   // out[c] = the sums of channel c's lanes: of dy (which = 0) or dy * x_hat (1)
   void (*finish)(const ChannelsCall&, int which, int64_t channels, DType dtype, void* out);
-  // out[i * repeats + j] = source[i] + offset in the arithmetic type
-  void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t repeats, bool to_double, void* out);
+  // out = source + offset in the arithmetic type, each element `each` times in a row, and the whole `times` times
+  void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, bool in_double,
+                void* out);
 };
 
-// doubles in an item's sums: a shift, and the sums of differences from it and of their squares; or the two sums
-inline int64_t measure_partial(const ChannelsGeometry& g) { return g.columns ? 3 * padded(g.width) : 3; }
+// doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
+// valid elements (in a column); or the two sums
+inline int64_t measure_partial(const ChannelsGeometry& g) { return g.columns ? 3 * padded(g.width) + 1 : 4; }
 inline int64_t sum_partial(const ChannelsGeometry& g) { return g.columns ? 2 * padded(g.width) : 2; }
 
 extern const ChannelsWalk channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512;

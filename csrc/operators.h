@@ -11,34 +11,58 @@ namespace evenkeel {
 
 using torch::stable::Tensor;
 
+// statistic: 0 root mean square, 1 mean and variance, 2 length. early: rounded before the weight. recomputable: refuse
+// parameters from which the normalized rows cannot be found again.
 std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Tensor>& weight,
-                                        const std::optional<Tensor>& bias, int64_t axes, bool center, double eps,
-                                        int64_t eps_mode, double weight_offset);
+                                        const std::optional<Tensor>& bias, int64_t axes, int64_t statistic, double eps,
+                                        int64_t eps_mode, double weight_offset, bool early, bool recomputable);
 
 // The same without statistics, for where no gradient will be asked for.
 Tensor rows_inference(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
-                      int64_t axes, bool center, double eps, int64_t eps_mode, double weight_offset);
+                      int64_t axes, int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool early);
 
+// The same into memory of the caller's: x itself, or no part of any input.
+void rows_out(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, int64_t axes,
+              int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool early, const Tensor& out);
+
+// from_output: x is what the forward returned.
 std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor& x,
                                                  const std::optional<Tensor>& weight,
                                                  const std::optional<Tensor>& bias, const Tensor& statistics,
-                                                 int64_t axes, bool center, double eps, int64_t eps_mode,
+                                                 int64_t axes, int64_t statistic, double eps, int64_t eps_mode,
                                                  double weight_offset, bool need_dx, bool need_dweight,
-                                                 bool need_dbias);
+                                                 bool need_dbias, bool from_output);
 
-// groups: of a sample; 0 for one statistic per channel over the batch. mean and variance: use these, per channel.
+// y, x + residual (in residual's dtype) and the statistics of the sum, rounded to that dtype or not.
+std::tuple<Tensor, Tensor, Tensor> add_rows_forward(const Tensor& x, const Tensor& residual,
+                                                    const std::optional<Tensor>& weight,
+                                                    const std::optional<Tensor>& bias, int64_t axes, int64_t statistic,
+                                                    double eps, int64_t eps_mode, double weight_offset, bool rounded);
+
+// x is the rounded sum, or the first of the two that are added again. dx has dy's dtype; dresidual is empty where it
+// would have the same.
+std::tuple<Tensor, Tensor, Tensor, Tensor> add_rows_backward(
+    const Tensor& dy, const std::optional<Tensor>& dsum, const Tensor& x, const std::optional<Tensor>& residual,
+    const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, const Tensor& statistics, int64_t axes,
+    int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool need_dx, bool need_dresidual,
+    bool need_dweight, bool need_dbias);
+
+// groups: of a sample; 0 for one statistic per channel over the batch. mean and variance: use these, per channel. mask:
+// (batch, 1, *positions), true where valid. activation: 0 none, 1 relu, 2 silu.
 std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::optional<Tensor>& weight,
                                                     const std::optional<Tensor>& bias,
                                                     const std::optional<Tensor>& mean,
-                                                    const std::optional<Tensor>& variance, int64_t groups, double eps,
-                                                    int64_t eps_mode, double weight_offset);
+                                                    const std::optional<Tensor>& variance,
+                                                    const std::optional<Tensor>& mask, int64_t groups, double eps,
+                                                    int64_t eps_mode, double weight_offset, int64_t activation);
 
 std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Tensor& x,
                                                      const std::optional<Tensor>& weight,
                                                      const std::optional<Tensor>& bias, const Tensor& statistics,
-                                                     bool remembered, int64_t groups, double eps, int64_t eps_mode,
-                                                     double weight_offset, bool need_dx, bool need_dweight,
-                                                     bool need_dbias);
+                                                     const std::optional<Tensor>& mask, bool remembered,
+                                                     int64_t groups, double eps, int64_t eps_mode,
+                                                     double weight_offset, int64_t activation, bool need_dx,
+                                                     bool need_dweight, bool need_dbias);
 
 // x: (tables, rows, columns) -> count, mean, m2, minimum, maximum, missing, infinite, mean_low: (tables, columns)
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> column_moments(

@@ -1,9 +1,14 @@
 // The operators of the row pattern: shapes, strides, allocation and the division of work; rows_kernels.cpp computes.
+#include <cmath>
+
 #include "operators.h"
 #include "runtime.h"
 
 namespace evenkeel {
 namespace {
+
+// Where the normalized row cannot be found again from the output: its errors would grow by as much.
+constexpr double smallest_recomputable_weight = 0x1p-10, most_shift_of_weight = 16;
 
 const RowsKernels& kernels() {
 #if defined(__x86_64__)
@@ -39,17 +44,33 @@ bool layout_rows(const Tensor& t, int64_t axes, RowLayout& layout) {
   return true;
 }
 
-// The tensor itself, or a contiguous copy where its rows are not dense.
-Tensor with_dense_rows(const Tensor& t, int64_t axes, RowLayout& layout) {
-  if (layout_rows(t, axes, layout)) return t;
-  Tensor copy = as_contiguous(t);
-  layout_rows(copy, axes, layout);
-  return copy;
+// Rows to read: the tensor's own, or a contiguous copy's where they are not dense.
+class Source {
+ public:
+  Source() = default;
+  Source(const Tensor& t, int64_t axes) : tensor_(t) {
+    rows_.dtype = dtype_of(t);
+    if (!layout_rows(t, axes, rows_.layout)) {
+      tensor_ = as_contiguous(t);
+      layout_rows(*tensor_, axes, rows_.layout);
+    }
+    rows_.data = tensor_->data_ptr();
+  }
+  const Rows& rows() const { return rows_; }
+
+ private:
+  std::optional<Tensor> tensor_;
+  Rows rows_;
+};
+
+// The rows of a new, contiguous tensor.
+Rows rows_of(Tensor& t, const RowsSpec& spec) {
+  return {t.data_ptr(), dtype_of(t), RowLayout{1, {spec.rows}, {spec.features}}};
 }
 
-RowsSpec spec_of(const Tensor& x, int64_t axes, bool center, double eps, int64_t eps_mode) {
+RowsSpec spec_of(const Tensor& x, int64_t axes, int64_t statistic, double eps, int64_t eps_mode) {
   const auto sizes = x.sizes();
-  RowsSpec spec{1, 1, center, eps, static_cast<EpsMode>(eps_mode)};
+  RowsSpec spec{1, 1, static_cast<Statistic>(statistic), eps, static_cast<EpsMode>(eps_mode)};
   const int64_t leading = static_cast<int64_t>(sizes.size()) - axes;
   STD_TORCH_CHECK(axes >= 0 && leading >= 0, "evenkeel: axes must lie between 0 and the input's dimensions");
   for (int64_t axis = 0; axis < leading; ++axis) spec.rows *= sizes[axis];
@@ -82,9 +103,57 @@ class Parameter {
 // About 16 K elements a chunk: below that, starting a thread costs more than it saves.
 int64_t rows_per_chunk(int64_t features) { return features >= 16384 ? 1 : 16384 / features; }
 
+// Outputs of more than this are written past the caches: a third-level cache has tens of MB.
+constexpr int64_t largest_cached = int64_t{32} << 20;
+
+bool is_streamed(const RowsSpec& spec, DType dtype) {
+  const int64_t width = dtype == DType::float64 ? 8 : dtype == DType::float32 ? 4 : 2;
+  return spec.rows * spec.features * width > largest_cached;
+}
+
 std::vector<int64_t> sizes_of(const Tensor& t) {
   const auto sizes = t.sizes();
   return {sizes.begin(), sizes.end()};
+}
+
+ScalarType arithmetic(const Tensor& x) {
+  return dtype_of(x) == DType::float64 ? ScalarType::Double : ScalarType::Float;
+}
+
+// The dtype in which an early norm ends: the promoted one of x and weight.
+ScalarType early_dtype(const Tensor& x, const std::optional<Tensor>& weight) {
+  return !weight || weight->scalar_type() == x.scalar_type() ? x.scalar_type() : ScalarType::Float;
+}
+
+template <class C>
+void check_recomputable(const C* weight, const C* bias, int64_t features) {
+  for (int64_t i = 0; i < features; ++i) {
+    const C scale = std::abs(weight[i]), shift = bias ? std::abs(bias[i]) : 0;
+    STD_TORCH_CHECK(scale >= smallest_recomputable_weight && shift <= most_shift_of_weight * scale,
+                    "evenkeel: memory_efficient recomputes the normalized values from the output, which needs every "
+                    "|weight_offset + weight| to be at least 2^-10 and every |bias| at most 16 times that, but at "
+                    "index ", i, " they are ", scale, " and ", shift, "; pass memory_efficient=False");
+  }
+}
+
+void run_forward(RowsForward& a, const Tensor& x, const std::optional<Tensor>& weight,
+                 const std::optional<Tensor>& bias, double weight_offset, bool recomputable) {
+  if (a.spec.rows == 0 || a.spec.features == 0) return;
+  a.is_double = dtype_of(x) == DType::float64;
+  a.streamed = is_streamed(a.spec, a.y.dtype);
+  const Parameter w(weight, weight_offset, a.spec.features, a.is_double);
+  const Parameter b(bias, 0.0, a.spec.features, a.is_double);
+  a.weight = w.data();
+  a.bias = b.data();
+  if (recomputable && a.weight) {
+    if (a.is_double) {
+      check_recomputable(static_cast<const double*>(a.weight), static_cast<const double*>(a.bias), a.spec.features);
+    } else {
+      check_recomputable(static_cast<const float*>(a.weight), static_cast<const float*>(a.bias), a.spec.features);
+    }
+  }
+  parallel_for(a.spec.rows, rows_per_chunk(a.spec.features),
+               [&](int64_t begin, int64_t end) { kernels().forward(a, begin, end); });
 }
 
 void finish(const std::vector<double>& partial, int64_t tasks, int64_t features, Tensor& out) {
@@ -95,59 +164,19 @@ void finish(const std::vector<double>& partial, int64_t tasks, int64_t features,
   });
 }
 
-Tensor normalize_rows(const RowsSpec& spec, const Tensor& x, const std::optional<Tensor>& weight,
-                      const std::optional<Tensor>& bias, int64_t axes, double weight_offset, void* statistics) {
-  RowsForward a;
-  a.spec = spec;
-  a.dtype = dtype_of(x);
-  Tensor y = empty(sizes_of(x), x.scalar_type());
-  if (spec.rows == 0 || spec.features == 0) return y;
-  const Tensor source = with_dense_rows(x, axes, a.x_layout);
-  const Parameter w(weight, weight_offset, spec.features, a.dtype == DType::float64);
-  const Parameter b(bias, 0.0, spec.features, a.dtype == DType::float64);
-  a.x = source.data_ptr();
-  a.weight = w.data();
-  a.bias = b.data();
-  a.y = y.data_ptr();
-  a.statistics = statistics;
-  parallel_for(spec.rows, rows_per_chunk(spec.features),
-               [&](int64_t begin, int64_t end) { kernels().forward(a, begin, end); });
-  return y;
-}
-
-}  // namespace
-
-std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Tensor>& weight,
-                                        const std::optional<Tensor>& bias, int64_t axes, bool center, double eps,
-                                        int64_t eps_mode, double weight_offset) {
-  const RowsSpec spec = spec_of(x, axes, center, eps, eps_mode);
-  const bool is_double = dtype_of(x) == DType::float64;
-  Tensor statistics = empty({spec.rows, spec.statistics_width()}, is_double ? ScalarType::Double : ScalarType::Float);
-  return {normalize_rows(spec, x, weight, bias, axes, weight_offset, statistics.data_ptr()), statistics};
-}
-
-Tensor rows_inference(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
-                      int64_t axes, bool center, double eps, int64_t eps_mode, double weight_offset) {
-  return normalize_rows(spec_of(x, axes, center, eps, eps_mode), x, weight, bias, axes, weight_offset, nullptr);
-}
-
-std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor& x,
-                                                 const std::optional<Tensor>& weight,
-                                                 const std::optional<Tensor>& bias, const Tensor& statistics,
-                                                 int64_t axes, bool center, double eps, int64_t eps_mode,
-                                                 double weight_offset, bool need_dx, bool need_dweight,
-                                                 bool need_dbias) {
-  RowsBackward a;
-  a.spec = spec_of(x, axes, center, eps, eps_mode);
-  a.dtype = dtype_of(x);
-  STD_TORCH_CHECK(dtype_of(dy) == a.dtype && dy.numel() == x.numel(), "evenkeel: dy must have x's dtype and shape");
+// The gradients of the parameters; what a.dx and a.dresidual name is written too.
+std::tuple<Tensor, Tensor> run_backward(RowsBackward& a, const std::optional<Tensor>& weight,
+                                        const std::optional<Tensor>& bias, const Tensor& statistics,
+                                        double weight_offset, bool need_dweight, bool need_dbias) {
   const int64_t features = a.spec.features;
   need_dweight = need_dweight && weight;
   need_dbias = need_dbias && bias;
-  Tensor dx = empty(need_dx ? sizes_of(x) : std::vector<int64_t>{0}, x.scalar_type());
-  Tensor dweight = need_dweight ? empty(sizes_of(*weight), weight->scalar_type()) : empty({0}, x.scalar_type());
-  Tensor dbias = need_dbias ? empty(sizes_of(*bias), bias->scalar_type()) : empty({0}, x.scalar_type());
-  if (features == 0) return {dx, dweight, dbias};
+  const ScalarType none = statistics.scalar_type();
+  Tensor dweight = need_dweight ? empty(sizes_of(*weight), weight->scalar_type()) : empty({0}, none);
+  Tensor dbias = need_dbias ? empty(sizes_of(*bias), bias->scalar_type()) : empty({0}, none);
+  if (features == 0) return {dweight, dbias};
+  a.is_double = none == ScalarType::Double;
+  a.streamed = is_streamed(a.spec, a.dx.dtype);
 
   // How rows are divided into tasks depends on their number alone, never on the threads.
   constexpr int64_t most_tasks = 32, fewest_rows = 64;
@@ -160,22 +189,120 @@ std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor&
   a.dweight_partial = need_dweight ? dweight_partial.data() : nullptr;
   a.dbias_partial = need_dbias ? dbias_partial.data() : nullptr;
 
-  const Tensor source = with_dense_rows(x, axes, a.x_layout);
-  const Tensor upstream = with_dense_rows(dy, axes, a.dy_layout);
-  const Parameter w(weight, weight_offset, features, a.dtype == DType::float64);
+  const Parameter w(weight, weight_offset, features, a.is_double);
+  const Parameter b(a.from_output ? bias : std::nullopt, 0.0, features, a.is_double);
   const Tensor saved = as_contiguous(statistics);
-  a.x = source.data_ptr();
-  a.dy = upstream.data_ptr();
   a.weight = w.data();
+  a.bias = b.data();
   a.statistics = saved.data_ptr();
-  a.dx = need_dx ? dx.data_ptr() : nullptr;
   const int64_t tasks_per_chunk = (rows_per_chunk(features) + a.rows_per_task - 1) / a.rows_per_task;
   parallel_for(tasks, tasks_per_chunk, [&](int64_t begin, int64_t end) {
     kernels().backward(a, begin, end);
   });
   if (need_dweight) finish(dweight_partial, tasks, features, dweight);
   if (need_dbias) finish(dbias_partial, tasks, features, dbias);
+  return {dweight, dbias};
+}
+
+Tensor normalize_rows(RowsForward& a, const Tensor& x, const std::optional<Tensor>& weight,
+                      const std::optional<Tensor>& bias, int64_t axes, double weight_offset, bool recomputable) {
+  Tensor y = empty(sizes_of(x), a.early ? early_dtype(x, weight) : x.scalar_type());
+  const Source source(x, axes);
+  a.x = source.rows();
+  a.y = rows_of(y, a.spec);
+  run_forward(a, x, weight, bias, weight_offset, recomputable);
+  return y;
+}
+
+}  // namespace
+
+std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Tensor>& weight,
+                                        const std::optional<Tensor>& bias, int64_t axes, int64_t statistic, double eps,
+                                        int64_t eps_mode, double weight_offset, bool early, bool recomputable) {
+  RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .early = early};
+  Tensor statistics = empty({a.spec.rows, a.spec.statistics_width()}, arithmetic(x));
+  a.statistics = statistics.data_ptr();
+  return {normalize_rows(a, x, weight, bias, axes, weight_offset, recomputable), statistics};
+}
+
+Tensor rows_inference(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+                      int64_t axes, int64_t statistic, double eps, int64_t eps_mode, double weight_offset,
+                      bool early) {
+  RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .early = early};
+  return normalize_rows(a, x, weight, bias, axes, weight_offset, false);
+}
+
+void rows_out(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, int64_t axes,
+              int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool early, const Tensor& out) {
+  RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .early = early};
+  STD_TORCH_CHECK(out.scalar_type() == (early ? early_dtype(x, weight) : x.scalar_type()) && sizes_of(out) == sizes_of(x),
+                  "evenkeel: out must have the result's dtype and shape");
+  const Source source(x, axes);
+  a.x = source.rows();
+  STD_TORCH_CHECK(layout_rows(out, axes, a.y.layout), "evenkeel: the rows of out must be dense");
+  a.y.dtype = dtype_of(out);
+  a.y.data = out.data_ptr();
+  run_forward(a, x, weight, bias, weight_offset, false);
+}
+
+std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor& x,
+                                                 const std::optional<Tensor>& weight,
+                                                 const std::optional<Tensor>& bias, const Tensor& statistics,
+                                                 int64_t axes, int64_t statistic, double eps, int64_t eps_mode,
+                                                 double weight_offset, bool need_dx, bool need_dweight,
+                                                 bool need_dbias, bool from_output) {
+  RowsBackward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .from_output = from_output};
+  STD_TORCH_CHECK(dy.numel() == x.numel(), "evenkeel: dy must have x's shape");
+  Tensor dx = empty(need_dx ? sizes_of(x) : std::vector<int64_t>{0}, x.scalar_type());
+  const Source source(x, axes), upstream(dy, axes);
+  a.x = source.rows();
+  a.dy = upstream.rows();
+  if (need_dx) a.dx = rows_of(dx, a.spec);
+  auto [dweight, dbias] = run_backward(a, weight, bias, statistics, weight_offset, need_dweight, need_dbias);
   return {dx, dweight, dbias};
+}
+
+std::tuple<Tensor, Tensor, Tensor> add_rows_forward(const Tensor& x, const Tensor& residual,
+                                                    const std::optional<Tensor>& weight,
+                                                    const std::optional<Tensor>& bias, int64_t axes, int64_t statistic,
+                                                    double eps, int64_t eps_mode, double weight_offset, bool rounded) {
+  RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .rounded = rounded};
+  STD_TORCH_CHECK(sizes_of(x) == sizes_of(residual) && arithmetic(x) == arithmetic(residual),
+                  "evenkeel: x and residual must have one shape, and both or neither be float64");
+  Tensor statistics = empty({a.spec.rows, a.spec.statistics_width()}, arithmetic(x));
+  Tensor sum = empty(sizes_of(x), residual.scalar_type());
+  const Source addend(residual, axes);
+  a.statistics = statistics.data_ptr();
+  a.residual = addend.rows();
+  a.sum = rows_of(sum, a.spec);
+  return {normalize_rows(a, x, weight, bias, axes, weight_offset, false), sum, statistics};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> add_rows_backward(
+    const Tensor& dy, const std::optional<Tensor>& dsum, const Tensor& x, const std::optional<Tensor>& residual,
+    const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, const Tensor& statistics, int64_t axes,
+    int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool need_dx, bool need_dresidual,
+    bool need_dweight, bool need_dbias) {
+  RowsBackward a{.spec = spec_of(x, axes, statistic, eps, eps_mode)};
+  STD_TORCH_CHECK(dy.numel() == x.numel(), "evenkeel: dy must have x's shape");
+  const ScalarType stream = residual ? residual->scalar_type() : x.scalar_type();
+  const bool shared = dy.scalar_type() == stream;  // then dx serves both
+  const std::vector<int64_t> nothing{0};
+  need_dx = need_dx || (shared && need_dresidual);
+  need_dresidual = need_dresidual && !shared;
+  Tensor dx = empty(need_dx ? sizes_of(x) : nothing, dy.scalar_type());
+  Tensor dresidual = empty(need_dresidual ? sizes_of(x) : nothing, stream);
+  const Source source(x, axes), upstream(dy, axes);
+  const Source addend = residual ? Source(*residual, axes) : Source();
+  const Source more = dsum ? Source(*dsum, axes) : Source();
+  a.x = source.rows();
+  a.dy = upstream.rows();
+  a.residual = addend.rows();
+  a.dsum = more.rows();
+  if (need_dx) a.dx = rows_of(dx, a.spec);
+  if (need_dresidual) a.dresidual = rows_of(dresidual, a.spec);
+  auto [dweight, dbias] = run_backward(a, weight, bias, statistics, weight_offset, need_dweight, need_dbias);
+  return {dx, dresidual, dweight, dbias};
 }
 
 }  // namespace evenkeel

@@ -16,38 +16,59 @@ struct RowLayout {
   int64_t strides[max_axes];
 };
 
+// What a row is divided by: the root of its mean square, of its variance (the mean is subtracted too), its length.
+enum class Statistic : int { rms, moments, l2 };
+
 struct RowsSpec {
   int64_t rows, features;
-  bool center;
+  Statistic statistic;
   double eps;
   EpsMode eps_mode;
+  bool center() const { return statistic == Statistic::moments; }
+  // what sums of squares are divided by
+  double count() const { return statistic == Statistic::l2 ? 1.0 : static_cast<double>(features); }
   // statistics of a row: [mean, what the mean lost in rounding,] 1/scale [, slope of the scale where eps bends it]
-  int statistics_width() const { return (center ? 2 : 0) + 1 + (eps_mode == EpsMode::inside ? 0 : 1); }
+  int statistics_width() const { return (center() ? 2 : 0) + 1 + (eps_mode == EpsMode::inside ? 0 : 1); }
+};
+
+// Rows of a tensor whose last axes are dense, or nothing.
+struct Rows {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+  RowLayout layout = {};
 };
 
 // weight and bias are in the arithmetic type (double for float64, else float), offset included, or null.
 struct RowsForward {
   RowsSpec spec;
-  DType dtype;
-  const void* x;
-  RowLayout x_layout;
+  bool is_double;
+  bool early;  // root mean square alone: rounded to x's dtype before the weight, and summed as torch sums
+  Rows x;
+  Rows residual;  // added to x first, where it is there
+  Rows sum;       // x + residual, in residual's dtype
+  bool rounded;   // whether the sum is normalized as rounded there
   const void* weight;
   const void* bias;
-  void* y;           // contiguous
+  Rows y;
+  bool streamed;     // y is larger than the caches
   void* statistics;  // arithmetic type, (rows, statistics_width), or null
 };
 
 // Sums over rows follow a fixed tree: tasks of rows_per_task consecutive rows, then the tasks in order.
 struct RowsBackward {
   RowsSpec spec;
-  DType dtype;  // of x, dy and dx
-  const void* dy;
-  RowLayout dy_layout;
-  const void* x;
-  RowLayout x_layout;
+  bool is_double;
+  bool from_output;  // x is what the forward returned, from which the normalized row is found again
+  Rows dy;
+  Rows x;
+  Rows residual;   // what was normalized is x + residual, where it is there
+  Rows dsum;       // is added to the gradient, where it is there
+  Rows dx;         // contiguous, or nothing
+  bool streamed;   // dx is larger than the caches
+  Rows dresidual;  // dx in another dtype, or nothing
   const void* weight;
+  const void* bias;  // for from_output alone
   const void* statistics;
-  void* dx;                      // contiguous, or null
   int64_t rows_per_task;
   int64_t padded_features;       // row length of the partial sums, a multiple of 16
   double* dweight_partial;       // (tasks, padded_features), zeroed, or null
@@ -55,7 +76,6 @@ struct RowsBackward {
 };
 
 struct RowsKernels {
-  const char* name;
   // begin and end are rows (forward), tasks (backward), features (finish)
   void (*forward)(const RowsForward&, int64_t begin, int64_t end);
   void (*backward)(const RowsBackward&, int64_t begin, int64_t end);

@@ -29,7 +29,7 @@ inline DType dtype_of(const Tensor& t) {
   }
 }
 
-// A new contiguous CPU tensor, on huge pages where it is large.
+// A new contiguous CPU tensor; a large one on huge pages, where an earlier one was if there is one of its size (memory.cpp).
 Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype);
 
 // torch's own contiguous() goes through the dispatcher even where there is nothing to do.

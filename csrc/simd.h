@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
-#if defined(__F16C__)
+#if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
@@ -141,6 +141,47 @@ inline void store(f16* p, Floats v) {
 #endif
 }
 
+// Past the caches, for outputs larger than they are: an ordinary store first reads the line that it overwrites. p lies on
+// a cache line.
+inline void stream(float* p, Floats v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, bits_as<__m512>(v));
+#elif defined(__x86_64__)
+  __m128 quarters[4];
+  std::memcpy(quarters, &v, sizeof(v));
+  for (int i = 0; i < 4; ++i) _mm_stream_ps(p + 4 * i, quarters[i]);
+#else
+  store(p, v);
+#endif
+}
+inline void stream(double* p, Doubles v) {
+#if defined(__x86_64__)
+  stream(reinterpret_cast<float*>(p), bits_as<Floats>(v));
+#else
+  store(p, v);
+#endif
+}
+template <class T>
+inline void stream(T* p, Floats v) {
+#if defined(__x86_64__)
+  T narrow[16];
+  store(narrow, v);
+  __m128i halves[2];
+  std::memcpy(halves, narrow, sizeof(halves));
+  _mm_stream_si128(reinterpret_cast<__m128i*>(p), halves[0]);
+  _mm_stream_si128(reinterpret_cast<__m128i*>(p) + 1, halves[1]);
+#else
+  store(p, v);
+#endif
+}
+
+// After streams and before another thread may read.
+inline void finish_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
 // Memory for one call, freed at its end, on a cache line: a vector across two lines takes two accesses. Not
 // std::unique_ptr: its code would be shared between instruction sets.
 template <class C>
@@ -174,6 +215,16 @@ struct Whole {
   V keep(V v) const { return v; }
 };
 
+// A whole vector whose stores go past the caches.
+template <class C>
+struct Streamed : Whole<C> {
+  using V = typename Lanes<C>::vector;
+  template <class T>
+  void store(T* p, V v) const {
+    EVENKEEL_ISA::stream(p + this->i, v);
+  }
+};
+
 template <class C>
 struct Rest {
   using V = typename Lanes<C>::vector;
@@ -202,10 +253,14 @@ struct Rest {
 
 // Calls body(position) along a row of n elements.
 template <class C, class Body>
-inline void for_each_position(int64_t n, const Body& body) {
+inline void for_each_position(int64_t n, const Body& body, bool streamed = false) {
   constexpr int width = Lanes<C>::width;
   int64_t i = 0;
-  for (; i + width <= n; i += width) body(Whole<C>{i});
+  if (streamed) {
+    for (; i + width <= n; i += width) body(Streamed<C>{{i}});
+  } else {
+    for (; i + width <= n; i += width) body(Whole<C>{i});
+  }
   if (i < n) body(Rest<C>{i, static_cast<int>(n - i)});
 }
 

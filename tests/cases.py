@@ -53,9 +53,27 @@ def layer(name, parameters=last, **options):
     return rows(name, F.layer_norm, F.layer_norm_reference, parameters, **options)
 
 
-def kernel(masked):
-    """The backend of a per-channel norm: masks have no kernel."""
-    return {} if masked else {"backend": "cpu"}
+def added(name, function, reference, parameters=last, **options):
+    """The input holds both addends, the output both results."""
+
+    def bind(f, **more):
+        return lambda x, *p: torch.stack(f(x[0], x[1], x.shape[-1:], *p, **options, **more))
+
+    return Case(
+        name=name,
+        function=bind(function, backend="cpu"),
+        reference=bind(reference),
+        shapes=((2, 3, 7), (2, 2, 3, 16), (2, 5, 33)),
+        parameters=parameters,
+    )
+
+
+def add_layer(name, **options):
+    return added(name, F.add_layer_norm, F.add_layer_norm_reference, **options)
+
+
+def add_rms(name, **options):
+    return added(name, F.add_rms_norm, F.add_rms_norm_reference, weight_only, **{"eps": 2.0**-23, **options})
 
 
 def batch(name, *, masked=False, **options):
@@ -68,7 +86,7 @@ def batch(name, *, masked=False, **options):
 
     return Case(
         name=name,
-        function=bind(F.batch_norm, **kernel(masked)),
+        function=bind(F.batch_norm, backend="cpu"),
         reference=bind(F.batch_norm_reference),
         shapes=CHANNELS,
         parameters=channel,
@@ -76,16 +94,16 @@ def batch(name, *, masked=False, **options):
     )
 
 
-def batch_inference():
+def batch_inference(name, **options):
     def bind(f, **more):
         def call(x, weight, bias):
             channels = torch.arange(x.shape[1], dtype=x.dtype)
-            return f(x, channels / 4, 1 + channels / 8, weight, bias, **more)
+            return f(x, channels / 4, 1 + channels / 8, weight, bias, **options, **more)
 
         return call
 
     return Case(
-        name="batch_norm inference",
+        name=name,
         function=bind(F.batch_norm, backend="cpu"),
         reference=bind(F.batch_norm_reference),
         shapes=CHANNELS,
@@ -105,7 +123,7 @@ def instance(name, *, masked=False, **options):
 
     return Case(
         name=name,
-        function=bind(F.instance_norm, **kernel(masked)),
+        function=bind(F.instance_norm, backend="cpu"),
         reference=bind(F.instance_norm_reference),
         shapes=((3, 2, 9), (2, 2, 8, 2)),
         parameters=channel,
@@ -123,7 +141,7 @@ def group(name, *, masked=False, **options):
 
     return Case(
         name=name,
-        function=bind(F.group_norm, **kernel(masked)),
+        function=bind(F.group_norm, backend="cpu"),
         reference=bind(F.group_norm_reference),
         shapes=((4, 6, 4), (3, 24), (2, 3, 4, 2)),
         parameters=channel,
@@ -161,15 +179,23 @@ CASES = (
     rms("rms_norm outside", eps_mode="outside", eps=1e-2),
     rms("rms_norm clamp", eps_mode="clamp", eps=1e-3),
     rms("rms_norm 1 + weight", weight_offset=1.0),
+    # rounded is checked against adding and normalizing one after the other, in tests/kernels/test_add_rows.py
+    add_layer("add_layer_norm unrounded", residual_rounding="unrounded"),
+    add_rms("add_rms_norm unrounded", residual_rounding="unrounded"),
     batch("batch_norm training"),
     batch("batch_norm masked", masked=True),
     batch("batch_norm outside", eps_mode="outside", eps=1e-2),
-    batch_inference(),
+    batch("batch_norm relu", activation="relu"),
+    batch("batch_norm silu masked", activation="silu", masked=True),
+    batch_inference("batch_norm inference"),
+    batch_inference("batch_norm inference silu", activation="silu"),
     instance("instance_norm"),
     instance("instance_norm masked", masked=True),
     group("group_norm"),
     group("group_norm masked", masked=True),
+    group("group_norm silu", activation="silu"),
     plain("normalize", F.normalize, F.normalize_reference),
+    plain("normalize last axis", F.normalize, F.normalize_reference, dim=-1),
     plain("normalize outside", F.normalize, F.normalize_reference, eps_mode="outside", eps=1e-2, dim=-1),
     plain("normalize inside", F.normalize, F.normalize_reference, eps_mode="inside", eps=1e-2, dim=-1),
     plain("dyt", dyt, dyt_reference, last),

@@ -106,7 +106,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     package = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "evenkeel").rglob("*.py")}
-    assets = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").glob("evenkeel/report/assets/*.*")}
+    assets = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").glob("evenkeel/*/assets/*.*")}
     built = {"evenkeel/py.typed", "evenkeel/kernels/_native.so", "evenkeel/kernels/_build.json"}
     assert assets
     assert {name for name in names if not name.startswith("evenkeel-")} == package | assets | built

@@ -1,6 +1,6 @@
 """evenkeel: normalization for PyTorch, fast, exact, explained."""
 
-from evenkeel import data, functional, nn
+from evenkeel import data, explain, functional, nn
 from evenkeel._errors import (
     BackendError,
     ContractError,
@@ -30,6 +30,7 @@ __all__ = [
     "StudyError",
     "__version__",
     "data",
+    "explain",
     "functional",
     "kernels_available",
     "nn",

@@ -53,7 +53,7 @@ def stats(folder, tmp_path):
 
 
 def last_error(capsys):
-    printed, error = capsys.readouterr()
+    _printed, error = capsys.readouterr()
     assert error.startswith("evenkeel: error: "), error
     assert error.count("\n") == 1
     assert "Traceback" not in error
@@ -211,7 +211,7 @@ ERRORS = {
     "engine": (lambda d: ["fit", d / "people", "--numeric", "--engine", "spark"], "engine: expected one of local, ray"),
     "on-error": (lambda d: ["fit", d / "people", "--on-error", "x"], "on_error: expected one of"),
     "workers": (lambda d: ["fit", d / "people", "--workers", "0"], "workers must be at least 1"),
-    "not statistics": (lambda d: ["show", write(d / "x.json", b"{}")], "x.json: expected a evenkeel.data state"),
+    "not statistics": (lambda d: ["show", write(d / "x.json", b"{}")], "x.json: expected an evenkeel/data state"),
     "not json": (lambda d: ["show", write(d / "x.json", b"{")], "x.json: not whole JSON"),
     "no statistics": (lambda d: ["show", d / "none.json"], "none.json: No such file"),
     "other suffix": (lambda d: ["show", d / "people" / "part-0.parquet"], "path ending in .json or .safetensors"),

@@ -422,5 +422,5 @@ def test_drift_of_other_features_is_refused():
 
 
 def test_all_merge_needs_a_process_group():
-    with pytest.raises(RuntimeError, match="torch.distributed is not initialized"):
+    with pytest.raises(RuntimeError, match=r"torch\.distributed is not initialized"):
         all_merge(Statistics().update(np.eye(2)))

@@ -280,7 +280,7 @@ BAD = {
         "none of its 1 files ends in",
     ),
     "mixed": (
-        lambda d: [touched(d / n) for n in ("a.csv", "a.npy")][0].parent,
+        lambda d: touched(touched(d / "a.csv").with_suffix(".npy")).parent,
         "mixes CSV and NumPy files; give one kind",
     ),
     "extension": (

@@ -16,11 +16,18 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 # their sum.
 LIMITS = {torch.float32: 3.0, torch.bfloat16: 0.51, torch.float16: 0.51, torch.float64: 16.0}
 COMPOSITE_FLOAT32 = 16.0
+# Eight elements or fewer share a statistic, or a slope is computed rather than 1: a gradient can by chance be far
+# smaller than the terms that it is the difference of, and then their roundings show, in float64 as well.
+CANCELLING = {"instance_norm masked", "group_norm silu", "batch_norm inference silu"}
+CANCELLING_LIMITS = {torch.float32: 8.0, torch.float64: 32.0}
 
 
 def limit(case, dtype):
+    if case.name in CANCELLING and dtype in CANCELLING_LIMITS:
+        return CANCELLING_LIMITS[dtype]
+    per_row = ("layer_norm", "rms_norm", "add_", "normalize ")
     per_channel = ("batch_norm", "instance_norm", "group_norm")
-    has_kernel = case.name.startswith(("layer_norm", "rms_norm", *per_channel)) and "masked" not in case.name
+    has_kernel = case.name.startswith((*per_row, *per_channel))
     return LIMITS[dtype] if has_kernel or dtype != torch.float32 else COMPOSITE_FLOAT32
 
 

@@ -9,63 +9,17 @@ import sys
 
 import pytest
 import torch
+from channel_calls import FLOATS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
 
 from evenkeel import BackendError
 from evenkeel import functional as F
-from evenkeel.testing import ulp_error
 
-FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-NORMS = ("batch_norm", "inference", "instance_norm", "group_norm")
-MEASURED = ("batch_norm", "instance_norm", "group_norm")  # statistics of this input
 every_norm = pytest.mark.parametrize("norm", NORMS)
 every_measured = pytest.mark.parametrize("norm", MEASURED)
 every_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
-GROUPS = 2
 # Few positions and many, odd ones, several items per statistic, few statistics and many: each takes another path.
 SHAPES = ((4, 6, 5, 3), (3, 4, 9, 11), (40, 6, 7, 7), (2, 4, 70, 67), (9, 8), (2, 34, 600), (3, 2, 3, 4, 5))
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
-
-
-def call(norm, x, weight=None, bias=None, **options):
-    options = {"backend": "cpu", "eps": 1e-5, **options}
-    if norm == "batch_norm":
-        return F.batch_norm(x, None, None, weight, bias, training=True, **options)
-    if norm == "inference":
-        running = torch.linspace(-1, 1, x.shape[1], dtype=torch.float64)
-        return F.batch_norm(x, running, 1 + running.square(), weight, bias, **options)
-    if norm == "instance_norm":
-        return F.instance_norm(x, weight=weight, bias=bias, **options)
-    return F.group_norm(x, GROUPS, weight, bias, **options)
-
-
-def rows(norm, t):
-    """A view in which the last axis is what shares a statistic."""
-    if norm == "instance_norm":
-        return t.flatten(2)
-    return t.unflatten(1, (GROUPS, -1)).flatten(2) if norm == "group_norm" else t.transpose(0, 1).flatten(1)
-
-
-def tensors(x):
-    generator = torch.Generator().manual_seed(1)
-    weight, bias = (torch.randn(x.shape[1], generator=generator).to(x.dtype) for _ in range(2))
-    return weight, bias, torch.randn(x.shape, generator=generator).to(x.dtype)
-
-
-def results(norm, x, dtype=None, **options):
-    """y, dx, dweight and dbias under a fixed random cotangent; ``dtype`` converts everything first."""
-    weight, bias, cotangent = tensors(x)
-    leaves = [t.to(dtype or x.dtype).detach().requires_grad_() for t in (x, weight, bias)]
-    y = call(norm, *leaves, **options)
-    return (y.detach(), *torch.autograd.grad(y, leaves, cotangent.to(y.dtype)))
-
-
-def errors(norm, mine, exact):
-    spread = [(rows(norm, a), rows(norm, b)) for a, b in zip(mine[:2], exact[:2], strict=True)]
-    return [ulp_error(a, b) for a, b in (*spread, *zip(mine[2:], exact[2:], strict=True))]
-
-
-def same_bits(a, b):
-    return all(torch.equal(s, t) for s, t in zip(a, b, strict=True))
 
 
 def has_positions(norm, shape):
@@ -161,10 +115,10 @@ def digests():
 
 
 def test_every_simd_level_gives_the_same_bits():
-    levels = ("baseline", "avx2", "avx512")
+    levels, folder = ("baseline", "avx2", "avx512"), os.path.dirname(__file__)
     best = torch.ops.evenkeel.simd_level()
     program = (
-        f"import json, sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_channels as t\n"
+        f"import json, sys; sys.path[:0] = {[folder, os.path.dirname(folder)]!r}; import test_channels as t\n"
         "print(json.dumps([t.torch.ops.evenkeel.simd_level(), t.digests()]))"
     )
     runs = {}
@@ -309,23 +263,22 @@ def test_requires_grad_combinations(norm, needs):
 
 @pytest.mark.parametrize("groups", [0, 2])
 @pytest.mark.parametrize("last", [False, True])
-def test_operators_pass_opcheck(groups, last):
+@pytest.mark.parametrize("masked", [False, True])
+def test_operators_pass_opcheck(groups, last, masked):
     layout = torch.channels_last if last else torch.contiguous_format
     forward, backward = torch.ops.evenkeel.channels_forward, torch.ops.evenkeel.channels_backward
-    for dtype, mode in itertools.product((torch.float32, torch.bfloat16), (0, 1)):
+    mask = torch.rand(3, 1, 5, 6) < 0.5 if masked else None
+    for dtype, mode, activation in ((torch.float32, 0, 2), (torch.bfloat16, 1, 0)):
         x, dy = (torch.randn(3, 4, 5, 6).to(dtype).contiguous(memory_format=layout) for _ in range(2))
-        weight, options = torch.randn(4), (groups, 1e-5, mode, 0.0)
-        torch.library.opcheck(forward, (x, weight, None, None, None, *options))
-        statistics = forward(x, weight, None, None, None, *options)[1]
-        torch.library.opcheck(backward, (dy, x, weight, None, statistics, False, *options, True, True, False))
-    torch.library.opcheck(forward, (x, weight, None, torch.zeros(4), torch.ones(4), 0, 1e-5, 0, 0.0))
+        weight, options = torch.randn(4), (groups, 1e-5, mode, 0.0, activation)
+        torch.library.opcheck(forward, (x, weight, None, None, None, mask, *options))
+        statistics = forward(x, weight, None, None, None, mask, *options)[1]
+        torch.library.opcheck(backward, (dy, x, weight, None, statistics, mask, False, *options, True, True, False))
+    torch.library.opcheck(forward, (x, weight, None, torch.zeros(4), torch.ones(4), mask, 0, 1e-5, 0, 0.0, 1))
 
 
 def test_what_has_no_kernel_says_so():
-    x, mask = torch.randn(4, 6, 5), torch.ones(4, dtype=torch.bool)
+    x = torch.randn(4, 6, 5)
     for norm in MEASURED:
-        with pytest.raises(BackendError, match="it has no kernel for a mask yet"):
-            call(norm, x, mask=mask)
         with pytest.raises(BackendError, match="no kernel for cast='early'"):
             call(norm, x.bfloat16(), cast="early")
-        torch.testing.assert_close(call(norm, x, mask=mask, backend="auto"), call(norm, x))

@@ -171,17 +171,18 @@ def test_autocast_keeps_the_dtype_of_the_stream():
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["LayerNorm", "RMSNorm"])
-def test_activation_checkpointing_gives_the_same_bits(name):
-    module, x = getattr(nn, name)(16), torch.randn(4, 16)
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("norm", ["LayerNorm", "RMSNorm", "BatchNorm1d", "GroupNorm", "InstanceNorm1d"])
+def test_activation_checkpointing_gives_the_same_bits(norm, reentrant):
+    module = nn.GroupNorm(2, 16) if norm == "GroupNorm" else getattr(nn, norm)(16)
+    x, cotangent = torch.randn(4, 16, 16), torch.randn(4, 16, 16)
     found = []
-    for run in (module, lambda t: checkpoint(module, t, use_reentrant=False)):
+    for run in (module, lambda t: checkpoint(module, t, use_reentrant=reentrant)):
         leaf = x.clone().requires_grad_()
         module.zero_grad()
-        run(leaf).square().sum().backward()
-        found.append((leaf.grad, module.weight.grad.clone()))
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
+        run(leaf).backward(cotangent)
+        found.append([leaf.grad, *(p.grad.clone() for p in module.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
 class Stack(torch.nn.Module):

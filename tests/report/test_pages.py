@@ -21,8 +21,10 @@ from evenkeel.report import (
     Section,
     Series,
     Table,
+    embed_json,
     lines,
     print_table,
+    render_document,
     render_page,
     write_page,
     write_text_atomically,
@@ -79,6 +81,16 @@ def test_nothing_is_loaded_from_outside():
     policy = next(attrs["content"] for tag, attrs in elements.found if attrs.get("http-equiv"))
     assert policy.startswith("default-src 'none';")
     assert "http" not in policy
+
+
+def test_a_document_frames_what_it_is_given():
+    body = f'<main><button id="theme"></button></main><script id="seed">{embed_json({"name": HOSTILE})}</script>'
+    html = render_document(HOSTILE, body, style=".own {}", script="own();")
+    elements = Elements(html)
+    assert [tag for tag, _ in elements.found].count("script") == 2
+    assert "img" not in [tag for tag, _ in elements.found]
+    assert json.loads(elements.scripts["seed"]) == {"name": HOSTILE}
+    assert html.index("--surface") < html.index(".own {}") < html.index("evenkeelTheme = ") < html.index("own();")
 
 
 def test_the_download_is_the_table():

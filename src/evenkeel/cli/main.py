@@ -10,13 +10,17 @@ import typer
 import evenkeel
 from evenkeel._errors import EvenkeelError
 from evenkeel.cli.data import data
+from evenkeel.cli.explain import explain
 from evenkeel.cli.info import info
 from evenkeel.cli.study import study
 
 __all__ = ["app", "main"]
 
 # Every command of the program, by its name: a function, or a group of commands. One file of this package each.
-COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {"study": study, "data": data, "info": info}
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {"study": study, "explain": explain, "data": data, "info": info}
+
+# Click takes a negative number for an option; this command looks at unknown ones itself.
+SETTINGS: dict[str, dict[str, Any]] = {"explain": {"ignore_unknown_options": True}}
 
 WRONG_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
@@ -46,7 +50,7 @@ for name, command in COMMANDS.items():
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        app.command(name)(command)
+        app.command(name, context_settings=SETTINGS.get(name))(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,5 +1,11 @@
 """Normalization as functions: torch.nn.functional's signatures, with what torch leaves implicit made explicit."""
 
+from evenkeel.functional._add_norm import (
+    add_layer_norm,
+    add_layer_norm_reference,
+    add_rms_norm,
+    add_rms_norm_reference,
+)
 from evenkeel.functional._batch_norm import batch_norm, batch_norm_reference
 from evenkeel.functional._columns import (
     ColumnMoments,
@@ -19,6 +25,10 @@ from evenkeel.kernels._ops import backend_info, kernels_available
 
 __all__ = [
     "ColumnMoments",
+    "add_layer_norm",
+    "add_layer_norm_reference",
+    "add_rms_norm",
+    "add_rms_norm_reference",
     "backend_info",
     "batch_norm",
     "batch_norm_reference",

@@ -9,10 +9,12 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._channel_kernels import channels, choose_channels
 from evenkeel.functional._channels import (
+    check_activation,
     check_channels,
     check_pair,
     check_values_per_channel,
     check_vectors,
+    count_shared,
     expand_mask,
     in_format_of,
     normalize_channels,
@@ -40,13 +42,14 @@ def batch_norm_reference(
     eps_mode: EpsMode = "inside",
     weight_offset: float = 0.0,
     cast: Cast = "late",
+    activation: str | None = None,
 ) -> Tensor:
     """`batch_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     valid = expand_mask("batch_norm", mask, input)
     remembered = None if training or running_mean is None or running_var is None else (running_mean, running_var)
     dims = [d for d in range(input.ndim) if d != 1]
     y, mean, variance, count = normalize_channels(
-        input, dims, weight, bias, valid, remembered, eps, eps_mode, weight_offset, cast
+        input, dims, weight, bias, valid, remembered, eps, eps_mode, weight_offset, cast, activation
     )
     if training:
         update_running(running_mean, running_var, momentum, mean.flatten(), variance.flatten(), count.flatten())
@@ -67,6 +70,7 @@ def batch_norm(
     eps_mode: EpsMode = "inside",
     weight_offset: float = 0.0,
     cast: Cast = "late",
+    activation: str | None = None,
     backend: str = "auto",
 ) -> Tensor:
     r"""Normalize each channel with the statistics of the batch (training) or remembered ones (inference).
@@ -93,8 +97,8 @@ def batch_norm(
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
         weight_offset: added to the weight before use, in float32.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
-        backend: ``auto``, ``reference`` or ``cpu`` (no mask); it chooses the kernels of the value and the first
-            derivative.
+        activation: ``relu`` or ``silu``, applied to the result before it is rounded, or None.
+        backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
 
     Returns:
         A tensor of the input's shape and dtype (``early``: the promoted dtype).
@@ -127,9 +131,17 @@ def batch_norm(
             training=training,
             momentum=momentum,
             eps=eps,
-            **changed_options(mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
+            **changed_options(
+                mask=mask,
+                eps_mode=eps_mode,
+                weight_offset=weight_offset,
+                cast=cast,
+                activation=activation,
+                backend=backend,
+            ),
         )
     check_options("batch_norm", eps_mode, cast)
+    check_activation("batch_norm", activation)
     if input.shape == (0,):
         return input.clone()  # torch takes an empty vector for a batch without examples and channels
     check_channels("batch_norm", input)
@@ -147,8 +159,8 @@ def batch_norm(
     check_vectors(
         "batch_norm", input.shape[1], running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
     )
-    statistics = (running_mean, running_var)
-    if choose_channels(input, (weight, bias), statistics, cast, mask is not None, backend) == "reference":
+    statistics, valid = (running_mean, running_var), expand_mask("batch_norm", mask, input)
+    if choose_channels(input, (weight, bias), statistics, cast, valid, backend) == "reference":
         return batch_norm_reference(
             input,
             running_mean,
@@ -162,9 +174,12 @@ def batch_norm(
             eps_mode=eps_mode,
             weight_offset=weight_offset,
             cast=cast,
+            activation=activation,
         )
     remembered = (None, None) if training else statistics
-    y, mean, variance, count = channels(input, weight, bias, remembered, 0, eps, eps_mode, weight_offset)
-    if training:
+    options = (eps, eps_mode, weight_offset, activation)
+    y, mean, variance = channels(input, weight, bias, remembered, valid, 0, *options)
+    if training and running_mean is not None:
+        count = count_shared(mean, input.shape, [d for d in range(input.ndim) if d != 1], valid)
         update_running(running_mean, running_var, momentum, mean, variance, count)
     return y

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from evenkeel.functional._channels import (
     affine_per_channel,
+    exported,
     in_format_of,
     normalize_channels,
     per_channel,
     shared_moments,
 )
 from evenkeel.functional._common import arithmetic_dtype, composite_required, reciprocal_scale
+from evenkeel.functional._export import exports_as_standard, standard_groups
 from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
@@ -31,13 +32,17 @@ def normalize_groups(
     eps_mode: str,
     weight_offset: float,
     cast: str,
+    activation: str | None,
 ) -> Tensor:
     """Normalize each group of channels of each sample in plain PyTorch."""
+    if exports_as_standard(eps_mode, valid):
+        operator = standard_groups(groups, eps)
+        return exported(operator, input, weight, bias, weight_offset, cast, activation)
     x = input.to(arithmetic_dtype(input)).unflatten(1, (groups, -1))  # (batch, groups, channels, *positions)
     grouped = None if valid is None else valid.unsqueeze(1)
     centred, _, variance, _ = shared_moments(x, list(range(2, x.ndim)), grouped)
     normalized = (centred * reciprocal_scale(variance, eps, eps_mode)).flatten(1, 2)
-    return affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast)
+    return affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast, activation)
 
 
 def channels_reference(
@@ -45,21 +50,24 @@ def channels_reference(
     weight: Tensor | None,
     bias: Tensor | None,
     remembered: Tensor | None,
+    valid: Tensor | None,
     groups: int,
     eps: float,
     eps_mode: str,
     weight_offset: float,
+    activation: str | None,
 ) -> Tensor:
     """What the kernel computes, in plain PyTorch; ``remembered`` holds the statistics of each channel, if given."""
     if remembered is not None:
-        mean, reciprocal = (per_channel(remembered[:, column], x.ndim) for column in (0, 2))
-        normalized = (x.to(mean.dtype) - mean) * reciprocal
-        y = affine_per_channel(normalized, weight, bias, None, weight_offset, x.dtype, "late")
+        mean, rest, reciprocal = (per_channel(column, x.ndim) for column in remembered[:, :3].unbind(1))
+        centred = (x.to(mean.dtype) - mean) - rest
+        normalized = (centred if valid is None else torch.where(valid, centred, 0.0)) * reciprocal
+        y = affine_per_channel(normalized, weight, bias, valid, weight_offset, x.dtype, "late", activation)
     elif groups:
-        y = normalize_groups(x, groups, weight, bias, None, eps, eps_mode, weight_offset, "late")
+        y = normalize_groups(x, groups, weight, bias, valid, eps, eps_mode, weight_offset, "late", activation)
     else:
         dims = [d for d in range(x.ndim) if d != 1]
-        y = normalize_channels(x, dims, weight, bias, None, None, eps, eps_mode, weight_offset, "late")[0]
+        y, *_ = normalize_channels(x, dims, weight, bias, valid, None, eps, eps_mode, weight_offset, "late", activation)
     return in_format_of(y, x)
 
 
@@ -74,11 +82,12 @@ class ChannelsFunction(torch.autograd.Function):
         bias: Tensor | None,
         mean: Tensor | None,
         variance: Tensor | None,
+        valid: Tensor | None,
         *options: Any,
     ) -> tuple[Tensor, ...]:
-        y, statistics, variances = _ops.channels_forward(x, weight, bias, mean, variance, *options)
+        y, statistics, variances = _ops.channels_forward(x, weight, bias, mean, variance, valid, *options)
         ctx.mark_non_differentiable(statistics, variances)
-        ctx.save_for_backward(x, weight, bias, statistics)
+        ctx.save_for_backward(x, weight, bias, statistics, valid)
         ctx.remembered = mean is not None
         ctx.options = options
         return y, statistics, variances
@@ -86,17 +95,19 @@ class ChannelsFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         dy = gradients[0]
-        x, weight, bias, statistics = ctx.saved_tensors
+        x, weight, bias, statistics, valid = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
-        rest = (None,) * (2 + len(ctx.options))
+        rest = (None,) * (3 + len(ctx.options))
         create_graph = torch.is_grad_enabled()
         if not create_graph and not composite_required():
-            outputs = _ops.channels_backward(dy, x, weight, bias, statistics, ctx.remembered, *ctx.options, *needed)
+            outputs = _ops.channels_backward(
+                dy, x, weight, bias, statistics, valid, ctx.remembered, *ctx.options, *needed
+            )
             return (*(g if wanted else None for g, wanted in zip(outputs, needed, strict=True)), *rest)
         with torch.enable_grad():
             # views, so that differentiation stops at this call's inputs where one of them depends on another
             inputs = [t.view_as(t) if need else t for t, need in zip((x, weight, bias), needed, strict=True)]
-            arguments = (*inputs, statistics if ctx.remembered else None, *ctx.options)
+            arguments = (*inputs, statistics if ctx.remembered else None, valid, *ctx.options)
             y = channels_reference(*arguments)
             wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
             found = iter(torch.autograd.grad(y, wanted, dy, create_graph=create_graph))
@@ -108,7 +119,7 @@ def choose_channels(
     parameters: tuple[Tensor | None, ...],
     statistics: tuple[Tensor | None, ...],
     cast: str,
-    masked: bool,
+    valid: Tensor | None,
     backend: str,
 ) -> str:
     """The backend of a per-channel norm: ``cpu``, or ``reference`` where plain code is needed."""
@@ -117,7 +128,7 @@ def choose_channels(
     if cast == "early" and arithmetic_dtype(input) == input.dtype:
         # rounding to the arithmetic dtype changes nothing, so early is late unless the result is promoted
         cast = "early" if any(torch.promote_types(p.dtype, input.dtype) != input.dtype for p in present) else "late"
-    chosen = _ops.choose("channels", backend, input, *present, *running, early=cast == "early", masked=masked)
+    chosen = _ops.choose("channels", backend, input, *present, *running, early=cast == "early", mask=valid)
     differentiable = torch.is_grad_enabled() and any(s.requires_grad for s in running)
     return "reference" if differentiable or composite_required() else chosen
 
@@ -127,20 +138,20 @@ def channels(
     weight: Tensor | None,
     bias: Tensor | None,
     remembered: tuple[Tensor | None, Tensor | None],
+    valid: Tensor | None,
     groups: int,
     eps: float,
     eps_mode: str,
     weight_offset: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Run the kernel: y, and the mean, the biased variance and the count of each statistic.
+    activation: str | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the kernel: y, and the mean and the biased variance of each statistic.
 
     ``groups`` is the number of groups in a sample, or 0 for one statistic per channel over the batch.
     """
-    arguments = (input, weight, bias, *remembered, groups, float(eps), eps_mode, float(weight_offset))
+    options: tuple[Any, ...] = (groups, float(eps), eps_mode, float(weight_offset), activation)
     parameters = [p for p in (weight, bias) if p is not None]
     needs_grad = torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in parameters))
     run = ChannelsFunction.apply if needs_grad else _ops.channels_forward
-    y, statistics, variance = run(*arguments)
-    elements = input.shape[1] // groups if groups else input.shape[0]
-    count = variance.new_full((), elements * math.prod(input.shape[2:])).expand_as(variance)
-    return y, statistics[:, 0], variance, count
+    y, statistics, variance = run(input, weight, bias, *remembered, valid, *options)
+    return y, statistics[:, 0], variance

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evenkeel._errors import InvalidInputError
+from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._common import (
     apply_affine,
     arithmetic_dtype,
@@ -16,11 +16,30 @@ from evenkeel.functional._common import (
     composite_required,
     reciprocal_scale,
 )
+from evenkeel.functional._export import exports_as_standard, standard, standard_channels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
+
+    from evenkeel.functional._export import Standard
+
+
+ACTIVATIONS = (None, "relu", "silu")
+
+
+def check_activation(name: str, activation: str | None) -> None:
+    """Raise `InvalidArgumentError` unless the activation is known."""
+    if activation not in ACTIVATIONS:
+        raise InvalidArgumentError(f"{name}: activation must be None, 'relu' or 'silu', but got {activation!r}")
+
+
+def activate(v: Tensor, activation: str | None) -> Tensor:
+    """max(v, 0), v / (1 + exp(-v)), or v itself."""
+    if activation == "relu":
+        return torch.nn.functional.relu(v)
+    return torch.nn.functional.silu(v) if activation == "silu" else v
 
 
 def check_channels(name: str, input: Tensor) -> None:
@@ -92,13 +111,40 @@ def affine_per_channel(
     weight_offset: float,
     dtype: torch.dtype,
     cast: str,
+    activation: str | None,
 ) -> Tensor:
-    """Scale and shift each channel, round to ``dtype``, and set what is not valid to 0."""
+    """Scale and shift each channel, apply the activation, round to ``dtype``, and set what is not valid to 0.
+
+    Where cast is ``early``, the activation is applied to the rounded result, as it would be on its own.
+    """
     ndim = normalized.ndim
     weight = None if weight is None else per_channel(weight, ndim)
     bias = None if bias is None else per_channel(bias, ndim)
-    y = apply_affine(normalized, weight, bias, weight_offset, dtype, cast)
+    affine_dtype = normalized.dtype if cast == "late" else dtype
+    y = activate(apply_affine(normalized, weight, bias, weight_offset, affine_dtype, cast), activation)
+    y = y.to(dtype) if cast == "late" else y
     return y if valid is None else torch.where(valid, y, 0.0)
+
+
+def exported(
+    operator: Standard,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    weight_offset: float,
+    cast: str,
+    activation: str | None,
+) -> Tensor:
+    """torch's operator where everything is valid, with the activation before the one rounding, or after the early."""
+
+    def affine(x: Tensor, w: Tensor | None, b: Tensor | None, offset: float, dtype: torch.dtype, order: str) -> Tensor:
+        return affine_per_channel(x, w, b, None, offset, dtype, order, activation)
+
+    def activated(x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
+        return activate(operator(x, w, b), activation)
+
+    run = activated if cast == "late" else operator
+    return standard(run, input, weight, bias, weight_offset, cast, affine)
 
 
 def in_format_of(y: Tensor, input: Tensor) -> Tensor:
@@ -145,6 +191,7 @@ def normalize_channels(
     eps_mode: str,
     weight_offset: float,
     cast: str,
+    activation: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Normalize over ``dims`` with the input's statistics, or with remembered ones: y, mean, variance, count."""
     x = input.to(arithmetic_dtype(input))
@@ -155,9 +202,20 @@ def normalize_channels(
         centred, count = x - mean, mean
         if valid is not None:  # 0 rather than what lies in the padding, whose inf or NaN would reach dweight
             centred = torch.where(valid, centred, 0.0)
+    if exports_as_standard(eps_mode, valid):
+        operator = standard_channels(remembered, 0 in dims, eps)
+        y = exported(operator, input, weight, bias, weight_offset, cast, activation)
+        return y, mean, variance, count
     normalized = centred * reciprocal_scale(variance, eps, eps_mode)
-    y = affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast)
+    y = affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast, activation)
     return y, mean, variance, count
+
+
+def count_shared(statistic: Tensor, shape: Sequence[int], dims: list[int], valid: Tensor | None) -> Tensor:
+    """How many valid elements of an input share each statistic over ``dims``, which include all positions."""
+    if valid is None:
+        return statistic.new_full((), math.prod([shape[d] for d in dims])).expand_as(statistic)
+    return valid.sum(dims).to(statistic.dtype).expand_as(statistic)
 
 
 @torch.no_grad()

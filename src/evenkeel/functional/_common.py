@@ -16,7 +16,17 @@ if TYPE_CHECKING:
 
 EPS_MODES = get_args(EpsMode)
 CASTS = get_args(Cast)
-DEFAULT_OPTIONS = {"eps_mode": "inside", "weight_offset": 0.0, "cast": "late", "backend": "auto", "mask": None}
+DEFAULT_OPTIONS = {
+    "eps_mode": "inside",
+    "weight_offset": 0.0,
+    "cast": "late",
+    "backend": "auto",
+    "mask": None,
+    "out": None,
+    "memory_efficient": False,
+    "residual_rounding": "rounded",
+    "activation": None,
+}
 
 
 def check_options(name: str, eps_mode: str, cast: str = "late") -> None:
@@ -51,24 +61,30 @@ def arithmetic_dtype(input: Tensor) -> torch.dtype:
 
 def default_eps(input: Tensor) -> float:
     """The machine epsilon of the arithmetic, which is what ``eps=None`` stands for."""
-    return torch.finfo(arithmetic_dtype(input)).eps
+    return 2.0**-52 if input.dtype == torch.float64 else 2.0**-23  # torch.finfo takes 2 µs
 
 
 def composite_required() -> bool:
-    """Whether a functorch transform, a forward-mode level or jit tracing is active, which only plain code serves."""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0 or torch.jit.is_tracing()
+    """Whether only plain code serves: a functorch transform, a forward-mode level, jit tracing or export is active."""
+    return (
+        torch._C._are_functorch_transforms_active()
+        or forward_ad._current_level >= 0
+        or torch.jit.is_tracing()
+        or torch.compiler.is_exporting()
+    )
 
 
 def range_scale(x: Tensor, dims: list[int], eps: float, eps_mode: str) -> tuple[Tensor, Tensor] | None:
     """A power of two for each row that brings its values near 1, and eps scaled along.
 
-    None in float64, and for nested tensors and jit tracing, which cannot view floats as integers.
+    None in float64, and for nested tensors, jit tracing and export, which cannot view floats as integers.
 
     float32 squares of values from 1e18 on overflow, and those of values below 1e-20 lose bits. Scaling by a power of
     two is exact, so other rows keep their bits. Where eps decides, values smaller than it need no bits: they are
     scaled as if they were as large.
     """
-    if x.dtype != torch.float32 or x.is_nested or torch.jit.is_tracing() or x.numel() == 0:
+    traced = torch.jit.is_tracing() or torch.compiler.is_exporting()
+    if x.dtype != torch.float32 or x.is_nested or traced or x.numel() == 0:
         return None
     floor = max(math.sqrt(abs(eps)) if eps_mode == "inside" else abs(eps), 2.0**-126)
     largest = x.detach().abs().amax(dims, keepdim=True).clamp(floor, 2.0**126)

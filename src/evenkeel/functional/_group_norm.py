@@ -8,7 +8,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._channel_kernels import channels, choose_channels, normalize_groups
-from evenkeel.functional._channels import check_values_per_channel, expand_mask, in_format_of
+from evenkeel.functional._channels import check_activation, check_values_per_channel, expand_mask, in_format_of
 from evenkeel.functional._common import changed_options, check_floating, check_options
 
 if TYPE_CHECKING:
@@ -28,10 +28,11 @@ def group_norm_reference(
     eps_mode: EpsMode = "inside",
     weight_offset: float = 0.0,
     cast: Cast = "late",
+    activation: str | None = None,
 ) -> Tensor:
     """`group_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     valid = expand_mask("group_norm", mask, input)
-    y = normalize_groups(input, num_groups, weight, bias, valid, eps, eps_mode, weight_offset, cast)
+    y = normalize_groups(input, num_groups, weight, bias, valid, eps, eps_mode, weight_offset, cast, activation)
     return in_format_of(y, input)
 
 
@@ -46,6 +47,7 @@ def group_norm(
     eps_mode: EpsMode = "inside",
     weight_offset: float = 0.0,
     cast: Cast = "late",
+    activation: str | None = None,
     backend: str = "auto",
 ) -> Tensor:
     r"""Normalize each group of channels of each sample over the group and its positions, then scale and shift.
@@ -64,8 +66,8 @@ def group_norm(
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
         weight_offset: added to the weight before use, in float32.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
-        backend: ``auto``, ``reference`` or ``cpu`` (no mask); it chooses the kernels of the value and the first
-            derivative.
+        activation: ``relu`` or ``silu``, applied to the result before it is rounded, or None.
+        backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
 
     Returns:
         A tensor of the input's shape and dtype (``early``: the promoted dtype).
@@ -91,9 +93,17 @@ def group_norm(
             weight=weight,
             bias=bias,
             eps=eps,
-            **changed_options(mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
+            **changed_options(
+                mask=mask,
+                eps_mode=eps_mode,
+                weight_offset=weight_offset,
+                cast=cast,
+                activation=activation,
+                backend=backend,
+            ),
         )
     check_options("group_norm", eps_mode, cast)
+    check_activation("group_norm", activation)
     if input.ndim < 2:
         raise InvalidInputError(
             f"group_norm: Expected at least 2 dimensions for input tensor but received {input.ndim}; "
@@ -117,8 +127,19 @@ def group_norm(
                 f"got {label} of shape {list(parameter.shape)} and input of shape {list(input.shape)}"
             )
     check_values_per_channel((input.shape[0] * input.shape[1] // num_groups, num_groups, *input.shape[2:]))
-    if choose_channels(input, (weight, bias), (), cast, mask is not None, backend) == "reference":
+    valid = expand_mask("group_norm", mask, input)
+    if choose_channels(input, (weight, bias), (), cast, valid, backend) == "reference":
         return group_norm_reference(
-            input, num_groups, weight, bias, eps, mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast
+            input,
+            num_groups,
+            weight,
+            bias,
+            eps,
+            mask=mask,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            activation=activation,
         )
-    return channels(input, weight, bias, (None, None), num_groups, eps, eps_mode, weight_offset)[0]
+    options = (eps, eps_mode, weight_offset, activation)
+    return channels(input, weight, bias, (None, None), valid, num_groups, *options)[0]

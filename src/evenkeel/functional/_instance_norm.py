@@ -13,6 +13,7 @@ from evenkeel.functional._channels import (
     check_channels,
     check_pair,
     check_vectors,
+    count_shared,
     expand_mask,
     normalize_channels,
     update_running,
@@ -88,8 +89,7 @@ def instance_norm(
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
         weight_offset: added to the weight before use, in float32.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
-        backend: ``auto``, ``reference`` or ``cpu`` (no mask); it chooses the kernels of the value and the first
-            derivative.
+        backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
 
     Returns:
         A tensor of the input's shape and dtype (``early``: the promoted dtype).
@@ -135,8 +135,8 @@ def instance_norm(
     check_vectors(
         "instance_norm", input.shape[1], running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
     )
-    running = (running_mean, running_var)
-    if choose_channels(input, (weight, bias), running, cast, mask is not None, backend) == "reference":
+    running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
+    if choose_channels(input, (weight, bias), running, cast, valid, backend) == "reference":
         return instance_norm_reference(
             input,
             running_mean,
@@ -152,9 +152,12 @@ def instance_norm(
             cast=cast,
         )
     dense = input.contiguous()  # as torch does: the result is contiguous whatever the input's layout
+    options = (eps, eps_mode, weight_offset)
     if not use_input_stats:
-        return channels(dense, weight, bias, running, 0, eps, eps_mode, weight_offset)[0]
-    y, *moments = channels(dense, weight, bias, (None, None), input.shape[1], eps, eps_mode, weight_offset)
-    mean, variance, count = (m.reshape(input.shape[:2]) for m in moments)
-    update_running(running_mean, running_var, momentum, mean, variance, count)
+        return channels(dense, weight, bias, running, valid, 0, *options)[0]
+    y, *moments = channels(dense, weight, bias, (None, None), valid, input.shape[1], *options)
+    if running_mean is not None:
+        mean, variance = (m.reshape(input.shape[:2]) for m in moments)
+        count = count_shared(mean, input.shape, list(range(2, input.ndim)), valid)
+        update_running(running_mean, running_var, momentum, mean, variance, count)
     return y

@@ -29,7 +29,7 @@ def layer_norm_reference(
     cast: Cast = "late",
 ) -> Tensor:
     """`layer_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    return rows_reference(input, weight, bias, len(normalized_shape), True, eps, eps_mode, weight_offset, cast)
+    return rows_reference(input, weight, bias, len(normalized_shape), "moments", eps, eps_mode, weight_offset, cast)
 
 
 def layer_norm(
@@ -43,6 +43,8 @@ def layer_norm(
     weight_offset: float = 0.0,
     cast: Cast = "late",
     backend: str = "auto",
+    out: Tensor | None = None,
+    memory_efficient: bool = False,
 ) -> Tensor:
     r"""Normalize each row to mean 0 and variance 1 over its trailing axes, then scale and shift.
 
@@ -64,12 +66,18 @@ def layer_norm(
             then applies weight and bias in the promoted dtype.
         backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
             Higher derivatives, forward mode and vmap always run the reference.
+        out: a tensor to write the result into, resized to fit; not differentiable. It may be the input itself.
+        memory_efficient: keep y for the backward instead of the input, and find the normalized values from it. The
+            following layer keeps y anyway, so that nothing but a few statistics a row is kept here. It needs every
+            \|weight_offset + γ\| to be at least 2⁻¹⁰ and every \|β\| at most 16 times that, allows no second
+            derivative, and gradients carry the rounding of y.
 
     Returns:
-        A tensor of the input's shape and dtype (``early``: the promoted dtype of input, weight and bias).
+        A tensor of the input's shape and dtype (``early``: the promoted dtype of input, weight and bias), or ``out``.
 
     Raises:
-        InvalidInputError: shapes or dtypes do not fit (a `RuntimeError`, as in torch).
+        InvalidInputError: shapes or dtypes do not fit (a `RuntimeError`, as in torch), ``out`` cannot take the
+            result, or `memory_efficient` cannot divide by the weight.
         InvalidArgumentError: an unknown option.
         BackendError: the backend is missing or cannot run this input.
 
@@ -80,15 +88,36 @@ def layer_norm(
 
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
-    if has_torch_function_variadic(input, weight, bias):
+    if has_torch_function_variadic(input, weight, bias, out):
         return handle_torch_function(
             layer_norm,
-            (input, weight, bias),
+            (input, weight, bias, out),
             input,
             normalized_shape,
             weight=weight,
             bias=bias,
             eps=eps,
-            **changed_options(eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
+            **changed_options(
+                eps_mode=eps_mode,
+                weight_offset=weight_offset,
+                cast=cast,
+                backend=backend,
+                out=out,
+                memory_efficient=memory_efficient,
+            ),
         )
-    return rows("layer_norm", input, normalized_shape, weight, bias, True, eps, eps_mode, weight_offset, cast, backend)
+    return rows(
+        "layer_norm",
+        input,
+        normalized_shape,
+        weight,
+        bias,
+        "moments",
+        eps,
+        eps_mode,
+        weight_offset,
+        cast,
+        backend,
+        out,
+        memory_efficient,
+    )

@@ -9,6 +9,8 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError
 from evenkeel.functional._common import arithmetic_dtype, check_floating, check_options, range_scale, reciprocal_scale
+from evenkeel.functional._out import deliver, prepare_out, writable
+from evenkeel.functional._rows import run_rows, run_rows_out
 from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
@@ -62,15 +64,15 @@ def normalize(
         p: the exponent of the norm.
         dim: the axis or axes that share one norm.
         eps: ε, the smallest divisor (or as ``eps_mode`` says).
-        out: a tensor to write the result into; not differentiable.
+        out: a tensor to write the result into, resized to fit; not differentiable. It may be the input itself.
         eps_mode: ``clamp`` (torch): x/max(‖x‖, ε); ``outside``: x/(‖x‖ + ε); ``inside``: x/√(‖x‖² + ε), for p = 2.
-        backend: ``auto`` or ``reference`` (this pattern has no kernel yet).
+        backend: ``auto``, ``reference`` or ``cpu``; the kernel takes p = 2 along the last axis.
 
     Returns:
         A tensor of the input's shape and dtype, or ``out``.
 
     Raises:
-        InvalidInputError: an integer input.
+        InvalidInputError: an integer input, or ``out`` cannot take the result.
         InvalidArgumentError: an unknown option, or ``inside`` with p other than 2.
         BackendError: the backend cannot run this.
 
@@ -91,6 +93,21 @@ def normalize(
         )
     if not input.is_complex():
         check_floating("normalize", "input", input)
+    if out is not None:
+        prepare_out("normalize", out, input.dtype, input)
+    if p == 2.0 and is_last_axis(input, dim):
+        options = (1, "l2", float(eps), eps_mode, 0.0)
+        if out is None:
+            return run_rows(input, None, None, False, False, backend, options)
+        return run_rows_out("normalize", input, None, None, False, backend, out, input.dtype, options)
     _ops.choose("vectors", backend, input)
+    if out is not None:
+        writable("normalize", out, input.dtype, 1, input)  # it refuses overlaps
     result = normalize_reference(input, p, dim, eps, eps_mode=eps_mode)
-    return result if out is None else torch.mul(result, 1, out=out)
+    return result if out is None else deliver(result, out)
+
+
+def is_last_axis(input: Tensor, dim: int | tuple[int, ...]) -> bool:
+    """Whether the vectors lie along the last axis of a real input, which is what the kernel reads."""
+    axis = dim[0] if not isinstance(dim, int) and len(dim) == 1 else dim
+    return input.ndim > 0 and (axis == -1 or axis == input.ndim - 1) and not input.is_complex()

@@ -29,7 +29,7 @@ def rms_norm_reference(
 ) -> Tensor:
     """`rms_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     eps = default_eps(input) if eps is None else eps
-    return rows_reference(input, weight, None, len(normalized_shape), False, eps, eps_mode, weight_offset, cast)
+    return rows_reference(input, weight, None, len(normalized_shape), "rms", eps, eps_mode, weight_offset, cast)
 
 
 def rms_norm(
@@ -42,6 +42,8 @@ def rms_norm(
     weight_offset: float = 0.0,
     cast: Cast = "late",
     backend: str = "auto",
+    out: Tensor | None = None,
+    memory_efficient: bool = False,
 ) -> Tensor:
     r"""Divide each row by its root mean square over its trailing axes, then scale.
 
@@ -61,12 +63,18 @@ def rms_norm(
         cast: ``late`` rounds once at the end to the input's dtype; ``early`` rounds the normalized value first and
             then multiplies by the weight in the promoted dtype (the order of Hugging Face's Llama).
         backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
+        out: a tensor to write the result into, resized to fit; not differentiable. It may be the input itself.
+        memory_efficient: keep y for the backward instead of the input, and find the normalized values from it. The
+            following layer keeps y anyway, so that nothing but a few statistics a row is kept here. It needs every
+            \|weight_offset + γ\| to be at least 2⁻¹⁰, allows no second
+            derivative, and gradients carry the rounding of y.
 
     Returns:
-        A tensor of the input's shape and dtype (``early``: the promoted dtype of input and weight).
+        A tensor of the input's shape and dtype (``early``: the promoted dtype of input and weight), or ``out``.
 
     Raises:
-        InvalidInputError: shapes or dtypes do not fit (a `RuntimeError`, as in torch).
+        InvalidInputError: shapes or dtypes do not fit (a `RuntimeError`, as in torch), ``out`` cannot take the
+            result, or `memory_efficient` cannot divide by the weight.
         InvalidArgumentError: an unknown option.
         BackendError: the backend is missing or cannot run this input.
 
@@ -79,15 +87,36 @@ def rms_norm(
 
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
-    if has_torch_function_variadic(input, weight):
+    if has_torch_function_variadic(input, weight, out):
         return handle_torch_function(
             rms_norm,
-            (input, weight),
+            (input, weight, out),
             input,
             normalized_shape,
             weight=weight,
             eps=eps,
-            **changed_options(eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
+            **changed_options(
+                eps_mode=eps_mode,
+                weight_offset=weight_offset,
+                cast=cast,
+                backend=backend,
+                out=out,
+                memory_efficient=memory_efficient,
+            ),
         )
     eps = default_eps(input) if eps is None else eps
-    return rows("rms_norm", input, normalized_shape, weight, None, False, eps, eps_mode, weight_offset, cast, backend)
+    return rows(
+        "rms_norm",
+        input,
+        normalized_shape,
+        weight,
+        None,
+        "rms",
+        eps,
+        eps_mode,
+        weight_offset,
+        cast,
+        backend,
+        out,
+        memory_efficient,
+    )

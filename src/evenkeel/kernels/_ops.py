@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ BACKENDS = ("auto", "reference", "cpu")
 # which reduction patterns each compiled backend serves
 PATTERNS = {"cpu": ("rows", "channels", "columns", "images")}
 EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
+ACTIVATIONS = {None: 0, "relu": 1, "silu": 2}
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.bool)
 TAKES_INTEGERS = ("columns", "images")
@@ -31,7 +31,10 @@ _LIBRARY = _DIRECTORY / "_native.so"
 OPERATORS = (
     "rows_forward",
     "rows_inference",
+    "rows_out",
     "rows_backward",
+    "add_rows_forward",
+    "add_rows_backward",
     "channels_forward",
     "channels_backward",
     "column_moments",
@@ -103,7 +106,7 @@ def _tensor_refusal(tensor: Tensor, dtypes: tuple[torch.dtype, ...]) -> str:
     return ""
 
 
-def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, masked: bool) -> str:
+def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, mask: Tensor | None) -> str:
     """Why the cpu backend cannot run this call, or ""."""
     if _MISSING:
         return _MISSING
@@ -111,8 +114,8 @@ def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, 
         return "it has no kernel for this norm yet"
     if early:
         return "it has no kernel for cast='early' in this dtype yet"
-    if masked:
-        return "it has no kernel for a mask yet"
+    if mask is not None and not mask.is_cpu:
+        return f"the mask is on {mask.device}"
     dtypes = (*KERNEL_DTYPES, *INTEGER_DTYPES) if pattern in TAKES_INTEGERS else KERNEL_DTYPES
     for tensor in tensors:
         if tensor is not None and (refusal := _tensor_refusal(tensor, dtypes)):
@@ -120,7 +123,7 @@ def _cpu_refusal(pattern: str, tensors: tuple[Tensor | None, ...], early: bool, 
     return ""
 
 
-def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = False, masked: bool = False) -> str:
+def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = False, mask: Tensor | None = None) -> str:
     """The backend that runs a reduction pattern on these tensors: "reference" or "cpu".
 
     Raises:
@@ -131,75 +134,10 @@ def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = Fa
         return backend
     if backend not in BACKENDS:
         raise InvalidArgumentError(f"backend must be one of {', '.join(BACKENDS)}, but got {backend!r}")
-    refusal = _cpu_refusal(pattern, tensors, early, masked)
+    refusal = _cpu_refusal(pattern, tensors, early, mask)
     if backend == "cpu" and refusal:
         raise BackendError(f"backend='cpu' cannot run this call: {refusal}; use backend='auto' or 'reference'")
     return "reference" if refusal else "cpu"
-
-
-def rows_forward(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    axes: int,
-    center: bool,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-) -> tuple[Tensor, Tensor]:
-    """Normalize the trailing ``axes`` axes: y and the statistics that the backward needs."""
-    return torch.ops.evenkeel.rows_forward.default(
-        x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset
-    )
-
-
-def rows_inference(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    axes: int,
-    center: bool,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-) -> Tensor:
-    """Normalize the trailing ``axes`` axes where no gradient will be asked for: y alone."""
-    return torch.ops.evenkeel.rows_inference.default(
-        x, weight, bias, axes, center, eps, EPS_MODES[eps_mode], weight_offset
-    )
-
-
-def rows_backward(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    statistics: Tensor,
-    axes: int,
-    center: bool,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    need_dx: bool,
-    need_dweight: bool,
-    need_dbias: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dx, dweight and dbias; one that is not needed is empty."""
-    return torch.ops.evenkeel.rows_backward.default(
-        dy,
-        x,
-        weight,
-        bias,
-        statistics,
-        axes,
-        center,
-        eps,
-        EPS_MODES[eps_mode],
-        weight_offset,
-        need_dx,
-        need_dweight,
-        need_dbias,
-    )
 
 
 def channels_forward(
@@ -208,17 +146,30 @@ def channels_forward(
     bias: Tensor | None,
     mean: Tensor | None,
     variance: Tensor | None,
+    mask: Tensor | None,
     groups: int,
     eps: float,
     eps_mode: str,
     weight_offset: float,
+    activation: str | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalize per channel over the batch (``groups`` 0) or per group of a sample: y, statistics and variances.
 
-    With mean and variance, (channels,), these are used instead of the input's own.
+    With mean and variance, (channels,), these are used instead of the input's own; with a mask, (batch, 1,
+    *positions), those of the valid positions. The activation is applied before y is rounded.
     """
-    return torch.ops.evenkeel.channels_forward(
-        x, weight, bias, mean, variance, groups, eps, EPS_MODES[eps_mode], weight_offset
+    return torch.ops.evenkeel.channels_forward.default(
+        x,
+        weight,
+        bias,
+        mean,
+        variance,
+        mask,
+        groups,
+        eps,
+        EPS_MODES[eps_mode],
+        weight_offset,
+        ACTIVATIONS[activation],
     )
 
 
@@ -228,59 +179,31 @@ def channels_backward(
     weight: Tensor | None,
     bias: Tensor | None,
     statistics: Tensor,
+    mask: Tensor | None,
     remembered: bool,
     groups: int,
     eps: float,
     eps_mode: str,
     weight_offset: float,
+    activation: str | None,
     *needed: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dx, dweight and dbias; one that is not ``needed`` is empty."""
-    return torch.ops.evenkeel.channels_backward(
-        dy, x, weight, bias, statistics, remembered, groups, eps, EPS_MODES[eps_mode], weight_offset, *needed
+    return torch.ops.evenkeel.channels_backward.default(
+        dy,
+        x,
+        weight,
+        bias,
+        statistics,
+        mask,
+        remembered,
+        groups,
+        eps,
+        EPS_MODES[eps_mode],
+        weight_offset,
+        ACTIVATIONS[activation],
+        *needed,
     )
-
-
-def _statistics_width(center: bool, eps_mode: int) -> int:
-    """Columns of the statistics: mean in two parts, reciprocal scale, and the slope of the scale where eps bends it."""
-    return (2 if center else 0) + 1 + (1 if eps_mode else 0)
-
-
-def _rows_forward_fake(
-    x: Tensor, weight: Any, bias: Any, axes: int, center: bool, eps: float, eps_mode: int, weight_offset: float
-) -> tuple[Tensor, Tensor]:
-    dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
-    rows = math.prod(x.shape[: x.ndim - axes])
-    statistics = x.new_empty((rows, _statistics_width(center, eps_mode)), dtype=dtype)
-    return torch.empty_like(x, memory_format=torch.contiguous_format), statistics
-
-
-def _rows_inference_fake(
-    x: Tensor, weight: Any, bias: Any, axes: int, center: bool, eps: float, eps_mode: int, weight_offset: float
-) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-def _rows_backward_fake(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    statistics: Tensor,
-    axes: int,
-    center: bool,
-    eps: float,
-    eps_mode: int,
-    weight_offset: float,
-    need_dx: bool,
-    need_dweight: bool,
-    need_dbias: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    empty = torch.contiguous_format
-    dx = torch.empty_like(x, memory_format=empty) if need_dx else x.new_empty(0)
-    dweight = torch.empty_like(weight, memory_format=empty) if need_dweight and weight is not None else x.new_empty(0)
-    dbias = torch.empty_like(bias, memory_format=empty) if need_dbias and bias is not None else x.new_empty(0)
-    return dx, dweight, dbias
 
 
 def _empty_in_format(x: Tensor) -> Tensor:
@@ -297,10 +220,12 @@ def _channels_forward_fake(
     bias: Any,
     mean: Any,
     variance: Any,
+    mask: Any,
     groups: int,
     eps: float,
     eps_mode: int,
     weight_offset: float,
+    activation: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
     count = x.shape[0] * groups if groups else x.shape[1]
@@ -314,11 +239,13 @@ def _channels_backward_fake(
     weight: Tensor | None,
     bias: Tensor | None,
     statistics: Tensor,
+    mask: Any,
     remembered: bool,
     groups: int,
     eps: float,
     eps_mode: int,
     weight_offset: float,
+    activation: int,
     need_dx: bool,
     need_dweight: bool,
     need_dbias: bool,
@@ -330,8 +257,5 @@ def _channels_backward_fake(
 
 
 if not _MISSING:
-    torch.library.register_fake("evenkeel::rows_forward", _rows_forward_fake)
-    torch.library.register_fake("evenkeel::rows_inference", _rows_inference_fake)
-    torch.library.register_fake("evenkeel::rows_backward", _rows_backward_fake)
     torch.library.register_fake("evenkeel::channels_forward", _channels_forward_fake)
     torch.library.register_fake("evenkeel::channels_backward", _channels_backward_fake)

@@ -2,6 +2,7 @@
 
 from torch.nn import LocalResponseNorm
 
+from evenkeel.nn._add_norm import AddLayerNorm, AddRMSNorm
 from evenkeel.nn._batch_norm import (
     BatchNorm1d,
     BatchNorm2d,
@@ -23,8 +24,11 @@ from evenkeel.nn._instance_norm import (
 )
 from evenkeel.nn._layer_norm import LayerNorm
 from evenkeel.nn._rms_norm import RMSNorm
+from evenkeel.nn._sync_batch_norm import SyncBatchNorm
 
 __all__ = [
+    "AddLayerNorm",
+    "AddRMSNorm",
     "BatchNorm1d",
     "BatchNorm2d",
     "BatchNorm3d",
@@ -44,4 +48,5 @@ __all__ = [
     "LocalResponseNorm",
     "PixelNormalize",
     "RMSNorm",
+    "SyncBatchNorm",
 ]

@@ -9,7 +9,7 @@ from torch.overrides import has_torch_function_unary
 
 from evenkeel import functional as F
 from evenkeel.nn._lazy import LazyNormOptions
-from evenkeel.nn._options import NormOptions, without_default_bias
+from evenkeel.nn._options import NormOptions, known_activation, with_activation, without_default_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +27,7 @@ class BatchNormForward(NormOptions):
     momentum: Any
     num_batches_tracked: Any
     track_running_stats: bool
+    activation: str | None = None
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.batch_norm`."""
@@ -49,8 +50,13 @@ class BatchNormForward(NormOptions):
             momentum,
             self.eps,
             mask=mask,
+            activation=self.activation,
             **self._options(),
         )
+
+    def extra_repr(self) -> str:
+        """As of every norm, with the activation where there is one."""
+        return with_activation(super().extra_repr(), self.activation)
 
 
 class BatchNormInit(BatchNormForward):
@@ -70,12 +76,14 @@ class BatchNormInit(BatchNormForward):
         eps_mode: EpsMode = "inside",
         weight_offset: float = 0.0,
         cast: Cast = "late",
+        activation: str | None = None,
         backend: str = "auto",
     ) -> None:
         super().__init__(
             num_features, eps, momentum, affine, track_running_stats, device, dtype, **without_default_bias(bias)
         )
         self._set_options(eps_mode, weight_offset, cast, backend)
+        self.activation = known_activation(activation)
 
 
 class BatchNorm1d(BatchNormInit, torch.nn.BatchNorm1d):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions, without_default_bias
+from evenkeel.nn._options import NormOptions, known_activation, with_activation, without_default_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,8 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
         eps_mode: ``inside``, ``outside`` or ``clamp``.
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         cast: ``late`` or ``early``.
-        backend: ``auto`` or ``reference``.
+        activation: ``relu`` or ``silu``, applied to the result before it is rounded, or None.
+        backend: ``auto``, ``reference`` or ``cpu``.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -44,6 +45,7 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
     """
 
     _answers = {"statistic": "moments", "shares": "sample_group"}
+    activation: str | None = None
 
     def __init__(
         self,
@@ -58,11 +60,26 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
         eps_mode: EpsMode = "inside",
         weight_offset: float = 0.0,
         cast: Cast = "late",
+        activation: str | None = None,
         backend: str = "auto",
     ) -> None:
         super().__init__(num_groups, num_channels, eps, affine, device, dtype, **without_default_bias(bias))
         self._set_options(eps_mode, weight_offset, cast, backend)
+        self.activation = known_activation(activation)
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.group_norm`."""
-        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps, mask=mask, **self._options())
+        return F.group_norm(
+            input,
+            self.num_groups,
+            self.weight,
+            self.bias,
+            self.eps,
+            mask=mask,
+            activation=self.activation,
+            **self._options(),
+        )
+
+    def extra_repr(self) -> str:
+        """As of every norm, with the activation where there is one."""
+        return with_activation(super().extra_repr(), self.activation)

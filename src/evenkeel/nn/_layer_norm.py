@@ -35,6 +35,7 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         cast: ``late`` or ``early``.
         backend: ``auto``, ``reference`` or ``cpu``.
+        memory_efficient: keep the output for the backward instead of the input.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -44,6 +45,7 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
 
+    memory_efficient: bool = False  # for modules that were stored without it
     _answers = {"statistic": "moments", "shares": "token"}
 
     def __init__(
@@ -59,10 +61,27 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
         weight_offset: float = 0.0,
         cast: Cast = "late",
         backend: str = "auto",
+        memory_efficient: bool = False,
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
         self._set_options(eps_mode, weight_offset, cast, backend)
+        self.memory_efficient = memory_efficient
 
     def forward(self, input: Tensor) -> Tensor:
         r"""Normalize (\*, \*normalized_shape)."""
-        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps, **self._options())
+        return F.layer_norm(
+            input,
+            self.normalized_shape,
+            self.weight,
+            self.bias,
+            self.eps,
+            eps_mode=self.eps_mode,
+            weight_offset=self.weight_offset,
+            cast=self.cast,
+            backend=self.backend,
+            memory_efficient=self.memory_efficient,
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments of torch.nn's module, then the options that differ from their defaults."""
+        return super().extra_repr() + (", memory_efficient=True" if self.memory_efficient else "")

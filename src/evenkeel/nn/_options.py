@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn.parameter import is_lazy
 
+from evenkeel._errors import InvalidArgumentError
 from evenkeel._spec import NormSpec
 
 if TYPE_CHECKING:
@@ -74,3 +75,15 @@ class NormOptions(torch.nn.Module):
 def without_default_bias(bias: bool) -> dict[str, bool]:
     """The constructor argument ``bias``, where it says something: older torch versions do not take it here."""
     return {} if bias else {"bias": False}
+
+
+def known_activation(activation: str | None) -> str | None:
+    """The activation that a norm applies to its result, if it is one."""
+    if activation not in (None, "relu", "silu"):
+        raise InvalidArgumentError(f"activation must be None, 'relu' or 'silu', but got {activation!r}")
+    return activation
+
+
+def with_activation(representation: str, activation: str | None) -> str:
+    """What a module's repr says, with its activation where it has one."""
+    return representation if activation is None else f"{representation}, activation={activation}"

@@ -34,6 +34,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         cast: ``late`` or ``early``.
         backend: ``auto``, ``reference`` or ``cpu``.
+        memory_efficient: keep the output for the backward instead of the input.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -44,6 +45,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
 
+    memory_efficient: bool = False  # for modules that were stored without it
     _answers = {"statistic": "rms", "shares": "token", "center": False}
 
     def __init__(
@@ -58,10 +60,26 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         weight_offset: float = 0.0,
         cast: Cast = "late",
         backend: str = "auto",
+        memory_efficient: bool = False,
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
         self._set_options(eps_mode, weight_offset, cast, backend)
+        self.memory_efficient = memory_efficient
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Normalize (\*, \*normalized_shape)."""
-        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps, **self._options())
+        return F.rms_norm(
+            x,
+            self.normalized_shape,
+            self.weight,
+            self.eps,
+            eps_mode=self.eps_mode,
+            weight_offset=self.weight_offset,
+            cast=self.cast,
+            backend=self.backend,
+            memory_efficient=self.memory_efficient,
+        )
+
+    def extra_repr(self) -> str:
+        """The arguments of torch.nn's module, then the options that differ from their defaults."""
+        return super().extra_repr() + (", memory_efficient=True" if self.memory_efficient else "")

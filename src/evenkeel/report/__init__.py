@@ -1,6 +1,7 @@
 """Plain data to figures, self-contained HTML pages and terminal tables."""
 
 from evenkeel.report._curves import histograms, lines
+from evenkeel.report._document import embed_json, render_document
 from evenkeel.report._files import write_text_atomically
 from evenkeel.report._page import Finding, Page, Section, render_page, write_page
 from evenkeel.report._panels import Axis, Figure, Histogram, Panel, Row, Series
@@ -26,11 +27,13 @@ __all__ = [
     "assign_styles",
     "bars",
     "dots",
+    "embed_json",
     "format_number",
     "histograms",
     "join_words",
     "lines",
     "print_table",
+    "render_document",
     "render_page",
     "write_page",
     "write_text_atomically",

@@ -3,15 +3,14 @@
 import base64
 import functools
 import gzip
-import json
 import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from evenkeel.report._document import embed_json, read_asset, render_document
 from evenkeel.report._files import write_text_atomically
 from evenkeel.report._panels import Figure
 from evenkeel.report._require import require
@@ -104,23 +103,18 @@ def render_page(page: Page) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    template = environment.from_string(_asset("page.html"))
+    template = environment.from_string(read_asset("page.html"))
     figures = [figure for section in page.sections for figure in section.figures]
     specs = [_browser_panel(panel) for figure in figures for panel in figure.panels]
-    html: str = template.render(
+    body: str = template.render(
         page=page,
-        light=LIGHT,
-        dark=DARK,
-        font=FONT_FAMILY,
-        css=markupsafe.Markup(_asset("page.css")),
-        script=markupsafe.Markup(_asset("page.js")),
         payload=markupsafe.Markup(script_json({"light": LIGHT, "dark": DARK, "font": FONT_FAMILY, "panels": specs})),
         plotly=_packed_plotly() if specs else "",
         rows_shown=ROWS_SHOWN,
         cell_text=cell_text,
         slug=slug,
     )
-    return html
+    return render_document(page.title, body, script=read_asset("page.js"))
 
 
 def write_page(page: Page, path: str | os.PathLike[str]) -> Path:
@@ -146,9 +140,8 @@ def write_page(page: Page, path: str | os.PathLike[str]) -> Path:
 
 
 def script_json(value: Any) -> str:
-    """JSON that is safe inside a script element: nothing in it can end the element or open a comment."""
-    text = json.dumps(_drawable(value), allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    """What the drawing script reads, as JSON that is safe inside a script element."""
+    return embed_json(_drawable(value))
 
 
 def _drawable(value: Any) -> Any:
@@ -167,10 +160,6 @@ def _drawable(value: Any) -> Any:
 
 def _browser_panel(panel: Any) -> dict[str, Any]:
     return {"spec": panel.spec, "labels": list(panel.labels), "hints": panel.hints}
-
-
-def _asset(name: str) -> str:
-    return resources.files("evenkeel.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 @functools.cache

@@ -2,17 +2,11 @@
   "use strict";
   const payload = JSON.parse(document.getElementById("payload").textContent);
   const plots = Array.from(document.querySelectorAll(".plot"));
-  const preference = window.matchMedia("(prefers-color-scheme: dark)");
-  const button = document.getElementById("theme");
   const toDark = new Map(Object.keys(payload.light).map((key) => [payload.light[key], payload.dark[key]]));
   const LABEL_GAP = 14;
   const LABEL_LINE = 16;
   const NOTE_LINE = 16;
-  let chosen = null;
-
-  function dark() {
-    return chosen === null ? preference.matches : chosen === "dark";
-  }
+  const dark = window.evenkeelTheme.dark;
 
   // Only values under a key that names a colour are swapped: a series may be called "#000000".
   function themed(value) {
@@ -146,16 +140,6 @@
     document.documentElement.dataset.drawn = String(plots.length);
   }
 
-  function setButton() {
-    button.textContent = dark() ? "Light" : "Dark";
-    button.setAttribute("aria-label", dark() ? "Use the light colours" : "Use the dark colours");
-  }
-
-  function themeChanged() {
-    setButton();
-    if (window.Plotly) drawAll();
-  }
-
   async function loadPlotly() {
     const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (c) => c.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
@@ -185,14 +169,9 @@
     }
   }
 
-  button.hidden = false;
-  setButton();
-  button.addEventListener("click", () => {
-    chosen = dark() ? "light" : "dark";
-    document.documentElement.dataset.theme = chosen;
-    themeChanged();
+  document.addEventListener("themechange", () => {
+    if (window.Plotly) drawAll();
   });
-  preference.addEventListener("change", themeChanged);
   document.addEventListener("toggle", focusableScroll, true);
   focusableScroll();
   if (!plots.length) return;

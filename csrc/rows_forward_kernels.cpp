@@ -1,0 +1,257 @@
+// The forward of the row pattern: LayerNorm, RMSNorm, division by the length, and a residual added before.
+#include "rows_common.h"
+
+namespace evenkeel {
+namespace EVENKEEL_ISA {
+namespace {
+
+// The mean square with the roundings of torch's x.float().pow(2).mean(-1): four sums of eight lanes, in four levels of
+// which each takes up the one below after as many terms. Models whose norm rounds early have these bits.
+float mean_square_as_torch(const float* x, int64_t n) {
+  constexpr int levels = 4, lanes = 8, side_by_side = 4, group = lanes * side_by_side;
+  float sums[group] = {};
+  const int64_t steps = n / group, vectors = n / lanes;
+  int64_t done = 0;
+  float total = 0;
+  if (n < lanes) {
+    for (; done + side_by_side <= n; done += side_by_side) {
+      for (int i = 0; i < side_by_side; ++i) sums[i] += x[done + i] * x[done + i];
+    }
+    for (; done < n; ++done) sums[0] += x[done] * x[done];
+    for (int i = 1; i < side_by_side; ++i) sums[0] += sums[i];
+    return sums[0] / static_cast<float>(n);
+  }
+  int log = 0;
+  while ((int64_t{1} << log) < steps) ++log;
+  const int power = log / levels > 4 ? log / levels : 4;
+  Floats low[levels] = {}, high[levels] = {};
+  int64_t step = 0;
+  const auto add = [&] {
+    const Floats a = load(x + step * group), b = load(x + step * group + 16);
+    low[0] += a * a;
+    high[0] += b * b;
+    ++step;
+  };
+  while (step + (int64_t{1} << power) <= steps) {
+    for (int64_t end = step + (int64_t{1} << power); step < end;) add();
+    for (int level = 1; level < levels; ++level) {
+      low[level] += low[level - 1];
+      high[level] += high[level - 1];
+      low[level - 1] = high[level - 1] = Floats{};
+      if (step & (((int64_t{1} << power) - 1) << (level * power))) break;
+    }
+  }
+  while (step < steps) add();
+  for (int level = 1; level < levels; ++level) {
+    low[0] += low[level];
+    high[0] += high[level];
+  }
+  store(sums, low[0]);
+  store(sums + 16, high[0]);
+  for (int64_t vector = steps * side_by_side; vector < vectors; ++vector) {
+    for (int l = 0; l < lanes; ++l) sums[l] += x[vector * lanes + l] * x[vector * lanes + l];
+  }
+  for (int i = 1; i < side_by_side; ++i) {
+    for (int l = 0; l < lanes; ++l) sums[l] += sums[i * lanes + l];
+  }
+  for (int64_t i = vectors * lanes; i < n; ++i) total += x[i] * x[i];
+  for (int l = 0; l < lanes; ++l) total += sums[l];
+  return total / static_cast<float>(n);
+}
+
+// x * reciprocal rounded to T, times the weight.
+template <class T, class Out>
+void write_row_early(const float* x, const float* weight, float reciprocal, int64_t n, Out* y) {
+  for_each_position<float>(n, [&](auto at) {
+    T rounded[16];
+    store(rounded, at.load(x) * reciprocal);
+    const Floats v = load(rounded);
+    at.store(y, weight ? v * at.load(weight) : v);
+  });
+}
+
+template <class Out>
+void write_row_early(const RowsForward& a, const float* x, float reciprocal, Out* y) {
+  const float* weight = static_cast<const float*>(a.weight);
+  if (a.x.dtype == DType::bfloat16) {
+    write_row_early<bf16>(x, weight, reciprocal, a.spec.features, y);
+  } else {
+    write_row_early<f16>(x, weight, reciprocal, a.spec.features, y);
+  }
+}
+
+// Statistics by value: behind a reference, every store might change them.
+template <Centring centring, class C, class T, class Out>
+void write_row(const T* x, const C* weight, const C* bias, int64_t n, const Statistics<C> s, Out* y,
+               bool streamed) {
+  if (weight && bias) {
+    for_each_position<C>(n, [&](auto at) {
+      at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight) + at.load(bias));
+    }, streamed);
+  } else if (weight) {
+    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight)); },
+                         streamed);
+  } else if (bias) {
+    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal + at.load(bias)); },
+                         streamed);
+  } else {
+    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal); }, streamed);
+  }
+}
+
+template <class C, class T, class Out>
+void write_row(const RowsSpec& spec, const T* x, const C* weight, const C* bias, const Statistics<C>& s, Out* y,
+               bool streamed = false) {
+  with_centring(spec, s, [&](auto centring) { write_row<centring.value>(x, weight, bias, spec.features, s, y, streamed); });
+}
+
+// x + residual: written to sum, and what is to be normalized returned.
+template <class C, class R>
+const C* add_row(const C* x, const R* residual, R* sum, bool rounded, int64_t n, C* scratch) {
+  for_each_position<C>(n, [&](auto at) {
+    const auto total = at.load(x) + at.load(residual);
+    at.store(sum, total);
+    if constexpr (sizeof(R) != sizeof(C)) at.store(scratch, rounded ? at.load(sum) : total);
+  });
+  if constexpr (std::is_same_v<R, C>) return sum;
+  return scratch;
+}
+
+template <class C>
+const C* add_row(const RowsForward& a, const C* x, int64_t row, C* scratch) {
+  const C* found = nullptr;
+  with_row<C>(a.sum, row, [&](auto* sum) {
+    const auto* residual = static_cast<decltype(sum)>(a.residual.data) + row_offset(a.residual.layout, row);
+    found = add_row(x, residual, sum, a.rounded, a.spec.features, scratch);
+  });
+  return found;
+}
+
+__attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForward& a, const float* x, int64_t row) {
+  const int64_t n = a.spec.features, stride = padded(n);
+  const Buffer<double> rows(4 * stride);
+  double* scratch = rows.data();
+  const double* wide = in_double(x, scratch, n);
+  const double* weight = in_double(static_cast<const float*>(a.weight), scratch + stride, n);
+  const double* bias = in_double(static_cast<const float*>(a.bias), scratch + 2 * stride, n);
+  const Statistics<double> s = measure<double>(wide, a.spec);
+  double* out = scratch + 3 * stride;
+  if (a.early) {
+    const Buffer<float> normalized(stride);
+    for (int64_t i = 0; i < n; ++i) normalized.data()[i] = static_cast<float>(wide[i] * s.reciprocal);
+    with_row<float>(a.y, row, [&](auto* y) { write_row_early(a, normalized.data(), 1.0f, y); });
+  } else {
+    write_row(a.spec, wide, weight, bias, s, out);
+    with_row<float>(a.y, row, [&](auto* y) { narrow(y, out, n); });
+  }
+  return {static_cast<float>(s.mean), static_cast<float>(s.mean - static_cast<float>(s.mean)),
+          static_cast<float>(s.reciprocal), static_cast<float>(s.bend)};
+}
+
+// One row from x (in the arithmetic type) to y; returns its statistics.
+inline Statistics<double> forward_row(const RowsForward& a, const double* x, int64_t row) {
+  const Statistics<double> s = measure<double>(x, a.spec);
+  with_row<double>(a.y, row, [&](double* y) {
+    write_row(a.spec, x, static_cast<const double*>(a.weight), static_cast<const double*>(a.bias), s, y);
+  });
+  return s;
+}
+
+inline Statistics<float> forward_row(const RowsForward& a, const float* x, int64_t row) {
+  Statistics<float> s{0, 0, 0, 1};
+  if (a.early) {
+    s.reciprocal = 1.0f / std::sqrt(mean_square_as_torch(x, a.spec.features) + static_cast<float>(a.spec.eps));
+  } else {
+    s = measure<float>(x, a.spec);
+  }
+  if (!safe(s)) return forward_row_in_double(a, x, row);
+  with_row<float>(a.y, row, [&](auto* y) {
+    if (a.early) return write_row_early(a, x, s.reciprocal, y);
+    write_row(a.spec, x, static_cast<const float*>(a.weight), static_cast<const float*>(a.bias), s, y);
+  });
+  return s;
+}
+
+// With a residual or early rounding, a row at a time.
+template <class C>
+void forward_special(const RowsForward& a, int64_t begin, int64_t end) {
+  const int64_t n = a.spec.features;
+  const int width = a.spec.statistics_width();
+  C* saved = static_cast<C*>(a.statistics);
+  const bool is_float = std::is_same_v<C, float>;
+  const Buffer<C> scratch(is_float && (a.x.dtype != DType::float32 || a.sum.dtype != DType::float32) ? padded(n) : 0);
+  for (int64_t row = begin; row < end; ++row) {
+    const C* x = row_of(a.x, row, n, scratch.data());
+    if (a.residual.data) x = add_row(a, x, row, scratch.data());
+    const Statistics<C> s = forward_row(a, x, row);
+    if (saved) save(s, a.spec, saved + row * width);
+  }
+}
+
+template <class T>
+__attribute__((noinline)) Statistics<float> widen_and_do_in_double(const RowsForward& a, const T* x, int64_t row) {
+  const Buffer<float> wide(padded(a.spec.features));
+  return forward_row_in_double(a, widen(x, wide.data(), a.spec.features), row);
+}
+
+// Writes a row of which the statistics are known.
+template <class C, class T>
+inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int64_t row) {
+  bool done = false;
+  if constexpr (std::is_same_v<C, float>) {
+    if (!safe(s)) {
+      s = widen_and_do_in_double(a, x, row);
+      done = true;
+    }
+  }
+  if (!done) {
+    T* y = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row);
+    write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y,
+              a.streamed && on_a_cache_line(y));
+  }
+  if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
+}
+
+// A row is measured before the one above it is written: a statistic ends in a chain of divisions and a root, behind
+// which the processor then finds other work. Longer rows would only push each other out of the cache.
+template <class T>
+void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
+  using C = typename Compute<T>::type;
+  constexpr int64_t longest = 8192 / sizeof(C);
+  const auto start_of = [&](int64_t row) { return static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row); };
+  if (a.spec.features > longest) {
+    for (int64_t row = begin; row < end; ++row) {
+      complete_row(a, start_of(row), measure<C>(start_of(row), a.spec), row);
+    }
+    return;
+  }
+  const T* x = start_of(begin);
+  Statistics<C> s = measure<C>(x, a.spec);
+  for (int64_t row = begin; row + 1 < end; ++row) {
+    const T* next = start_of(row + 1);
+    const Statistics<C> of_next = measure<C>(next, a.spec);
+    complete_row(a, x, s, row);
+    x = next;
+    s = of_next;
+  }
+  complete_row(a, x, s, end - 1);
+}
+
+}  // namespace
+
+void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
+  if (begin == end) return;
+  if (a.early || a.residual.data) {
+    return a.is_double ? forward_special<double>(a, begin, end) : forward_special<float>(a, begin, end);
+  }
+  switch (a.x.dtype) {
+    case DType::float32: forward_plain<float>(a, begin, end); break;
+    case DType::float64: forward_plain<double>(a, begin, end); break;
+    case DType::bfloat16: forward_plain<bf16>(a, begin, end); break;
+    case DType::float16: forward_plain<f16>(a, begin, end); break;
+  }
+  if (a.streamed) finish_streams();
+}
+
+}  // namespace EVENKEEL_ISA
+}  // namespace evenkeel

@@ -1,0 +1,155 @@
+"""Write docs/performance.md and its charts from the JSON of `python -m benchmarks --out FILE`: `make performance`.
+
+Usage: python docs/build_performance.py results.json [performance.md]
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from charts import dot_chart, write_chart
+
+from benchmarks.timing import OURS, WITHOUT_NORMS
+from evenkeel.report import write_text_atomically
+
+DOCS = Path(__file__).parent
+YARDSTICK = "copy"
+SUITES = {
+    "rows": "LayerNorm, RMSNorm and their relatives over the last axis",
+    "channels": "BatchNorm, GroupNorm and InstanceNorm",
+    "model": "Whole models: one training step",
+    "compiled": "Inside torch.compile",
+}
+NOTES = {
+    "model": (
+        "Each model has its norms, torch's in their place, and identities in their place. A norm's share of the step "
+        "is what a norm that costs nothing would save."
+    ),
+    "compiled": (
+        "An operator of ours is opaque to Inductor: it does not fuse with its neighbours. *operator* is that, *traced* "
+        'lets Inductor see plain PyTorch code (`backend="reference"`) and fuse it, *torch* is torch.nn\'s module, '
+        'compiled. **The rule: `backend="auto"` runs the operator while compiling, as without a compiler**: it '
+        "was faster forward and about as fast forward + backward even between neighbours that fuse ([log](log.md)), "
+        "and it keeps the bits of the uncompiled model. Where a profile says otherwise, a module's "
+        '`backend="reference"` chooses the other. '
+        " Exported programs (`torch.export`, ONNX) always hold torch's own operators."
+    ),
+}
+Result = dict[str, Any]
+
+
+def contenders(results: Iterable[Result]) -> list[str]:
+    """Who is compared with us, in the order they appear."""
+    return list(dict.fromkeys(by for result in results for by in result["seconds"] if by not in (OURS, YARDSTICK)))
+
+
+def share(result: Result, contender: str) -> float | None:
+    """Our time as a share of a contender's, or None where it has none."""
+    seconds = result["seconds"]
+    return seconds[OURS] / seconds[contender] if contender in seconds else None
+
+
+def cell(result: Result, contender: str) -> str:
+    """A share, with the project's limit for it; bold where it misses."""
+    value = share(result, contender)
+    if value is None:
+        return ""
+    limit = result["limits"].get(contender)
+    shown = f"{value:.2f}"
+    if limit is None:
+        return shown
+    return f"{shown} (≤ {limit:g})" if value <= limit else f"**{shown}** (≤ {limit:g})"
+
+
+def table(results: list[Result]) -> list[str]:
+    """A row for each case."""
+    others = [by for by in contenders(results) if by != WITHOUT_NORMS]
+    copies = any(YARDSTICK in result["seconds"] for result in results)
+    shares = any(WITHOUT_NORMS in result["seconds"] for result in results)
+    heads = ["case", *(["copies"] if copies else []), *(f"of {by}" for by in others)]
+    heads += [f"norms' share, {by}" for by in (OURS, "torch")] if shares else []
+    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
+    for result in results:
+        cells = [result["name"], *([cell(result, YARDSTICK)] if copies else []), *(cell(result, by) for by in others)]
+        cells += [norm_share(result, by) for by in (OURS, "torch")] if shares else []
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def norm_share(result: Result, owner: str) -> str:
+    """The part of a step that norms take."""
+    seconds = result["seconds"]
+    return f"{1 - seconds[WITHOUT_NORMS] / seconds[owner]:.0%}" if WITHOUT_NORMS in seconds else ""
+
+
+def chart(suite: str, results: list[Result], threads: int, folder: Path) -> str:
+    """Our share of each contender's time."""
+    others = [by for by in contenders(results) if by != WITHOUT_NORMS]
+    rows = {
+        result["name"]: {f"of {by}": value for by in others if (value := share(result, by)) is not None}
+        for result in results
+    }
+    drawn = dot_chart(
+        f"{suite}, {count(threads)}: our time as a share of theirs",
+        "left of the line: ours is faster",
+        {name: values for name, values in rows.items() if values},
+        line=1.0,
+        said="as fast",
+    )
+    return write_chart(folder / "images" / f"performance-{suite}-{threads}.svg", drawn)
+
+
+def count(threads: int) -> str:
+    """A number of threads in words."""
+    return f"{threads} thread{'s' if threads > 1 else ''}"
+
+
+def section(suite: str, results: list[Result], folder: Path) -> list[str]:
+    """The heading, the note, and per thread count the chart and the table."""
+    lines = [f"## {SUITES.get(suite, suite)}", ""]
+    if suite in NOTES:
+        lines += [NOTES[suite], ""]
+    for threads in dict.fromkeys(result["threads"] for result in results):
+        found = [result for result in results if result["threads"] == threads]
+        lines += [f"### {count(threads)}", "", chart(suite, found, threads, folder), "", *table(found), ""]
+    return lines
+
+
+def main() -> None:
+    """Read the results and write the page."""
+    if not sys.argv[1:]:
+        sys.exit("usage: build_performance.py results.json [performance.md]; `make performance` makes both")
+    run = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    machine, versions = run["machine"], run["versions"]
+    results: list[Result] = run["results"]
+    limited = [(r, by, limit) for r in results for by, limit in r["limits"].items() if by in r["seconds"]]
+    missed = [f"{r['name']} ({by})" for r, by, limit in limited if (share(r, by) or 0.0) > limit]
+    lines = [
+        "# Performance",
+        "",
+        "Written by `make performance`; edit `docs/build_performance.py` or `benchmarks/`, not this page.",
+        "",
+        "All contenders of a case run in turn in one process; figures are ratios of medians. *copies* is our time in "
+        "plain memory copies of the same tensor, *of X* our time as a share of X's: below 1 ours is faster. A limit in "
+        "brackets is the project's own target; bold misses it. Fresh large outputs cost page faults: cases say where "
+        "outputs are reused (`out=`).",
+        "",
+        f"{len(limited) - len(missed)} of {len(limited)} targets are met."
+        + (f" Missed: {'; '.join(missed)}." if missed else ""),
+        "",
+        f"{run['date']}; {machine['processor']}, {machine['system']}, {machine['threads']}; "
+        f"evenkeel {versions['evenkeel']} ({run['simd']}), torch {versions['torch']}, Python {versions['python']}; "
+        f"{run['repeats']} repeats.",
+        "",
+    ]
+    target = Path(sys.argv[2]) if sys.argv[2:] else DOCS / "performance.md"
+    for suite in dict.fromkeys(result["suite"] for result in results):
+        lines += section(suite, [result for result in results if result["suite"] == suite], target.parent)
+    write_text_atomically(target, "\n".join(lines))
+    print(f"wrote {target}: {len(results)} cases, {len(missed)} targets missed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""Dot charts as SVG text, without any library: one row per case, one dot per contender, on a logarithmic axis."""
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from evenkeel.report import write_text_atomically
+from evenkeel.report._style import FONT_FAMILY, LIGHT
+
+# ours first; the colours of every figure of the project, told apart by shape too
+DRAWN = (("#d55e00", "circle"), ("#0072b2", "square"), ("#009e73", "diamond"), ("#cc79a7", "triangle"))
+LEFT, RIGHT, ROW, TOP, WIDTH = 330, 70, 22, 74, 920
+BEYOND = 1.04  # where what is infinite or not a number stands, as a share of the axis
+
+
+def mark(shape: str, x: float, y: float, colour: str, title: str) -> str:
+    """One dot; its exact value shows under the pointer."""
+    said = f"<title>{html.escape(title)}</title>"
+    if shape == "circle":
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5" fill="{colour}">{said}</circle>'
+    outlines: dict[str, list[tuple[float, float]]] = {
+        "square": [(-4.5, -4.5), (4.5, -4.5), (4.5, 4.5), (-4.5, 4.5)],
+        "diamond": [(0, -6), (6, 0), (0, 6), (-6, 0)],
+        "triangle": [(0, -6), (5.5, 4.5), (-5.5, 4.5)],
+    }
+    path = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in outlines[shape])
+    return f'<polygon points="{path}" fill="{colour}">{said}</polygon>'
+
+
+def text(x: float, y: float, content: str, *, anchor: str = "start", size: int = 12, colour: str = LIGHT["ink"]) -> str:
+    """A line of text."""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"'
+    return f"<text {place}>{html.escape(content)}</text>"
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Powers of ten within the axis, with 2 and 5 between them where there are few."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if len(decades) <= 3 else (1,)
+    every = max(1, len(decades) // 8)
+    return [f * 10.0**d for d in decades for f in steps if d % every == 0 and low <= f * 10.0**d <= high]
+
+
+def extent(values: Sequence[float], line: float) -> tuple[float, float]:
+    """The ends of the axis: all finite positive values and the line, with some room."""
+    drawn = [v for v in (*values, line) if math.isfinite(v) and v > 0]
+    return min(drawn) / 1.3, max(drawn) * 1.3
+
+
+def dot_chart(title: str, unit: str, rows: Mapping[str, Mapping[str, float]], *, line: float, said: str) -> str:
+    """A chart: ``rows`` maps a case to the value of each contender; ``line`` is drawn and explained by ``said``.
+
+    Zeros stand at the left end; what is infinite or not a number stands beyond the right end.
+    """
+    owners = list(dict.fromkeys(owner for values in rows.values() for owner in values))
+    low, high = extent([v for values in rows.values() for v in values.values()], line)
+    span, bottom = WIDTH - LEFT - RIGHT, TOP + ROW * len(rows)
+
+    def place(value: float) -> float:
+        if not math.isfinite(value):
+            return LEFT + span * BEYOND
+        share = math.log(max(value, low) / low) / math.log(high / low)
+        return LEFT + span * share
+
+    parts = [text(12, 24, title, size=16), text(12, 42, unit, colour=LIGHT["muted"])]
+    for index, owner in enumerate(owners):
+        colour, shape = DRAWN[index]
+        parts += [mark(shape, LEFT + 150 * index, 58, colour, owner), text(LEFT + 150 * index + 10, 62, owner)]
+    for tick in ticks(low, high):
+        x = place(tick)
+        parts.append(f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="{LIGHT["grid"]}"/>')
+        parts.append(text(x, bottom + 16, f"{tick:g}", anchor="middle", colour=LIGHT["muted"]))
+    parts.append(f'<path d="M{place(line):.1f} {TOP - 4}V{bottom}" stroke="{LIGHT["ink"]}" stroke-dasharray="4 3"/>')
+    parts.append(text(place(line), bottom + 32, said, anchor="middle"))
+    for index, (case, values) in enumerate(rows.items()):
+        y = TOP + ROW * (index + 0.5)
+        parts.append(text(LEFT - 14, y + 4, case, anchor="end"))
+        for (colour, shape), owner in zip(DRAWN, owners, strict=False):
+            if owner in values:
+                parts.append(mark(shape, place(values[owner]), y, colour, f"{owner}: {values[owner]:.3g}"))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 44}" '
+        f'font-family="{html.escape(FONT_FAMILY)}" role="img">'
+        f'<title>{html.escape(title)}</title><rect width="100%" height="100%" fill="{LIGHT["surface"]}"/>'
+        + "\n".join(parts)
+        + "</svg>\n"
+    )
+
+
+def write_chart(path: Path, chart: str) -> str:
+    """Write a chart and return the Markdown that shows it."""
+    path.parent.mkdir(exist_ok=True)
+    write_text_atomically(path, chart)
+    return f"![{chart.split('<title>')[1].split('</title>')[0]}](images/{path.name})"

@@ -1,0 +1,134 @@
+"""The backward arithmetic: the Jacobian's action step by step, and finite differences against it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from evenkeel.explain._forward import forward, rows_of, total
+
+if TYPE_CHECKING:
+    from evenkeel.explain._forward import Rows
+    from evenkeel.explain._setup import Setup
+
+__all__ = ["backward", "finite_difference", "parameter_gradients"]
+
+PROBES = 16  # how many elements finite differences check; each costs two forward passes of its group
+LONG, FEW_PROBES = 100_000, 2  # in a group of a million, sixteen would take several seconds
+NUDGE = 2.0**-17  # of a denominator: central differences are then right to about 1e-10
+
+
+def backward(rows: Rows, steps: dict[str, np.ndarray], g: np.ndarray) -> dict[str, np.ndarray]:
+    """The backward steps by id from the forward ones and the upstream gradient, (groups, members)."""
+    family = rows.setup.norm.family
+    with np.errstate(all="ignore"):
+        g_hat = g * (rows.setup.high - rows.setup.low) if family == "minmax" else g
+        g_hat = g_hat if rows.gamma is None else g_hat * rows.gamma
+        found = {"upstream": g, "g_hat": g_hat}
+        if family == "dyt":
+            return found | dyt_backward(rows, steps, g_hat)
+        if family == "minmax":
+            return found | minmax_backward(rows, steps, g_hat)
+        if rows.setup.given:
+            dx = g_hat / steps["denominator"][:, None]
+            return found | {"dx": dx / rows.setup.scale if family == "image" else dx}
+        return found | projection(rows, steps, g_hat)
+
+
+def projection(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
+    """What is left of ĝ without its components along 1 (not for RMSNorm) and x̂, divided by the denominator."""
+    n, xhat = rows.count, steps["normalized"]
+    length = total(g_hat * g_hat)
+    safe = np.where(length == 0, 1.0, length)
+    found, left = {}, g_hat
+    share_one = np.zeros_like(length)
+    if rows.setup.norm.family == "moments":
+        mean = total(g_hat) / n
+        share_one = np.where(length == 0, 0.0, 100.0 * (n * mean * mean) / safe)
+        found["mean_g"] = mean
+        left = g_hat - mean[:, None]
+    along = total(g_hat * xhat) / n
+    size = total(xhat * xhat)
+    share_xhat = 100.0 * ((n * along) * (n * along) / np.where(size == 0, 1.0, size)) / safe
+    share_xhat = np.where((length == 0) | (size == 0), 0.0, share_xhat)
+    found["mean_g_xhat"] = along
+    if rows.setup.norm.family == "moments":
+        found["share_one"] = share_one
+    found |= {"share_xhat": share_xhat, "share_kept": (100.0 - share_one) - share_xhat}
+    factor = slope_factor(rows, steps)
+    projected = np.where(rows.valid, left - xhat * (factor * along)[:, None], 0.0)
+    return found | {"projected": projected, "dx": projected / steps["denominator"][:, None]}
+
+
+def slope_factor(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
+    """k of the definition: how much of the component along x̂ goes, given where ε enters."""
+    square = "mean_square" if "mean_square" in steps else "sample_variance" if rows.setup.correction else "variance"
+    root, denominator = np.sqrt(steps[square]), steps["denominator"]
+    if rows.setup.eps_mode == "outside":
+        factor = np.where(root == 0, 0.0, denominator / np.where(root == 0, 1.0, root))
+    elif rows.setup.eps_mode == "clamp":
+        factor = ((root > 0) & (root >= rows.setup.eps)).astype(np.float64)
+    else:
+        factor = np.ones_like(root)
+    if rows.setup.correction:
+        factor = factor * (rows.count / np.maximum(rows.count - 1, 1))
+    return factor
+
+
+def minmax_backward(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
+    """ĝ / range, less what the two ends take: they move with the data."""
+    xhat, d = steps["normalized"], steps["denominator"]
+    at_max = total(g_hat * xhat)
+    at_min = total(g_hat * np.where(rows.valid, 1.0 - xhat, 0.0))
+    dx = g_hat / d[:, None]
+    each = np.arange(len(d))
+    where = np.where(rows.valid, rows.x, np.nan)
+    highest = np.argmax(where == steps["maximum"][:, None], axis=1)
+    lowest = np.argmax(where == steps["minimum"][:, None], axis=1)
+    dx[each, highest] -= np.where(steps["range"] == 0, 0.0, at_max / d)
+    dx[each, lowest] -= at_min / d
+    return {"sum_at_max": at_max, "sum_at_min": at_min, "dx": np.where(rows.valid, dx, 0.0)}
+
+
+def dyt_backward(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
+    """ĝ times the slope of tanh times α."""
+    slope = 1.0 - steps["normalized"] * steps["normalized"]
+    return {"slope": slope, "dx": (g_hat * slope) * rows.setup.alpha}
+
+
+def parameter_gradients(setup: Setup, found: dict[str, np.ndarray], flat: dict[str, np.ndarray]) -> None:
+    """Add dalpha, dweight and dbias to ``found``, from the flat steps in row-major order."""
+    if setup.norm.family == "dyt":
+        moved = flat["g_hat"] * flat["slope"] * setup.x.reshape(-1)
+        found["dalpha"] = np.cumsum(moved)[-1:]
+    if "weight" not in setup.norm.options:
+        return
+    count = max(1, int(np.prod(setup.layout.parameter_shape)))
+    for name, values in (("dweight", flat["upstream"] * flat["normalized"]), ("dbias", flat["upstream"])):
+        if name == "dweight" or "bias" in setup.norm.options:
+            # bincount adds one element after the other
+            sums = np.bincount(setup.layout.parameter_of, weights=values, minlength=count)
+            found[name] = sums.reshape(setup.layout.parameter_shape)
+
+
+def finite_difference(setup: Setup, group: int, dx: np.ndarray, g: np.ndarray) -> np.ndarray:
+    """Rows [flat index, dx, numeric] for up to `PROBES` valid members of one group."""
+    rows = rows_of(setup, group)
+    members = np.flatnonzero(rows.valid[0])
+    order = setup.layout.order[group]
+    upstream = g.reshape(-1)[order]
+    steps = forward(rows)
+    denominator = steps["denominator"][0] if "denominator" in steps else 1.0
+    nudge = denominator * setup.scale * NUDGE
+    count = min(PROBES if len(members) <= LONG else FEW_PROBES, len(members))
+    found = []
+    with np.errstate(all="ignore"):
+        for member in (members[i * len(members) // count] for i in range(count)):
+            above, below = rows.x.copy(), rows.x.copy()
+            above[0, member] += nudge
+            below[0, member] -= nudge
+            change = forward(rows.with_x(above))["output"] - forward(rows.with_x(below))["output"]
+            slope = total(upstream * change)[0] / (above[0, member] - below[0, member])
+            found.append([order[member], dx.reshape(-1)[order[member]], slope])
+    return np.array(found, dtype=np.float64).reshape(-1, 3)

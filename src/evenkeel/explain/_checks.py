@@ -1,0 +1,211 @@
+"""What has to hold if the steps are right, measured."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from evenkeel.explain._data import Check
+from evenkeel.explain._library import library_output
+
+if TYPE_CHECKING:
+    from evenkeel.explain._forward import Rows
+    from evenkeel.explain._setup import Setup
+
+__all__ = ["backward_checks", "forward_checks"]
+
+SMALL = 1e-9  # float64 leaves 1e-15 or so; a wrong formula leaves far more
+# The library promises 3 of the largest value of a row, and rounding the walk's own result adds up to 1.
+ULPS = 4.0
+FLOAT64_ULPS = 16.0  # both sides round at every operation, with nothing wider to round from
+EPSILONS = 8.0  # of the upstream gradient's rounding and the few operations after it; the worst seen is 4
+FINITE = 1e-6
+
+
+def forward_checks(rows: Rows, steps: dict[str, np.ndarray], y: np.ndarray, group: int) -> list[Check]:
+    """Mean near 0, deviation near 1, and the library's own result."""
+    setup, checks = rows.setup, []
+    xhat = steps["normalized"]
+    fine = np.isfinite(xhat).all(1) & rows.valid.any(1)
+    if setup.norm.family == "moments" and not setup.given and fine.any():
+        means = np.where(rows.valid, xhat, 0.0).sum(1) / rows.count
+        spread = np.sqrt(np.where(rows.valid, (xhat - means[:, None]) ** 2, 0.0).sum(1) / rows.count)
+        expected = steps["std"] / steps["denominator"]
+        checks.append(near("mean_zero", "mean of the normalized values", means, np.zeros_like(means), fine, group, ""))
+        checks.append(near("std_one", "their standard deviation", spread, expected, fine, group, DEVIATION))
+    if setup.norm.family == "rms" and fine.any():
+        size = np.sqrt(np.square(xhat).sum(1) / rows.count)
+        expected = steps["rms"] / steps["denominator"]
+        checks.append(near("rms_one", "root mean square of the result", size, expected, fine, group, DEVIATION))
+    compared = compare(setup, steps, y)
+    return checks if compared is None else [*checks, compared]
+
+
+DEVIATION = "1, less what ε (or the sample deviation) changes; "
+
+
+def near(
+    name: str, title: str, value: np.ndarray, expected: np.ndarray, fine: np.ndarray, group: int, note: str
+) -> Check:
+    """A check that holds in every finite group and shows one."""
+    error = float(np.abs(value - expected)[fine].max())
+    shown = group if fine[group] else int(np.argmax(fine))
+    everywhere = f" in all {fine.sum():,} groups" if fine.sum() > 1 else ""
+    return Check(
+        id=name,
+        title=title,
+        value=float(value[shown]),
+        expected=float(expected[shown]),
+        passed=error <= SMALL,
+        note=f"{note}within {error:.2g}{everywhere} (at most {SMALL:g})",
+    )
+
+
+def ulps(found: np.ndarray, wanted: np.ndarray, setup: Setup) -> np.ndarray:
+    """Distance in units of the last place of the largest value of each group, in the input's dtype."""
+    order = setup.layout.order
+    info = torch.finfo(setup.tensor.dtype)
+    with np.errstate(all="ignore"):
+        largest = np.nanmax(np.where(np.isfinite(wanted), np.abs(wanted), 0.0).reshape(-1)[order], axis=1)
+        unit = np.ldexp(info.eps, np.frexp(np.maximum(largest, info.tiny))[1] - 1)
+        distance = np.abs(found - wanted).reshape(-1)[order] / unit[:, None]
+    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+    return np.where(same.reshape(-1)[order], 0.0, np.where(np.isnan(distance), np.inf, distance))
+
+
+def magnified(setup: Setup, steps: dict[str, np.ndarray]) -> float:
+    """How much float64's rounding of the mean grows where the mean is large against the spread; 1 in other dtypes."""
+    if setup.tensor.dtype != torch.float64 or "mean" not in steps or "std" not in steps:
+        return 1.0
+    with np.errstate(all="ignore"):
+        ratio = np.abs(steps["mean"]) / np.maximum(steps["std"], steps["denominator"])
+    return 1.0 + float(ratio[np.isfinite(ratio)].max(initial=0.0))
+
+
+def compare(setup: Setup, steps: dict[str, np.ndarray], y: np.ndarray) -> Check | None:
+    """The walk's output, rounded once, against the library's function in the input's dtype."""
+    with torch.no_grad():
+        found = library_output(setup, setup.tensor)
+    if found is None:
+        return None
+    name, output = found
+    rounded = torch.from_numpy(y).to(setup.tensor.dtype).double().numpy()
+    distance = ulps(output.double().numpy(), rounded, setup)
+    worst, equal = float(distance.max()), int((distance == 0).sum())
+    kind = str(setup.tensor.dtype).removeprefix("torch.")
+    limit = FLOAT64_ULPS * magnified(setup, steps) if setup.tensor.dtype == torch.float64 else ULPS
+    bits = "equal to the last bit" if worst == 0 else f"{equal:,} of {distance.size:,} elements equal to the last bit"
+    return Check(
+        id="library",
+        title=f"difference from evenkeel's {name}, in ulps",
+        value=worst,
+        expected=0.0,
+        passed=worst <= limit,
+        note=f"{bits}; ulps of {kind} at each group's largest value, at most {limit:.3g}",
+    )
+
+
+def gradient_size(setup: Setup, steps: dict[str, np.ndarray]) -> float:
+    """The largest gradient that would pass if nothing were removed: what errors are measured against."""
+    with np.errstate(all="ignore"):
+        if setup.norm.family == "dyt":
+            passing = np.abs(steps["g_hat"] * setup.alpha)
+        else:
+            passing = np.abs(steps["g_hat"]) / steps["denominator"][:, None] / setup.scale
+    return max(float(passing[np.isfinite(passing)].max(initial=0.0)), float(np.finfo(float).tiny))
+
+
+def backward_checks(
+    rows: Rows, steps: dict[str, np.ndarray], dx: np.ndarray, g: np.ndarray, differences: np.ndarray, group: int
+) -> list[Check]:
+    """Removed directions are gone, and two other ways to the gradient agree."""
+    checks, size_of_all, smooth = [], gradient_size(rows.setup, steps), smooth_groups(rows, steps)
+    if "projected" in steps and np.isfinite(steps["projected"]).all():
+        size = np.maximum(np.abs(steps["g_hat"]).max(1), np.finfo(float).tiny)
+        if rows.setup.norm.family == "moments":
+            left = (steps["projected"].sum(1) / rows.count) / size
+            checks.append(gone("dx_one", "what is left along 1", left, group))
+        # With ε inside, the component along x̂ shrinks by ε/(v + ε) only, not to 0; that is the expected value.
+        along = (steps["projected"] * steps["normalized"]).sum(1) / rows.count
+        removed = (np.square(steps["normalized"]).sum(1) / rows.count) * steps["factor"]
+        left = (along - steps["mean_g_xhat"] * (1.0 - removed)) / size
+        checks.append(gone("dx_xhat", "what is left along x̂, less ε's part", left, group))
+    differences = differences[np.isfinite(differences).all(1)]
+    if len(differences) and smooth[group]:
+        checks.append(finite_check(differences, size_of_all))
+    compared = autograd(rows.setup, dx, g, size_of_all, smooth, magnified(rows.setup, steps))
+    return checks if compared is None else [*checks, compared]
+
+
+def gone(name: str, title: str, left: np.ndarray, group: int) -> Check:
+    """A component that must have vanished, relative to the gradient."""
+    note = f"relative to the largest gradient, at most {SMALL:g} in every group"
+    passed = float(np.abs(left).max()) <= SMALL
+    return Check(
+        id=name,
+        title=title,
+        value=float(left[group]),
+        expected=0.0,
+        passed=passed,
+        note=note,
+    )
+
+
+def finite_check(differences: np.ndarray, size: float) -> Check:
+    """Analytic gradients against numeric ones."""
+    analytic, numeric = differences[:, 1], differences[:, 2]
+    error = float(np.abs(analytic - numeric).max()) / size
+    return Check(
+        id="finite_difference",
+        title="gradient against finite differences",
+        value=error,
+        expected=0.0,
+        passed=error <= FINITE,
+        note=f"difference over the largest unprojected gradient, {len(differences)} elements (at most {FINITE:g})",
+    )
+
+
+def smooth_groups(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
+    """For each group whether its function has one slope there: not at a constant or at shared ends."""
+    setup, count = rows.setup, rows.valid.shape[0]
+    if setup.norm.family == "minmax":
+        at_ends = [((rows.x == steps[end][:, None]) & rows.valid).sum(1) for end in ("minimum", "maximum")]
+        return (at_ends[0] == 1) & (at_ends[1] == 1) & (steps["range"] > 0)
+    spread = steps.get("std", steps.get("rms"))
+    corner = setup.eps == 0 or setup.eps_mode != "inside"
+    if spread is None or setup.given or not corner:
+        return np.ones(count, dtype=bool)
+    return spread != 0
+
+
+def autograd(
+    setup: Setup, dx: np.ndarray, g: np.ndarray, size: float, smooth: np.ndarray, magnified: float
+) -> Check | None:
+    """The walk's gradient against autograd through the library's function."""
+    x = setup.tensor.clone().requires_grad_()
+    with torch.enable_grad():
+        found = library_output(setup, x)
+        if found is None:
+            return None
+        upstream = torch.from_numpy(g).to(found[1].dtype)
+        (gradient,) = torch.autograd.grad(found[1], x, upstream)
+    # The library gets the upstream gradient as its dtype holds it: what that rounding moves is not an error.
+    with np.errstate(all="ignore"):
+        error = np.abs(gradient.double().numpy() - dx) / size
+    same = np.isnan(gradient.double().numpy()) & np.isnan(dx)
+    error = np.where(same, 0.0, np.where(np.isnan(error), math.inf, error)).reshape(-1)[setup.layout.order]
+    if not smooth.any():
+        return None
+    worst = float(error[smooth].max())
+    limit = EPSILONS * magnified * torch.finfo(setup.tensor.dtype).eps
+    return Check(
+        id="autograd",
+        title=f"gradient against autograd through evenkeel's {found[0]}",
+        value=worst,
+        expected=0.0,
+        passed=worst <= limit,
+        note=f"largest difference over the largest unprojected gradient, at most {limit:.2g}",
+    )

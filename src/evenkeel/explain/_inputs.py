@@ -1,0 +1,208 @@
+"""Numbers from text and files."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from evenkeel._errors import EvenkeelError, InvalidInputError
+
+if TYPE_CHECKING:
+    import os
+
+    from torch import Tensor
+
+__all__ = ["parse_numbers", "read_input"]
+
+IMAGES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
+
+def parse_numbers(text: str) -> Tensor:
+    """Numbers as typed: separated by spaces or commas, rows by semicolons or line feeds, or nested lists as JSON.
+
+    Args:
+        text: such as `1 2 3`, `1,2;3,4` or `[[1, 2], [3, 4]]`; `nan` and `inf` are numbers.
+
+    Returns:
+        A tensor, int64 where every number is written as a whole one, float64 otherwise.
+
+    Raises:
+        InvalidInputError: something is not a number, the rows have different lengths, or there is none.
+
+    Example:
+        >>> parse_numbers("1 2; 3 4.5").tolist()
+        [[1.0, 2.0], [3.0, 4.5]]
+    """
+    if text.lstrip().startswith("["):
+        return from_json(text, "the input")
+    lines = [line for line in text.replace(";", "\n").splitlines() if line.strip()]
+    rows = [line.replace(",", " ").split() for line in lines]
+    if not rows:
+        raise InvalidInputError("explain: the input is empty; give at least one number")
+    table = from_rows(rows, "the input")
+    return table[0] if len(rows) == 1 else table
+
+
+def from_rows(rows: list[list[str]], name: str) -> Tensor:
+    """A table from its cells."""
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(rows[0]):
+            raise InvalidInputError(
+                f"explain: the rows of {name} have different lengths: row 1 has {len(rows[0])}, row {number} "
+                f"has {len(row)}; give every row as many"
+            )
+    try:
+        return torch.tensor([[int(cell) for cell in row] for row in rows])
+    except (ValueError, OverflowError, RuntimeError):
+        pass  # not all whole, or too large for an integer
+    return torch.tensor([[to_float(cell, name) for cell in row] for row in rows], dtype=torch.float64)
+
+
+def to_float(cell: str, name: str) -> float:
+    """A number from one cell."""
+    try:
+        return float(cell)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"explain: {cell[:40]!r} in {name} is not a number; give numbers such as 1, -2.5 or 1e-3"
+        ) from (error)
+
+
+def from_json(text: str, name: str) -> Tensor:
+    """Nested lists of numbers."""
+    try:
+        data = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidInputError(f"explain: {name} is not JSON: {error}") from error
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"explain: the rows of {name} have different lengths; give every row as many numbers"
+        ) from error
+    if array.dtype.kind not in "iuf" and array.size:
+        raise InvalidInputError(f"explain: {name} must be a number or nested lists of numbers, nothing else")
+    return torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else np.float64))
+
+
+def read_input(path: str | os.PathLike[str], *, key: str | None = None) -> Tensor:
+    """Read numbers from a .npy, .npz, .csv, .tsv, .txt, .json, .safetensors or image file.
+
+    Args:
+        path: the file; its ending tells its kind. A table's first line may hold names. An image is read as
+            (height, width, 3) colours from 0 to 255.
+        key: which tensor of a .npz or .safetensors file that holds several.
+
+    Returns:
+        The tensor, in the dtype that the file has.
+
+    Raises:
+        InvalidInputError: the file is missing or is not what its ending says.
+        EvenkeelError: an image, and Pillow is not installed.
+    """
+    file = Path(path)
+    kind = file.suffix.lower()
+    readers = {".npy": read_npy, ".npz": read_npz, ".json": read_json, ".safetensors": read_safetensors}
+    readers |= dict.fromkeys((".csv", ".tsv", ".txt"), read_table) | dict.fromkeys(IMAGES, read_image)
+    if kind not in readers:
+        raise InvalidInputError(f"explain: {file} has an ending that is not known; use {', '.join(readers)}")
+    if not file.is_file():
+        raise InvalidInputError(f"explain: there is no file {file}; check the path")
+    try:
+        tensor = readers[kind](file, key)
+    except EvenkeelError:
+        raise
+    except Exception as error:  # each format's reader has its own exceptions for what is not that format
+        raise InvalidInputError(f"explain: {file} cannot be read as {kind[1:]}: {error}") from error
+    if tensor.numel() == 0:
+        raise InvalidInputError(f"explain: {file} holds no numbers (shape {tuple(tensor.shape)})")
+    return tensor
+
+
+def read_npy(file: Path, key: str | None) -> Tensor:
+    """One numpy array; object arrays, which would run code, are refused."""
+    return from_numpy(np.load(file, allow_pickle=False))
+
+
+def read_npz(file: Path, key: str | None) -> Tensor:
+    """One of several numpy arrays."""
+    with np.load(file, allow_pickle=False) as arrays:
+        return from_numpy(arrays[choose(file, list(arrays.files), key)])
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A tensor in the array's dtype, or the nearest that torch has."""
+    if array.dtype.kind not in "biuf":
+        raise InvalidInputError(f"explain: expected an array of numbers, but it has dtype {array.dtype}")
+    wide = array.dtype.kind == "f" and array.dtype.itemsize > np.dtype(np.float64).itemsize
+    array = array.astype(np.float64 if wide else array.dtype.newbyteorder("="))
+    return torch.from_numpy(np.ascontiguousarray(array)).reshape(array.shape)
+
+
+def read_json(file: Path, key: str | None) -> Tensor:
+    """Nested lists."""
+    return from_json(file.read_text(encoding="utf-8"), str(file))
+
+
+def read_table(file: Path, key: str | None) -> Tensor:
+    """Cells separated by commas, tabs, semicolons or spaces; a first line of names is skipped."""
+    text = file.read_text(encoding="utf-8-sig")
+    first = text.partition("\n")[0]
+    mark = next((m for m in (",", "\t", ";") if m in first), None)
+    if mark is None:
+        rows = [line.split() for line in text.splitlines()]
+    else:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=mark)]
+    rows = [row for row in rows if any(row)]
+    if rows and not any(is_number(cell) for cell in rows[0]):
+        rows = rows[1:]
+    if not rows:
+        raise InvalidInputError(f"explain: {file} holds no numbers")
+    table = from_rows(rows, str(file))
+    return table[:, 0] if table.shape[1] == 1 else table
+
+
+def is_number(cell: str) -> bool:
+    """Whether a cell is a number."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def read_safetensors(file: Path, key: str | None) -> Tensor:
+    """One tensor of a safetensors file."""
+    from safetensors import safe_open
+
+    with safe_open(file, framework="pt") as tensors:
+        return tensors.get_tensor(choose(file, list(tensors.keys()), key))
+
+
+def choose(file: Path, names: list[str], key: str | None) -> str:
+    """The tensor to read: the one asked for, or the only one."""
+    if key in names:
+        return str(key)
+    if key is None and len(names) == 1:
+        return names[0]
+    listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    wrong = "holds several tensors" if key is None else f"has no tensor {key!r}"
+    raise InvalidInputError(f"explain: {file} {wrong}; choose with --key (key=): {listed or 'it is empty'}")
+
+
+def read_image(file: Path, key: str | None) -> Tensor:
+    """An image as (height, width, 3) from 0 to 255."""
+    try:
+        image: Any = importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise EvenkeelError(
+            "an image needs the package pillow, which is not installed; run: pip install 'evenkeel[data]'"
+        ) from error
+    with image.open(file) as picture:
+        return torch.from_numpy(np.array(picture.convert("RGB")))

@@ -1,0 +1,258 @@
+"""`walk`: from an input and a norm to an explanation."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel.explain._backward import backward, finite_difference, parameter_gradients, slope_factor
+from evenkeel.explain._checks import backward_checks, forward_checks
+from evenkeel.explain._data import Check, Explanation, Step, default_upstream
+from evenkeel.explain._forward import Rows, forward, rows_of
+from evenkeel.explain._norms import find_norm
+from evenkeel.explain._notes import notes
+from evenkeel.explain._setup import Setup, numbers, set_up
+from evenkeel.explain._view import View
+from evenkeel.explain._words import FORWARD
+from evenkeel.explain._words_backward import BACKWARD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from evenkeel._spec import EpsMode
+
+__all__ = ["walk"]
+
+INTERNAL = ("factor",)  # kept for the words and checks, no step of its own
+
+
+def walk(
+    x: Any,
+    norm: str = "layer",
+    *,
+    axis: int | Sequence[int] | None = None,
+    channel_axis: int | None = None,
+    groups: int | None = None,
+    eps: float | None = None,
+    eps_mode: EpsMode | None = None,
+    mask: Any = None,
+    weight: Any = None,
+    bias: Any = None,
+    weight_offset: float | None = None,
+    mean: Any = None,
+    variance: Any = None,
+    std: Any = None,
+    correction: int | None = None,
+    feature_range: Sequence[float] | None = None,
+    scale: float | None = None,
+    alpha: float | None = None,
+    dtype: str | torch.dtype | None = None,
+    show: int = 0,
+    backward: bool = False,
+    upstream: Any = None,
+) -> Explanation:
+    r"""Explain a normalization of the given numbers, step by step, forward and (if asked) backward.
+
+    .. math:: y = \frac{x - \mu}{\sqrt{\sigma^2 + \epsilon}} \, (\text{weight\_offset} + \gamma) + \beta
+
+    and its relatives. Every number is computed in float64 from the input as its dtype holds it, then compared with
+    the library's own function in that dtype. An option that is None has the norm's default.
+
+    Args:
+        x: numbers, nested lists, a numpy array or a tensor of any shape; floating dtypes stay, others become float64.
+        norm: ``layer``, ``rms``, ``batch``, ``instance``, ``group``, ``standardize``, ``minmax``, ``image`` or ``dyt``.
+        axis: the axes that share statistics (layer, rms: the last; standardize, minmax: the first), or have
+            parameters (dyt).
+        channel_axis: where the channels are (batch, instance, group: axis 1; image: the axis that fits).
+        groups: into how many groups the channels are divided (group).
+        eps: ε; RMSNorm's default is the machine epsilon of the arithmetic, that of the others 1e-5.
+        eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``.
+        mask: True where valid: of the input's shape, without the channel axis, or of leading axes.
+        weight: γ, of the shared axes' shape (channel norms: a number for each channel), or one number for all.
+        bias: β likewise.
+        weight_offset: added to the weight: 1 for the (1 + γ) family.
+        mean: remembered mean for each group, or one number (image: the constants of the channels).
+        variance: remembered variance likewise.
+        std: the constants of the channels (image).
+        correction: 0 divides by n (population), 1 by n - 1 (sample) (standardize).
+        feature_range: the low and the high end (minmax).
+        scale: what colours are divided by first (image).
+        alpha: α (dyt).
+        dtype: float64, float32, bfloat16 or float16, to explain the input in another dtype.
+        show: the group whose numbers the formulas show, counted from 0.
+        backward: whether to go on to the gradients.
+        upstream: ∂L/∂y of the input's shape; fixed pseudo-random numbers by default.
+
+    Returns:
+        The explanation: numbered steps, checks and notes, as data.
+
+    Raises:
+        InvalidTypeError: the input is not made of real numbers.
+        InvalidInputError: the input is empty or ragged, or a shape does not fit.
+        InvalidArgumentError: an unknown norm, an option that the norm does not have, or a bad value.
+
+    Example:
+        >>> import evenkeel as ek
+        >>> explanation = ek.explain.walk([1.0, 2.0, 3.0, 4.0], "layer", eps=1e-5)
+        >>> explanation.step("mean").substituted
+        '\\mu = \\frac{1 + 2 + 3 + 4}{4} = 2.5'
+        >>> [check.passed for check in explanation.checks]
+        [True, True, True]
+    """
+    given = {
+        "axis": axis,
+        "channel_axis": channel_axis,
+        "groups": groups,
+        "eps": eps,
+        "eps_mode": eps_mode,
+        "mask": mask,
+        "weight": weight,
+        "bias": bias,
+        "weight_offset": weight_offset,
+        "mean": mean,
+        "variance": variance,
+        "std": std,
+        "correction": correction,
+        "feature_range": feature_range,
+        "scale": scale,
+        "alpha": alpha,
+    }
+    setup = set_up(x, find_norm(norm), given, dtype)
+    group, gradient = check_group(show, setup), check_upstream(upstream, setup)
+    # What inf - inf or an overflow gives is part of the explanation, not a warning.
+    with np.errstate(all="ignore"):
+        return Walk(setup, group, gradient, backward).explanation()
+
+
+def output_of(x: Any, options: dict[str, Any]) -> np.ndarray:
+    """The output of `walk` alone, for trying what a layer computes."""
+    given = {name: value for name, value in options.items() if name != "norm"}
+    setup = set_up(x, find_norm(options["norm"]), given, None)
+    result = np.empty(setup.x.size)
+    result[setup.layout.order] = forward(rows_of(setup))["output"]
+    return result.reshape(setup.x.shape)
+
+
+def check_group(show: int, setup: Setup) -> int:
+    """The group to show, which has to exist."""
+    count = setup.layout.order.shape[0]
+    try:
+        group = operator.index(show)
+    except TypeError as error:
+        raise InvalidArgumentError(f"explain: the group to show is a whole number, but got {show!r}") from error
+    if not 0 <= group < count:
+        raise InvalidArgumentError(f"explain: there is no group {group} to show: there are {count}, counted from 0")
+    return group
+
+
+def check_upstream(upstream: Any, setup: Setup) -> np.ndarray | None:
+    """The upstream gradient, which has the input's shape."""
+    if upstream is None:
+        return None
+    array = numbers("upstream", upstream)
+    if array.size == setup.x.size == 1:
+        array = array.reshape(setup.x.shape)
+    if array.shape != setup.x.shape:
+        raise InvalidInputError(
+            f"explain: the upstream gradient has shape {array.shape}, but the input {setup.x.shape}; give one number "
+            "for each element"
+        )
+    return array
+
+
+class Walk:
+    """One walk: the arithmetic of all groups, then the words about one."""
+
+    def __init__(self, setup: Setup, group: int, upstream: np.ndarray | None, want_backward: bool) -> None:
+        self.setup, self.group, self.given_upstream, self.want_backward = setup, group, upstream, want_backward
+        self.rows: Rows = rows_of(setup)
+        self.steps = forward(self.rows)
+        self.forward_ids = list(self.steps)
+        self.extra: dict[str, np.ndarray] = {}
+        self.checks = forward_checks(self.rows, self.steps, self.flat("output"), group)
+        if want_backward:
+            self.go_back()
+
+    def flat(self, name: str) -> np.ndarray:
+        """A step as it is told: elements in the input's shape, groups as they are."""
+        values = self.steps[name]
+        if values.ndim == 1:
+            return values
+        result = np.empty(self.setup.x.size)
+        result[self.setup.layout.order] = values
+        return result.reshape(self.setup.x.shape)
+
+    def go_back(self) -> None:
+        """Add the backward steps and their checks."""
+        setup = self.setup
+        g = default_upstream(setup.x.shape) if self.given_upstream is None else self.given_upstream
+        g = np.where(setup.valid, g, 0.0)
+        self.steps |= backward(self.rows, self.steps, g.reshape(-1)[setup.layout.order])
+        if "projected" in self.steps:
+            self.steps["factor"] = slope_factor(self.rows, self.steps)
+        names = [name for name in ("upstream", "g_hat", "slope", "normalized") if name in self.steps]
+        parameter_gradients(setup, self.extra, {name: self.flat(name).reshape(-1) for name in names})
+        dx = self.flat("dx")
+        differences = finite_difference(setup, self.group, dx, g)
+        self.extra["finite_difference"] = differences
+        self.checks += backward_checks(self.rows, self.steps, dx, g, differences, self.group)
+
+    def explanation(self) -> Explanation:
+        """The data that `walk` returns."""
+        view = self.view()
+        values = {"input": self.setup.x}
+        if self.setup.norm.family != "dyt":
+            values["groups"] = self.group_numbers()
+        values |= {name: self.flat(name) for name in self.steps if name not in INTERNAL} | self.extra
+        table = FORWARD | BACKWARD
+        steps = [
+            Step(
+                id=name,
+                title=table[name].title,
+                formula=table[name].formula(view),
+                substituted=table[name].substituted(view),
+                value=value,
+                meaning=table[name].meaning(view),
+            )
+            for name, value in values.items()
+        ]
+        shape = " × ".join(str(n) for n in self.setup.x.shape)
+        return Explanation(
+            norm=self.setup.norm.key,
+            title=f"{self.setup.norm.name} of {shape} number{'s' * (self.setup.x.size > 1)}",
+            options=self.setup.options(upstream=self.given_upstream, backward=self.want_backward),
+            shown=self.group,
+            steps=tuple(steps),
+            checks=tuple[Check, ...](self.checks),
+            notes=notes(self.rows, self.steps),
+        )
+
+    def group_numbers(self) -> np.ndarray:
+        """For every element the number of its group, -1 where masked."""
+        order = self.setup.layout.order
+        result = np.empty(self.setup.x.size)
+        result[order] = np.arange(len(order))[:, None]
+        return np.where(self.setup.valid, result.reshape(self.setup.x.shape), -1.0)
+
+    def view(self) -> View:
+        """The shown group's numbers: the valid members of elements, the one number of statistics."""
+        keep = self.rows.valid[self.group]
+        picked = {n: v[[self.group]] if v.ndim == 1 else v[self.group][keep] for n, v in self.steps.items()}
+        picked["input"] = self.rows.x[self.group][keep]
+        for name, array in (("gamma", self.rows.gamma), ("beta", self.rows.beta)):
+            if array is not None:
+                picked[name] = array[self.group][keep]
+        if self.given_upstream is None:
+            picked["default_upstream"] = np.zeros(0)
+        return View(
+            setup=self.setup,
+            group=self.group,
+            groups=self.setup.layout.order.shape[0],
+            n=int(keep.sum()),
+            values=picked | self.extra,
+        )

@@ -1,0 +1,345 @@
+// Every step of a normalization in float64: the definitions of explain/_data.py, in the same order of operations.
+// Pure functions: no document, no state. An element that the mask leaves out counts as 0 in every sum.
+(function () {
+  "use strict";
+
+  const product = (shape) => shape.reduce((a, b) => a * b, 1);
+
+  function shapeOf(nested) {
+    const shape = [];
+    for (let level = nested; Array.isArray(level); level = level[0]) shape.push(level.length);
+    return shape;
+  }
+
+  // JSON has no NaN and no infinity: there they are strings.
+  const number = (value) => typeof value === "string" ? Number(value) : value === null ? NaN : Number(value);
+  const plainNumber = (value) => Number.isFinite(value) ? value : String(value);
+
+  function flatten(nested) {
+    return Array.isArray(nested) ? nested.flat(Infinity).map(number) : [number(nested)];
+  }
+
+  function nest(flat, shape) {
+    const plain = Array.from(flat, plainNumber);
+    if (shape.length === 0) return plain[0];
+    let level = plain;
+    for (let axis = shape.length - 1; axis > 0; axis--) {
+      const size = shape[axis];
+      const outer = product(shape.slice(0, axis));
+      level = Array.from({ length: outer }, (_, i) => level.slice(i * size, (i + 1) * size));
+    }
+    return level;
+  }
+
+  function stridesOf(shape) {
+    const strides = new Array(shape.length).fill(1);
+    for (let axis = shape.length - 2; axis >= 0; axis--) strides[axis] = strides[axis + 1] * shape[axis + 1];
+    return strides;
+  }
+
+  function coordinates(index, shape) {
+    const strides = stridesOf(shape);
+    return shape.map((size, axis) => Math.floor(index / strides[axis]) % size);
+  }
+
+  // For each element its place in an array that has only the axes kept, in row-major order.
+  function project(shape, kept) {
+    const sizes = kept.map((axis) => shape[axis]);
+    const inner = stridesOf(sizes);
+    const strides = stridesOf(shape);
+    return Array.from({ length: product(shape) }, (_, index) => kept.reduce(
+      (sum, axis, i) => sum + (Math.floor(index / strides[axis]) % shape[axis]) * inner[i], 0));
+  }
+
+  // The upstream gradient where none is given: hundredths from a 32-bit hash of the element's number.
+  function defaultUpstream(count) {
+    return Array.from({ length: count }, (_, i) => {
+      let h = Math.imul(i + 1, 2654435761) >>> 0;
+      h = Math.imul(h ^ (h >>> 16), 2246822519) >>> 0;
+      h = (h ^ (h >>> 13)) >>> 0;
+      return (Math.floor((h * 200) / 4294967296) - 100) / 100;
+    });
+  }
+
+  function sums(values, groups, count) {
+    const total = new Array(count).fill(0);
+    for (let i = 0; i < values.length; i++) if (groups[i] >= 0) total[groups[i]] += values[i];
+    return total;
+  }
+
+  // The same over each group's members, in their order.
+  const total = (p, values) => p.members.map((list) => list.reduce((sum, i) => sum + values[i], 0));
+
+  const perElement = (groups, compute) => groups.map((group, i) => (group < 0 ? 0 : compute(i, group)));
+  const eachGroup = (count, compute) => Array.from({ length: count }, (_, group) => compute(group));
+  const maximum = (a, b) => (Number.isNaN(a) || Number.isNaN(b) ? NaN : Math.max(a, b));
+
+  function denominatorOf(square, eps, mode) {
+    if (mode === "inside") return Math.sqrt(square + eps);
+    if (mode === "outside") return Math.sqrt(square) + eps;
+    return maximum(Math.sqrt(square), eps);
+  }
+
+  const oneIfZero = (value) => (value === 0 ? 1 : value);
+  const shrinkage = (root, d) => (d === 0 ? NaN : 100 * (1 - root / d));
+
+  // p.moments: mean, centred, variance and what follows from them, given or computed.
+  function moments(p, v, values) {
+    const { groups, count, n } = p;
+    const given = p.givenMean;
+    const m0 = given || total(p, values).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    const first = perElement(groups, (i, g) => values[i] - m0[g]);
+    const r = given ? m0.map(() => 0) : total(p, first).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    v.mean = eachGroup(count, (g) => (given ? m0[g] : m0[g] + r[g]));
+    v.centred = perElement(groups, (i, g) => first[i] - r[g]);
+  }
+
+  function spread(p, v) {
+    const { groups, count, n } = p;
+    const squares = total(p, v.centred.map((c) => c * c));
+    v.variance = p.givenVariance || squares.map((sum, g) => (n[g] ? sum / n[g] : 1));
+    v.sample_variance = squares.map((sum, g) => (n[g] < 2 || p.givenVariance ? NaN : sum / (n[g] - 1)));
+    v.std = v.variance.map(Math.sqrt);
+    v.sample_std = v.sample_variance.map(Math.sqrt);
+  }
+
+  function statistics(p, v) {
+    const { groups, count, n, x } = p;
+    if (p.norm === "rms") {
+      v.mean_square = total(p, x.map((a) => a * a)).map((sum, g) => (n[g] ? sum / n[g] : 1));
+      v.rms = v.mean_square.map(Math.sqrt);
+      return v.mean_square;
+    }
+    moments(p, v, x);
+    spread(p, v);
+    if (p.norm !== "standardize" || !p.correction) return v.variance;
+    return v.sample_variance.map((value) => (Number.isNaN(value) ? 0 : value));
+  }
+
+  function extremes(p, v) {
+    v.minimum = new Array(p.count).fill(Infinity);
+    v.maximum = new Array(p.count).fill(-Infinity);
+    p.groups.forEach((g, i) => {
+      if (g < 0) return;
+      if (Number.isNaN(p.x[i]) || p.x[i] < v.minimum[g]) v.minimum[g] = Number.isNaN(v.minimum[g]) ? NaN : p.x[i];
+      if (Number.isNaN(p.x[i]) || p.x[i] > v.maximum[g]) v.maximum[g] = Number.isNaN(v.maximum[g]) ? NaN : p.x[i];
+    });
+    for (const ends of [v.minimum, v.maximum]) ends.forEach((_, g) => { if (!p.n[g]) ends[g] = 0; });
+    v.range = v.maximum.map((value, g) => value - v.minimum[g]);
+  }
+
+  // The normalized values of each family; p.scale of a parameter is looked up by the element's place.
+  const FAMILIES = {
+    moments(p, v) {
+      const square = statistics(p, v);
+      const plain = p.norm === "standardize";
+      v.denominator = square.map((u) => (plain ? oneIfZero(Math.sqrt(u)) : denominatorOf(u, p.eps, p.mode)));
+      if (!plain) v.eps_effect = v.denominator.map((d, g) => shrinkage(Math.sqrt(square[g]), d));
+      const top = p.norm === "rms" ? p.x : v.centred;
+      v.normalized = perElement(p.groups, (i, g) => top[i] / v.denominator[g]);
+      p.square = square;
+    },
+    range(p, v) {
+      extremes(p, v);
+      v.denominator = v.range.map(oneIfZero);
+      v.normalized = perElement(p.groups, (i, g) => (p.x[i] - v.minimum[g]) / v.denominator[g]);
+    },
+    image(p, v) {
+      v.unit = perElement(p.groups, (i) => p.x[i] / p.unitScale);
+      moments(p, v, v.unit);
+      v.std = p.givenStd.slice();
+      v.denominator = v.std.map(oneIfZero);
+      v.normalized = perElement(p.groups, (i, g) => v.centred[i] / v.denominator[g]);
+    },
+    dyt(p, v) {
+      v.stretched = perElement(p.groups, (i) => p.alpha * p.x[i]);
+      v.normalized = perElement(p.groups, (i) => Math.tanh(v.stretched[i]));
+    },
+  };
+  // How many parameters a norm can have: a weight, or a weight and a bias.
+  const PARAMETERS = { layer: 2, batch: 2, instance: 2, group: 2, dyt: 2, rms: 1 };
+  const FAMILY = { minmax: "range", image: "image", dyt: "dyt" };
+  const family = (norm) => FAMILY[norm] || "moments";
+
+  function affine(p, v) {
+    v.scaled = perElement(p.groups, (i) => v.normalized[i] * p.gain(i));
+    v.output = perElement(p.groups, (i) => v.scaled[i] + p.shift(i));
+    if (!p.scales) delete v.scaled;
+  }
+
+  function forward(p) {
+    const v = { input: p.x, groups: p.groups };
+    FAMILIES[family(p.norm)](p, v);
+    affine(p, v);
+    return v;
+  }
+
+  // Which share of the upstream gradient's length lies along 1, along x̂, and elsewhere, in percent.
+  function shares(p, v, along) {
+    const { groups, count, n } = p;
+    const whole = total(p, v.g_hat.map((a) => a * a));
+    const hats = total(p, v.normalized.map((a) => a * a));
+    if (along.one) v.share_one = eachGroup(count, (g) => (whole[g] === 0 ? 0 : (100 * (n[g] * v.mean_g[g] * v.mean_g[g])) / whole[g]));
+    v.share_xhat = eachGroup(count, (g) => {
+      if (whole[g] === 0 || hats[g] === 0) return 0;
+      const b = n[g] * v.mean_g_xhat[g];
+      return (100 * ((b * b) / hats[g])) / whole[g];
+    });
+    v.share_kept = eachGroup(count, (g) => (100 - (along.one ? v.share_one[g] : 0)) - v.share_xhat[g]);
+  }
+
+  function epsFactor(p, g, d) {
+    if (p.norm === "standardize") return p.correction ? p.n[g] / Math.max(p.n[g] - 1, 1) : 1;
+    const root = Math.sqrt(p.square[g]);
+    if (p.mode === "inside") return 1;
+    if (p.mode === "outside") return root === 0 ? 0 : d / root;
+    return root > 0 && root >= p.eps ? 1 : 0;
+  }
+
+  function projectedGradient(p, v) {
+    const { groups, count, n } = p;
+    const centre = p.norm !== "rms";
+    if (centre) v.mean_g = total(p, v.g_hat).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    v.mean_g_xhat = total(p, v.g_hat.map((a, i) => a * v.normalized[i])).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    shares(p, v, { one: centre });
+    const k = eachGroup(count, (g) => epsFactor(p, g, v.denominator[g]));
+    v.projected = perElement(groups, (i, g) => {
+      const rest = centre ? v.g_hat[i] - v.mean_g[g] : v.g_hat[i];
+      return rest - v.normalized[i] * (k[g] * v.mean_g_xhat[g]);
+    });
+    v.dx = perElement(groups, (i, g) => v.projected[i] / v.denominator[g]);
+  }
+
+  function rangeGradient(p, v) {
+    const { groups, count } = p;
+    v.sum_at_max = total(p, v.g_hat.map((a, i) => a * v.normalized[i]));
+    v.sum_at_min = total(p, v.g_hat.map((a, i) => a * (1 - v.normalized[i])));
+    const whole = total(p, v.g_hat);
+    v.dx = perElement(groups, (i, g) => v.g_hat[i] / v.denominator[g]);
+    for (let g = 0; g < count; g++) {
+      const high = p.members[g].find((i) => p.x[i] === v.maximum[g]);
+      const low = p.members[g].find((i) => p.x[i] === v.minimum[g]);
+      const d = v.denominator[g];
+      if (v.range[g] === 0) v.dx[low] -= whole[g] / d;
+      else {
+        if (high !== undefined) v.dx[high] -= v.sum_at_max[g] / d;
+        if (low !== undefined) v.dx[low] -= v.sum_at_min[g] / d;
+      }
+    }
+  }
+
+  const GRADIENTS = {
+    moments(p, v) {
+      if (p.givenMean) v.dx = perElement(p.groups, (i, g) => v.g_hat[i] / v.denominator[g]);
+      else projectedGradient(p, v);
+    },
+    range: rangeGradient,
+    image(p, v) {
+      v.dx = perElement(p.groups, (i, g) => v.g_hat[i] / v.denominator[g] / p.unitScale);
+    },
+    dyt(p, v) {
+      v.slope = perElement(p.groups, (i) => 1 - v.normalized[i] * v.normalized[i]);
+      v.dx = perElement(p.groups, (i) => v.g_hat[i] * v.slope[i] * p.alpha);
+      v.dalpha = [v.g_hat.reduce((sum, a, i) => sum + (p.groups[i] < 0 ? 0 : a * v.slope[i] * p.x[i]), 0)];
+    },
+  };
+
+  // The members whose derivative is checked by differences: at most sixteen, evenly spread over the shown group.
+  function checkedMembers(p) {
+    const members = p.members[p.shown] || [];
+    const size = Math.min(16, members.length);
+    return Array.from({ length: size }, (_, i) => members[Math.floor((i * members.length) / size)]);
+  }
+
+  function differences(p, v) {
+    const members = p.members[p.shown] || [];
+    const d = v.denominator ? v.denominator[p.shown] : 1;
+    const h = (p.norm === "image" ? d * p.unitScale : d) / 131072;
+    return checkedMembers(p).map((index) => {
+      const moved = (step) => {
+        const x = p.x.slice();
+        x[index] += step;
+        return { at: x[index], y: forward({ ...p, x }).output };
+      };
+      const [up, down] = [moved(h), moved(-h)];
+      let sum = 0;
+      for (const i of members) sum += v.upstream[i] * (up.y[i] - down.y[i]);
+      return [index, v.dx[index], sum / (up.at - down.at)];
+    });
+  }
+
+  function backward(p, v) {
+    v.upstream = perElement(p.groups, (i) => p.upstream[i]);
+    v.g_hat = perElement(p.groups, (i) => v.upstream[i] * p.gain(i));
+    GRADIENTS[family(p.norm)](p, v);
+    if (p.parameters) {
+      const { places, count, bias } = p.parameters;
+      v.dweight = sums(v.upstream.map((g, i) => g * v.normalized[i]), places, count);
+      if (bias) v.dbias = sums(v.upstream, places, count);
+    }
+    v.finite_difference = differences(p, v);
+  }
+
+  // From a resolved explanation's options, as Python gives them, to what the arithmetic needs.
+  function prepare({ norm, input, options, shown = 0 }) {
+    const shape = options.shape || shapeOf(input);
+    const x = flatten(input);
+    const all = shape.map((_, axis) => axis);
+    const { groups, count } = groupNumbers(shape, options);
+    const mask = options.mask ? flatten(options.mask) : null;
+    if (mask) mask.forEach((valid, i) => { if (!valid) groups[i] = -1; });
+    const members = Array.from({ length: count }, () => []);
+    groupOrder(shape, options).forEach((i) => { if (groups[i] >= 0) members[groups[i]].push(i); });
+    const axes = options.parameter_axes || [];
+    const places = project(shape, all.filter((axis) => axes.includes(axis)));
+    const offset = options.weight_offset || 0;
+    const weight = options.weight === null || options.weight === undefined ? null : flatten(options.weight).map((w) => w + offset);
+    const bias = options.bias === null || options.bias === undefined ? null : flatten(options.bias);
+    const [low, high] = options.feature_range || [0, 1];
+    const given = (name) => (options[name] === null || options[name] === undefined ? null : flatten(options[name]));
+    const p = {
+      norm, x, shape, groups, count, members, shown, mask, n: members.map((list) => list.length),
+      eps: options.eps ?? 0, mode: options.eps_mode || "inside", correction: options.correction || 0,
+      alpha: options.alpha ?? 1, unitScale: options.scale ?? 1, low, high,
+      givenMean: given("mean"), givenVariance: given("variance"), givenStd: given("std"),
+      weight, bias, places, offset, dtype: options.dtype || "float64", given: options.upstream !== null && options.upstream !== undefined, parameterShape: axes.map((axis) => shape[axis]),
+      gain: (i) => (weight ? weight[places[i]] : 1), shift: (i) => (bias ? bias[places[i]] : 0), scales: weight !== null,
+      upstream: given("upstream") || defaultUpstream(x.length),
+    };
+    if (norm === "minmax") Object.assign(p, { gain: () => high - low, shift: () => low, scales: high - low !== 1 });
+    if (PARAMETERS[norm]) p.parameters = { places, count: product(p.parameterShape), bias: PARAMETERS[norm] > 1 };
+    return p;
+  }
+
+  function groupNumbers(shape, options) {
+    const all = shape.map((_, axis) => axis);
+    if (!options.num_groups) {
+      const kept = all.filter((axis) => !options.shared.includes(axis));
+      return { groups: project(shape, kept), count: product(kept.map((axis) => shape[axis])) };
+    }
+    const { channel_axis: channel, sample_axis: sample, num_groups: each } = options;
+    const size = shape[channel] / each;
+    const place = project(shape, [channel]);
+    const row = sample === null || sample === undefined ? place.map(() => 0) : project(shape, [sample]);
+    const samples = sample === null || sample === undefined ? 1 : shape[sample];
+    return { groups: place.map((c, i) => row[i] * each + Math.floor(c / size)), count: samples * each };
+  }
+
+  // All elements in an order that lists each group's members in row-major order of the shared axes.
+  function groupOrder(shape, options) {
+    const elements = Array.from({ length: product(shape) }, (_, i) => i);
+    if (!options.num_groups) return elements;
+    const all = shape.map((_, axis) => axis);
+    const { channel_axis: channel, sample_axis: sample } = options;
+    const front = [sample, channel].filter((axis) => axis !== null && axis !== undefined);
+    const place = project(shape, [...front, ...all.filter((axis) => !front.includes(axis))].filter((a, i, list) => list.indexOf(a) === i));
+    return elements.sort((a, b) => place[a] - place[b]);
+  }
+
+  window.evenkeel = Object.assign(window.evenkeel || {}, {
+    arithmetic: {
+      product, shapeOf, flatten, nest, stridesOf, coordinates, project, defaultUpstream, sums, prepare, forward,
+      backward, groupNumbers, denominatorOf, family, PARAMETERS, plainNumber,
+    },
+  });
+})();

@@ -1,0 +1,294 @@
+// The page: state in, sections out. Every change computes everything again.
+(function () {
+  "use strict";
+  const { html, format, formatList, bars } = window.evenkeel.draw;
+  const { nest, product, flatten, coordinates } = window.evenkeel.arithmetic;
+  const { mathml, walk, NAMES, editor, sharing, flow } = window.evenkeel;
+  const { fromSeed, toConfig, changeNorm, command, encode, decode, has } = window.evenkeel.state;
+  const seed = JSON.parse(document.getElementById("seed").textContent);
+  const start = fromSeed(seed);
+  const at = (id) => document.getElementById(id);
+  const BACKWARD = new Set([
+    "upstream", "g_hat", "mean_g", "mean_g_xhat", "share_one", "share_xhat", "share_kept", "projected", "sum_at_max", "sum_at_min",
+    "slope", "dx", "dalpha", "dweight", "dbias", "finite_difference",
+  ]);
+  const INLINE = 12;
+  const capital = (text) => text[0].toUpperCase() + text.slice(1);
+  let state = structuredClone(start);
+  const view = { channelLast: false, whole: false, selected: 0 };
+
+  // A step's value: one number, a short list, or a table that folds away.
+  function valueOf(step, members) {
+    const numbers = flatten(step.value);
+    const shape = window.evenkeel.arithmetic.shapeOf(step.value);
+    if (step.id === "finite_difference") return differences(step.value);
+    const unit = step.id.startsWith("share") || step.id === "eps_effect" ? " %" : "";
+    if (numbers.length === 1) return html("p", { class: "value" }, [html("span", { class: "is", text: format(numbers[0], 9) + unit })]);
+    if (shape.length === 1 && numbers.length <= INLINE) return html("p", { class: "value" }, [html("span", { class: "is", text: `[${numbers.map((value) => format(value, 6)).join(", ")}]` }), unit]);
+    const summary = html("summary", {}, [`All ${numbers.length} numbers: `, html("span", { class: "is", text: formatList(numbers) })]);
+    const details = html("details", { class: "value", "data-step": step.id }, [summary]);
+    details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(table(numbers, shape)); });
+    return details;
+  }
+
+  function table(numbers, shape) {
+    const columns = shape.length > 1 ? shape[shape.length - 1] : Math.min(8, numbers.length);
+    const leading = shape.slice(0, -1);
+    const body = html("table");
+    for (let first = 0; first < numbers.length; first += columns) {
+      const label = leading.length ? `[${coordinates(first / columns, leading).join(", ")}]` : String(first);
+      body.append(html("tr", {}, [html("th", { scope: "row", text: label }), ...numbers.slice(first, first + columns).map((value) => html("td", { text: format(value, 5) }))]));
+    }
+    return html("div", { class: "value" }, [body]);
+  }
+
+  function differences(rows) {
+    const body = html("table", {}, [html("tr", {}, ["element", "dx", "by differences"].map((text) => html("th", { scope: "col", text })))]);
+    for (const [index, exact, numeric] of rows.map((row) => row.map(Number))) {
+      const name = state.shape.length > 1 ? `[${coordinates(index, state.shape).join(", ")}]` : String(index);
+      body.append(html("tr", {}, [name, format(exact, 8), format(numeric, 8)].map((text) => html("td", { text }))));
+    }
+    return html("div", { class: "value" }, [body]);
+  }
+
+  function stepItem(step) {
+    // A symbol alone says no more than the title.
+    const symbol = step.formula.length < 2;
+    return html("li", { id: `step-${step.id}` }, [html("div", {}, [
+      html("h3", { text: step.title }),
+      symbol ? null : html("div", { class: "formula", html: mathml(step.formula) }),
+      html("div", { class: "formula numbers", html: mathml(step.substituted) }),
+      valueOf(step), html("p", { class: "meaning", text: step.meaning }),
+    ])]);
+  }
+
+  // A formula that scrolls sideways must be reachable with the keyboard.
+  function focusable() {
+    for (const box of document.querySelectorAll(".formula, .grid-box, .tensor, div.value")) {
+      if (box.scrollWidth > box.clientWidth + 1 && !box.querySelector("input, [tabindex]")) {
+        box.tabIndex = 0;
+        box.setAttribute("role", "region");
+        box.setAttribute("aria-label", "scrolls sideways");
+      }
+    }
+  }
+
+  function list(id, steps) {
+    const open = new Set([...at(id).querySelectorAll("details[open]")].map((details) => details.dataset.step));
+    at(id).replaceChildren(...steps.map(stepItem));
+    for (const details of at(id).querySelectorAll("details")) details.open = open.has(details.dataset.step);
+  }
+
+  const step = (explanation, id) => { const found = explanation.steps.find((one) => one.id === id); return found ? flatten(found.value) : null; };
+
+  function lead(explanation, members) {
+    const of = (id) => { const values = step(explanation, id); return values && values[state.shown]; };
+    const name = capital(NAMES[state.norm]);
+    const where = explanation.count > 1 ? ` in group ${state.shown} of ${explanation.count}` : "";
+    const size = `${members.length} number${members.length === 1 ? "" : "s"}${where}`;
+    if (state.norm === "rms") return `${name} of ${size}: the root mean square is ${format(of("rms"), 5)}. Every step below is computed as you type.`;
+    if (state.norm === "minmax") return `${name} of ${size}: from ${format(of("minimum"), 5)} to ${format(of("maximum"), 5)}. Every step below is computed as you type.`;
+    if (state.norm === "dyt") return `${name} of ${size}: no statistic, a tanh of slope ${format(state.alpha, 4)}. Every step below is computed as you type.`;
+    return `${name} of ${size}: the mean is ${format(of("mean"), 5)}, the standard deviation ${format(of("std"), 5)}. Every step below is computed as you type.`;
+  }
+
+  function checkItem(check) {
+    return html("li", {}, [html("span", { class: "mark", text: check.passed ? "✓" : "✗", role: "img", "aria-label": check.passed ? "holds" : "fails" }),
+      html("span", {}, [`${capital(check.title)}: ${format(check.value, 6)}, expected ${format(check.expected, 6)}`, html("span", { class: "small", text: check.note })])]);
+  }
+
+  // What only Python can check holds for the numbers the page started with.
+  function startChecks() {
+    if (!seed.checks || JSON.stringify(state) !== JSON.stringify(start)) return [];
+    return seed.checks;
+  }
+
+  const REMOVED = { moments: "Adding a constant to all inputs, or stretching them, leaves the output as it was, so the gradient has nothing to say about these two directions: what it had along them is removed.",
+    rms: "Stretching all inputs leaves the output as it was, so the gradient has nothing to say about that direction: what it had along x̂ is removed." };
+
+  function drawBackward(explanation, members) {
+    const body = at("backward-body");
+    if (!state.backward) {
+      at("backward-lead").textContent = "The gradient is computed with the same statistics. Switch it on to follow it, step by step, on your numbers.";
+      body.replaceChildren(html("button", { type: "button", text: "Compute the backward pass", onclick: () => { state.backward = true; rebuild(); } }));
+      return;
+    }
+    const of = (id) => { const values = step(explanation, id); return values && members.map((i) => values[i]); };
+    const group = (id) => { const values = step(explanation, id); return values && values[state.shown]; };
+    const projected = of("projected");
+    const rms = state.norm === "rms";
+    at("backward-lead").textContent = projected
+      ? `${rms ? REMOVED.rms : REMOVED.moments} Here ${rms ? "" : `${format(group("share_one"), 3)} % of its squared length lies along 1 and `}${format(group("share_xhat"), 3)} % along x̂; ${format(group("share_kept"), 3)} % passes.`
+      : "No statistic of these numbers is involved in a way that removes a direction; the gradient is scaled element by element, and at the ends of min-max shared.";
+    const rows = [{ name: "ĝ, what arrives", values: of("g_hat"), colour: "var(--series4)" }];
+    if (projected) {
+      const [a, b, hats] = [rms ? 0 : group("mean_g"), group("mean_g_xhat"), of("normalized")];
+      if (!rms) rows.push({ name: "removed along 1", values: members.map(() => a), colour: "var(--series5)" });
+      const along = members.map((_, i) => rows[0].values[i] - (rms ? 0 : a) - projected[i]);
+      rows.push({ name: "removed along x̂", values: along, colour: "var(--series1)" });
+      rows.push({ name: "p, what is left", values: projected, colour: "var(--series3)" });
+    }
+    rows.push({ name: "dx, at the input", values: of("dx"), colour: "var(--series3)" });
+    const labels = members.map((i) => `element ${i}`);
+    const error = html("p", { class: "error", role: "alert", hidden: true });
+    if (!body.querySelector(".upstream") || body.dataset.shape !== state.shape.join()) {
+      body.dataset.shape = state.shape.join();
+      body.replaceChildren(upstreamEditor(explanation, error), error, html("div", { class: "bars" }), html("ol", { class: "steps", id: "backward-steps" }));
+    } else for (const input of body.querySelectorAll(".upstream input")) input.refresh();
+    // One scale for the gradients; dx, divided by d, has its own.
+    const shown = rows.slice(0, -1).map((row) => ({ ...row, values: row.values.slice(0, 64) }));
+    body.querySelector(".bars").replaceChildren(bars(shown, labels), bars([{ ...rows[rows.length - 1], values: rows[rows.length - 1].values.slice(0, 64) }], labels));
+    list("backward-steps", explanation.steps.filter((one) => BACKWARD.has(one.id)));
+  }
+
+  function upstreamEditor(explanation, error) {
+    const grid = html("table", { class: "grid upstream" });
+    const values = () => {
+      if (!state.upstream) state.upstream = window.evenkeel.arithmetic.defaultUpstream(state.x.length);
+      return state.upstream;
+    };
+    const columns = state.shape.length > 1 ? state.shape[state.shape.length - 1] : Math.min(8, state.x.length);
+    const given = () => state.upstream || window.evenkeel.arithmetic.defaultUpstream(state.x.length);
+    for (let first = 0; first < state.x.length; first += columns) {
+      grid.append(html("tr", {}, Array.from({ length: Math.min(columns, state.x.length - first) }, (_, c) => html("td", {}, [
+        editor.field({ label: `upstream gradient ${first + c}`, get: () => given()[first + c], set: (value) => { values()[first + c] = value; update(); }, error }),
+      ]))));
+    }
+    grid.addEventListener("keydown", editor.arrows);
+    const box = html("div", { class: "grid-box" }, [grid]);
+    return html("details", { open: state.x.length <= 16 }, [html("summary", { text: "Upstream gradient g (change it)" }), box]);
+  }
+
+  function drawRest(members, explanation) {
+    const x = members.map((i) => state.x[i]);
+    const output = step(explanation, "output");
+    if (!x.length) return;
+    const affine = state.norm === "dyt" ? "The tanh bends the distribution: only here does its shape change."
+      : state.weight || state.bias ? "The weight and bias differ from element to element, so the shape may change." : "The shape stays: normalization moves and stretches, nothing else.";
+    flow.drawDistribution(x, members.map((i) => output[i]), affine);
+    flow.drawAgainst(x, state);
+    flow.drawFlow(x, state);
+    sharing.draw(state, view);
+  }
+
+  function update() {
+    const explanation = walk(toConfig(state));
+    const numbers = window.evenkeel.arithmetic.prepare(toConfig(state));
+    const members = numbers.members[state.shown];
+    explanation.count = numbers.count;
+    at("title").textContent = `${capital(NAMES[state.norm])}, step by step`;
+    at("lead").textContent = lead(explanation, members);
+    at("notes").replaceChildren(...explanation.notes.map((text) => html("li", { text })));
+    list("forward", explanation.steps.filter((one) => !BACKWARD.has(one.id)));
+    at("checks").replaceChildren(...explanation.checks.map(checkItem), ...startChecks().map(checkItem));
+    editor.showResults(step(explanation, "output"));
+    editor.refresh();
+    drawBackward(explanation, members);
+    drawRest(members, explanation);
+    at("footer").textContent = "Everything on this page is computed in your browser in float64; nothing is sent anywhere." + (state.dtype === "float64" ? "" : ` The numbers came from ${state.dtype}; what you type is not rounded to it.`);
+    window.history.replaceState(null, "", JSON.stringify(state) === JSON.stringify(start) ? window.location.pathname : encode(state));
+    focusable();
+    document.documentElement.dataset.updates = String(Number(document.documentElement.dataset.updates || 0) + 1);
+    window.evenkeel.current = explanation;
+  }
+
+  function buildShown() {
+    const { count } = window.evenkeel.arithmetic.prepare(toConfig(state));
+    at("shown-row").hidden = count < 2;
+    at("shown").replaceChildren(...Array.from({ length: count }, (_, g) => html("option", { value: g, text: g, selected: g === state.shown })));
+  }
+
+  // After a change of structure: the fields are made anew, and the focus goes back to where it was.
+  function rebuild() {
+    const focus = document.activeElement && (document.activeElement.id || document.activeElement.getAttribute("aria-label") || document.activeElement.textContent);
+    at("norm").value = state.norm;
+    at("eps-row").hidden = !has(state, "eps");
+    at("affine").hidden = !has(state, "weight");
+    at("want-backward").checked = state.backward;
+    at("eps-mode").value = state.mode;
+    const error = at("values-error");
+    editor.buildValues(state, update, rebuild, error, at("values"));
+    editor.buildOptions(state, update, rebuild, error, at("options"));
+    editor.buildParameters(state, update, rebuild, error, at("parameters"));
+    buildEpsilon();
+    buildShown();
+    buildSharing();
+    delete at("backward-body").dataset.shape;
+    update();
+    const again = [...document.querySelectorAll("#form input, #form select, #form button")].find((one) => [one.id, one.getAttribute("aria-label"), one.textContent].includes(focus));
+    if (focus && again && document.activeElement === document.body) again.focus();
+  }
+
+  function buildEpsilon() {
+    const error = at("eps-error");
+    const input = editor.field({ id: "eps", label: "ε", get: () => state.eps, set: (value) => { state.eps = value; slide(); update(); }, error,
+      check: (value) => (Number.isFinite(value) && value >= 0 ? "" : "ε must be a finite number that is not negative") });
+    at("eps").replaceWith(input);
+    const slide = () => { at("eps-slider").value = state.eps > 0 ? Math.log10(state.eps) : -12; };
+    slide();
+    at("eps-slider").setAttribute("aria-valuetext", String(state.eps));
+  }
+
+  function buildSharing() {
+    const options = at("sharing-options");
+    options.replaceChildren(html("label", { class: "field" }, ["LayerNorm over", editor.select([["", "the channels of one position (transformers)"], ["1", "a whole sample (images)"]], view.whole ? "1" : "", (value) => { view.whole = value === "1"; update(); }, "LayerNorm over")]));
+    if (state.shape.length > 2 && state.norm !== "image") options.append(html("label", { class: "field" }, ["channels are axis", editor.select([["", "1"], ["1", state.shape.length - 1]], view.channelLast ? "1" : "", (value) => { view.channelLast = value === "1"; view.selected = 0; update(); }, "channels are axis")]));
+  }
+
+  function wire() {
+    at("norm").append(...Object.entries(NAMES).map(([key, name]) => html("option", { value: key, text: capital(name) })));
+    at("norm").addEventListener("change", () => { changeNorm(state, at("norm").value); rebuild(); });
+    at("eps-slider").addEventListener("input", () => {
+      state.eps = Number((10 ** Number(at("eps-slider").value)).toPrecision(2));
+      at("eps-slider").setAttribute("aria-valuetext", String(state.eps));
+      at("eps").value = String(state.eps);
+      editor.mark(at("eps"), at("eps-error"), "");
+      update();
+    });
+    at("eps-mode").addEventListener("change", () => { state.mode = at("eps-mode").value; update(); });
+    at("shown").addEventListener("change", () => { state.shown = Number(at("shown").value); update(); });
+    at("want-backward").addEventListener("change", () => { state.backward = at("want-backward").checked; rebuild(); });
+    at("form").addEventListener("submit", (event) => event.preventDefault());
+    at("reset").addEventListener("click", () => { state = structuredClone(start); view.selected = 0; rebuild(); at("status").textContent = "Back at the numbers this page started with."; });
+    at("copy").addEventListener("click", copy);
+    for (const link of document.querySelectorAll("nav a")) {
+      link.addEventListener("click", (event) => {
+        event.preventDefault();
+        const target = document.querySelector(link.getAttribute("href"));
+        target.scrollIntoView();
+        target.focus({ preventScroll: true });
+      });
+    }
+  }
+
+  // The line is shown as well: a page opened from a file may not be allowed to write to the clipboard.
+  function copy() {
+    const line = command(state);
+    const tell = (text) => at("status").replaceChildren(text, html("code", { id: "command", text: line }));
+    if (!navigator.clipboard) { tell("The command: "); return; }
+    navigator.clipboard.writeText(line).then(() => tell("Copied: "), () => tell("The command: "));
+  }
+
+  function describeWhole() {
+    if (!seed.whole) return;
+    const { shape, group, statistics } = seed.whole;
+    const numbers = statistics.map(([title, value]) => `${title.toLowerCase()} ${format(Number(value), 6)}`).join(", ");
+    at("whole").hidden = false;
+    at("whole").textContent = `The input has ${product(shape).toLocaleString("en-US")} numbers (${shape.join(" × ")}). This page works on a part of it, ${start.shape.join(" × ")}, as if it were all, so its statistics are the part's.` +
+      (numbers ? ` Those of the whole, computed by Python for its group ${group}: ${numbers}.` : "");
+  }
+
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    // Phones report a resize whenever their address bar hides; only a new width needs new figures.
+    if (window.innerWidth !== width) {
+      width = window.innerWidth;
+      update();
+    }
+  });
+  view.channelLast = ["layer", "rms"].includes(start.norm) && start.shape.length > 2;
+  wire();
+  describeWhole();
+  state = decode(window.location.hash, start) || state;
+  rebuild();
+})();

@@ -1,0 +1,211 @@
+"""BatchNorm whose statistics come from every process of a group: counts, means and squares are merged exactly."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed
+
+from evenkeel._errors import InvalidArgumentError
+from evenkeel.functional._channels import (
+    affine_per_channel,
+    check_channels,
+    check_pair,
+    check_values_per_channel,
+    check_vectors,
+    expand_mask,
+    in_format_of,
+    per_channel,
+    update_running,
+)
+from evenkeel.functional._common import arithmetic_dtype, check_options, composite_required, reciprocal_scale
+from evenkeel.kernels import _ops
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from evenkeel._spec import Cast, EpsMode
+
+
+class Gather(torch.autograd.Function):
+    """Every process's tensor, stacked by rank: the same bits on each, so what is computed from them is the same too."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        parts = [torch.empty_like(local) for _ in range(distributed.get_world_size(group))]
+        distributed.all_gather(parts, local.contiguous(), group=group)
+        return torch.stack(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        # what the loss of each process says about this process's part
+        about_mine = Gather.apply(gradients[0], ctx.group)[:, distributed.get_rank(ctx.group)]
+        return about_mine.sum(0), None
+
+
+def axes_of_channel(x: Tensor) -> list[int]:
+    """Every axis but the channels'."""
+    return [d for d in range(x.ndim) if d != 1]
+
+
+def valid_only(x: Tensor, valid: Tensor | None) -> Tensor:
+    """Zeros instead of what is not valid: not a product, since inf or NaN may lie there."""
+    return x if valid is None else torch.where(valid, x, 0.0)
+
+
+def local_moments(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """How many values each channel has here, (1,); their means and sums of squared differences, (channels,) float64."""
+    dims = axes_of_channel(x)
+    count = (
+        (x.new_tensor(x.numel() // x.shape[1]) if valid is None else valid.expand_as(x[:, :1]).sum())
+        .double()
+        .reshape(1)
+    )
+    divisor = count.clamp_min(1.0).to(x.dtype)
+    rough = valid_only(x, valid).sum(dims, keepdim=True) / divisor
+    centred = valid_only(x - rough, valid)
+    correction = centred.sum(dims, keepdim=True) / divisor
+    squares = valid_only(centred - correction, valid).square().sum(dims)
+    return count, (rough.double() + correction.double()).flatten(), squares.double()
+
+
+def merged_moments(x: Tensor, valid: Tensor | None, group: Any) -> tuple[Tensor, Tensor, Tensor]:
+    r"""Mean and biased variance, (channels,), and count over all processes, in float64.
+
+    .. math:: M = \sum_r M_r + n_r (\mu_r - \mu)^2, \quad \mu = \sum_r n_r \mu_r / \sum_r n_r
+    """
+    gathered = Gather.apply(torch.cat(local_moments(x, valid)), group)  # (processes, 1 + 2 channels)
+    counts, means, squares = gathered.split([1, x.shape[1], x.shape[1]], dim=1)
+    total = counts.sum()
+    mean = (counts * means).sum(0) / total.clamp_min(1.0)
+    variance = (squares + counts * (means - mean).square()).sum(0) / total.clamp_min(1.0)
+    # with eps = 0, 0/0 would reach dweight
+    return mean, torch.where(total > 0, variance, 1.0), total
+
+
+def standardized(x: Tensor, valid: Tensor | None, mean: Tensor, reciprocal: Tensor) -> Tensor:
+    """(x - mean) times reciprocal, the mean in two parts: its rounding may be as large as the spread."""
+    rounded = mean.to(x.dtype)
+    rest = (mean - rounded).to(x.dtype)
+    centred = (x - per_channel(rounded, x.ndim)) - per_channel(rest, x.ndim)
+    return valid_only(centred, valid) * per_channel(reciprocal.to(x.dtype), x.ndim)
+
+
+def normalized_together(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    valid: Tensor | None,
+    group: Any,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+    cast: str,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The whole computation, differentiable any number of times: y, mean, variance and count."""
+    wide = x.to(arithmetic_dtype(x))
+    mean, variance, total = merged_moments(wide, valid, group)
+    x_hat = standardized(wide, valid, mean, reciprocal_scale(variance, eps, eps_mode))
+    y = affine_per_channel(x_hat, weight, bias, valid, weight_offset, x.dtype, cast, None)
+    return in_format_of(y, x), mean, variance, total
+
+
+class SyncBatchNormFunction(torch.autograd.Function):
+    """Saves the input and three numbers a channel; a backward that must be differentiable runs everything again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, valid: Tensor | None, group: Any, *options: Any
+    ) -> tuple[Tensor, ...]:
+        y, mean, variance, total = normalized_together(x, weight, bias, valid, group, *options)
+        ctx.mark_non_differentiable(mean, variance, total)
+        ctx.save_for_backward(x, weight, bias, valid, mean, variance, total)
+        ctx.group, ctx.options = group, options
+        return y, mean, variance, total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, valid, *_ = ctx.saved_tensors
+        needed = ctx.needs_input_grad[:3]
+        rest = (None,) * (2 + len(ctx.options))
+        create_graph = torch.is_grad_enabled()
+        if not create_graph and not composite_required():
+            found = first_derivative(gradients[0], ctx.saved_tensors, ctx.group, ctx.options, needed[0])
+            return (*(g if wanted else None for g, wanted in zip(found, needed, strict=True)), *rest)
+        with torch.enable_grad():
+            # views, so that differentiation stops at this call's inputs where one of them depends on another
+            inputs = [t.view_as(t) if need else t for t, need in zip((x, weight, bias), needed, strict=True)]
+            arguments = (*inputs, valid, ctx.group, *ctx.options)
+            y = normalized_together(*arguments)[0]
+            wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
+            taken = iter(torch.autograd.grad(y, wanted, gradients[0], create_graph=create_graph))
+        return (*(next(taken) if need else None for need in needed), *rest)
+
+
+def first_derivative(
+    dy: Tensor, saved: tuple[Any, ...], group: Any, options: tuple[Any, ...], need_dx: bool
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """dx, which depends on every process, and this process's part of dweight and dbias."""
+    x, weight, bias, valid, mean, variance, total = saved
+    eps, eps_mode, weight_offset, _ = options
+    wide = x.to(arithmetic_dtype(x))
+    dims = axes_of_channel(x)
+    reciprocal = reciprocal_scale(variance, eps, eps_mode)
+    x_hat = standardized(wide, valid, mean, reciprocal)
+    upstream = valid_only(dy.to(wide.dtype), valid)
+    sums = torch.stack([t.sum(dims, dtype=torch.float64) for t in (upstream, upstream * x_hat)])  # (2, channels)
+    dbias = None if bias is None else sums[0].to(bias.dtype)
+    dweight = None if weight is None else sums[1].to(weight.dtype)
+    if not need_dx:
+        return None, dweight, dbias
+    scale = torch.ones_like(mean) if weight is None else weight_offset + weight.double()
+    along, across = (Gather.apply(sums * scale, group).sum(0) / total.clamp_min(1.0)).to(wide.dtype)
+    slope = x_hat * per_channel(across * bend(variance, eps, eps_mode).to(wide.dtype), x.ndim)
+    dx = upstream * per_channel(scale.to(wide.dtype), x.ndim) - per_channel(along, x.ndim) - slope
+    dx = valid_only(dx, valid) * per_channel(reciprocal.to(wide.dtype), x.ndim)
+    return in_format_of(dx.to(x.dtype), x), dweight, dbias
+
+
+def bend(variance: Tensor, eps: float, eps_mode: str) -> Tensor:
+    """How much steeper than the root of the variance the scale is: 1 with eps inside, 0 where it is clamped."""
+    root = variance.sqrt()
+    if eps_mode == "outside":
+        return torch.where(root > 0, (root + eps) / root, 0.0)
+    return (root >= eps).to(root.dtype) if eps_mode == "clamp" else torch.ones_like(root)
+
+
+def sync_batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    momentum: float,
+    eps: float,
+    group: Any,
+    *,
+    mask: Tensor | None,
+    eps_mode: EpsMode,
+    weight_offset: float,
+    cast: Cast,
+    backend: str,
+) -> Tensor:
+    """`batch_norm` in training with the statistics of the whole group; every process of it has to call."""
+    name = "sync_batch_norm"
+    check_options(name, eps_mode, cast)
+    check_channels(name, input)
+    check_pair(name, running_mean, running_var)
+    vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    check_vectors(name, input.shape[1], **vectors)
+    if eps <= 0.0:
+        raise InvalidArgumentError(f"{name} eps must be positive during training, but got {eps}")
+    _ops.choose("synchronized channels", backend, input)
+    y, mean, variance, total = SyncBatchNormFunction.apply(
+        input, weight, bias, expand_mask(name, mask, input), group, float(eps), eps_mode, float(weight_offset), cast
+    )
+    if mask is None and input[:, :1].numel() <= 1 and int(total) == 1:  # so every process raises, or none
+        check_values_per_channel(input.shape if input.numel() else (1, *input.shape[1:2]))
+    update_running(running_mean, running_var, momentum, mean, variance, total.expand_as(mean))
+    return y

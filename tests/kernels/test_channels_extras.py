@@ -1,0 +1,210 @@
+"""Masks, fused activations and given statistics of the channel kernels."""
+
+import pytest
+import torch
+from channel_calls import FLOATS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
+
+from evenkeel import InvalidArgumentError, nn
+from evenkeel import functional as F
+from evenkeel.testing import ulp_error
+
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+ACTIVATED = [
+    (norm, activation) for norm in ("batch_norm", "inference", "group_norm") for activation in ("relu", "silu")
+]
+SHAPES = ((6, 8, 5, 3), (6, 8, 20, 19), (40, 6, 7, 7), (2, 4, 70, 67), (3, 70, 9, 5))
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+def some_mask(shape):
+    """A mask in which every sample has a few valid positions at least."""
+    mask = torch.rand(shape[0], *shape[2:], generator=torch.Generator().manual_seed(5)) < 0.6
+    mask[:, 0] = True
+    return mask
+
+
+def poisoned(x, mask):
+    """The input with NaN and infinity where it is padding, in its layout."""
+    value = torch.where(torch.arange(x.shape[0]) % 2 == 0, float("nan"), float("inf"))
+    spoilt = torch.where(mask[:, None], x, value.reshape(-1, 1, 1, 1).to(x.dtype))
+    layout = torch.contiguous_format if x.is_contiguous() else torch.channels_last
+    return spoilt.contiguous(memory_format=layout)
+
+
+@every_layout
+@every_shape
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_masked_results(norm, shape, layout, mean):
+    mask = some_mask(shape)
+    x = (mean + torch.randn(shape)).contiguous(memory_format=LAYOUTS[layout])
+    if norm == "inference":
+        x -= mean
+    mine = results(norm, poisoned(x, mask), mask=mask)
+    exact = results(norm, torch.where(mask[:, None], x, 0), torch.float64, mask=mask, backend="reference")
+    assert max(errors(norm, mine, exact)) <= 3.0
+    for t in mine[:2]:
+        assert (t.movedim(1, -1)[~mask] == 0).all()
+
+
+@every_layout
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_full_mask_changes_nothing(norm, dtype, layout):
+    x = torch.randn(6, 8, 20, 19).to(dtype).contiguous(memory_format=LAYOUTS[layout])
+    # 16-bit: the order of the sums differs, so a float may round the other way
+    torch.testing.assert_close(results(norm, x, mask=torch.ones(6, 20, 19, dtype=torch.bool)), results(norm, x))
+
+
+@every_layout
+@pytest.mark.parametrize("norm", MEASURED)
+@pytest.mark.parametrize("samples", [slice(None), slice(1, 2)], ids=["all", "one sample"])
+def test_nothing_valid_gives_zeros(norm, samples, layout):
+    x = torch.randn(3, 4, 9, 11).contiguous(memory_format=LAYOUTS[layout])
+    mask = torch.ones(3, 9, 11, dtype=torch.bool)
+    mask[samples] = False
+    y, dx, dweight, dbias = results(norm, poisoned(x, mask), mask=mask, eps=1e-30)
+    assert (y[samples] == 0).all()
+    assert (dx[samples] == 0).all()
+    assert all(t.isfinite().all() for t in (y, dx, dweight, dbias))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("norm", NORMS)
+def test_threads_do_not_change_a_bit(norm, dtype, masked):
+    threads, found = torch.get_num_threads(), []
+    extras = {} if norm == "instance_norm" else {"activation": "silu"}
+    inputs = [torch.randn(s).to(dtype).contiguous(memory_format=m) for s in SHAPES for m in LAYOUTS.values()]
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(
+                [t for x in inputs for t in results(norm, x, mask=some_mask(x.shape) if masked else None, **extras)]
+            )
+    finally:
+        torch.set_num_threads(threads)
+    assert same_bits(found[0], found[1])
+    assert same_bits(found[0], found[2])
+
+
+def torch_activation(activation):
+    return torch.relu if activation == "relu" else torch.nn.functional.silu
+
+
+@every_layout
+@pytest.mark.parametrize("shape", [(6, 8, 20, 19), (40, 6, 7, 7)], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("norm", "activation"), ACTIVATED)
+def test_activations(norm, activation, masked, shape, layout):
+    """In ulps of what the norm alone gives, too: an activation may leave a row only its smallest values."""
+    x = torch.randn(shape).contiguous(memory_format=LAYOUTS[layout])
+    mask = some_mask(shape) if masked else None
+    mine = results(norm, x, mask=mask, activation=activation)
+    exact = results(norm, x, torch.float64, mask=mask, activation=activation, backend="reference")
+    alone = results(norm, x, mask=mask)
+    for index in range(4):
+        a, b, scale = (rows(norm, t[index]) if index < 2 else t[index] for t in (mine, exact, alone))
+        assert ulp_error(torch.cat([a, scale], -1), torch.cat([b, scale.double()], -1)) <= 3.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(("norm", "activation"), ACTIVATED)
+def test_an_activated_result_is_rounded_once(norm, activation, dtype):
+    x = torch.randn(6, 8, 20, 19).to(dtype)
+    mine = results(norm, x, activation=activation)
+    exact = results(norm, x, torch.float64, activation=activation, backend="reference")
+    assert max(errors(norm, mine, exact)) <= 0.51
+
+
+@pytest.mark.parametrize(("norm", "activation"), ACTIVATED)
+def test_an_activation_is_torchs_after_the_norm(norm, activation):
+    x = torch.randn(4, 6, 9, 11, dtype=torch.float64)
+    weight, bias, cotangent = tensors(x)
+    leaves = [t.requires_grad_() for t in (x, weight, bias)]
+    fused = call(norm, *leaves, activation=activation)
+    apart = torch_activation(activation)(call(norm, *leaves))
+    torch.testing.assert_close(fused, apart)
+    wanted = torch.autograd.grad(apart, leaves, cotangent)
+    torch.testing.assert_close(torch.autograd.grad(fused, leaves, cotangent), wanted)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_silu_far_from_zero(dtype, backend):
+    pre = torch.cat([torch.linspace(-120, 120, 4001), torch.tensor([-1e30, 1e30, -0.0, 0.0])]).to(dtype)
+    x = pre.reshape(1, 1, -1).requires_grad_()
+    y = F.batch_norm(x, torch.zeros(1), torch.ones(1), eps=0.0, activation="silu", backend=backend)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    exact = pre.double().requires_grad_()
+    wanted = torch.nn.functional.silu(exact)
+    (wanted_slope,) = torch.autograd.grad(wanted.sum(), exact)
+    precision = 8 * torch.finfo(dtype).eps
+    torch.testing.assert_close(y.flatten().double(), wanted.detach(), rtol=precision, atol=1e-30)
+    torch.testing.assert_close(slope.flatten().double(), wanted_slope, rtol=precision, atol=4 * precision)
+
+
+@pytest.mark.parametrize("eps_mode", ["inside", "outside", "clamp"])
+@pytest.mark.parametrize("scale", [1e18, 1e-20])
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_activations_outside_the_range_of_float(activation, scale, eps_mode):
+    x = scale * torch.randn(6, 8, 5, 7)
+    options = {"eps": 1e-60, "eps_mode": eps_mode, "activation": activation}
+    mine = results("group_norm", x, **options)
+    exact = results("group_norm", x, torch.float64, **options, backend="reference")
+    assert max(errors("group_norm", mine, exact)) <= 3.0
+
+
+@every_layout
+@pytest.mark.parametrize("shape", [(8, 6, 5, 3), (8, 6, 20, 19)], ids=str)
+@pytest.mark.parametrize("mean", [1e2, 1e4, 1e6])
+def test_given_means_far_above_the_spread(mean, shape, layout):
+    """The running mean in float64, and inputs near it: no digit is lost that the result needs."""
+    x = (mean + torch.randn(shape)).contiguous(memory_format=LAYOUTS[layout])
+    running_mean = mean + torch.randn(6, dtype=torch.float64)
+    running_var = 1 + torch.rand(6, dtype=torch.float64)
+    weight = torch.rand(6) + 0.5
+    for bias in (torch.randn(6), (mean * weight / running_var.sqrt()).float()):
+        mine = F.batch_norm(x, running_mean, running_var, weight, bias, eps=0.0, backend="cpu")
+        exact = F.batch_norm(
+            x.double(), running_mean, running_var, weight.double(), bias.double(), eps=0.0, backend="reference"
+        )
+        assert ulp_error(rows("inference", mine), rows("inference", exact)) <= 3.0
+
+
+@pytest.mark.parametrize("channels", [2, 3, 7, 20])
+@pytest.mark.parametrize("positions", [(8, 16), (5, 7)], ids=str)
+@pytest.mark.parametrize("norm", MEASURED)
+def test_few_channels_last(norm, positions, channels):
+    channels = 2 * channels if norm == "group_norm" else channels
+    x = torch.randn(4, channels, *positions).contiguous(memory_format=torch.channels_last)
+    mine, exact = results(norm, x), results(norm, x, torch.float64, backend="reference")
+    assert max(errors(norm, mine, exact)) <= 3.0
+
+
+def test_masked_running_statistics_weigh_every_valid_position():
+    x, mask = 1e3 + torch.randn(5, 4, 9), torch.rand(5, 9) < 0.5
+    running = [torch.zeros(4), torch.ones(4)]
+    F.batch_norm(x, *running, training=True, momentum=1.0, mask=mask, backend="cpu")
+    valid = x.transpose(1, 2)[mask].double()
+    torch.testing.assert_close(running[0].double(), valid.mean(0), rtol=1e-7, atol=0)
+    torch.testing.assert_close(running[1].double(), valid.var(0), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+@pytest.mark.parametrize("shape", [(4, 6, 5, 3), (4, 6)], ids=str)
+def test_modules_take_an_activation(kind, shape):
+    if kind == "batch":
+        module = (nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d)(6, activation="silu")
+    else:
+        module = nn.GroupNorm(3, 6, activation="silu")
+    plain = type(module)(*((6,) if kind == "batch" else (3, 6)))
+    x = torch.randn(shape)
+    torch.testing.assert_close(module(x), torch.nn.functional.silu(plain(x)))
+    assert "activation=silu" in repr(module)
+    assert "activation" not in repr(plain)
+    with pytest.raises(InvalidArgumentError, match="activation must be None, 'relu' or 'silu', but got 'gelu'"):
+        type(module)(*((6,) if kind == "batch" else (3, 6)), activation="gelu")
+    with pytest.raises(InvalidArgumentError, match=r"group_norm: activation must be .* but got 'tanh'"):
+        F.group_norm(x, 3, activation="tanh")

@@ -1,0 +1,138 @@
+"""Large outputs: blocks that wait for the next one, writes past the caches, more than 2^31 elements."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from evenkeel import functional as F
+
+LARGE = (4096, 512)  # 8 MB in float32
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="blocks wait on Linux alone")
+
+
+def run(program, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+
+
+@on_linux
+def test_a_freed_output_is_used_again_and_a_live_one_is_not():
+    x = torch.randn(LARGE)
+    first = F.rms_norm(x, LARGE[1:], backend="cpu")
+    kept, address = first.clone(), first.data_ptr()
+    second = F.rms_norm(2 + x, LARGE[1:], backend="cpu")
+    assert second.data_ptr() != address
+    assert torch.equal(first, kept)
+    view = first[:1]
+    del first
+    assert F.rms_norm(x, LARGE[1:], backend="cpu").data_ptr() != address  # the view still holds it
+    del view
+    assert F.rms_norm(x, LARGE[1:], backend="cpu").data_ptr() == address
+
+
+USES_MEMORY = """
+import torch
+from evenkeel import functional as F
+def megabytes():
+    return int(next(l for l in open("/proc/self/status") if l.startswith("VmSize")).split()[1]) // 1024
+x = torch.randn(4096, 1024)  # 16 MB
+F.rms_norm(x, (1024,), backend="cpu")
+before = megabytes()
+outputs = [F.rms_norm(x, (1024,), backend="cpu") for _ in range(10)]
+during = megabytes()
+del outputs
+print(during - before, megabytes() - before)
+"""
+
+
+@on_linux
+@pytest.mark.parametrize("limit", [0, 40])
+def test_waiting_blocks_hold_no_more_than_the_limit(limit):
+    during, after = map(int, run(USES_MEMORY, EVENKEEL_POOL_MB=str(limit), MALLOC_MMAP_THRESHOLD_="1000000").split())
+    assert during >= 128
+    assert after <= limit + 16  # the block that waited before, and what Python itself took
+
+
+def test_threads_do_not_share_a_block():
+    failures = []
+
+    def work(seed):
+        x = torch.randn(LARGE, generator=torch.Generator().manual_seed(seed))
+        expected = F.rms_norm(x, LARGE[1:], backend="cpu").clone()
+        same = [torch.equal(F.rms_norm(x, LARGE[1:], backend="cpu"), expected) for _ in range(20)]
+        failures.extend(seed for ok in same if not ok)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+FORKS = """
+import os, torch
+from evenkeel import functional as F
+torch.set_num_threads(2)
+x = torch.randn(4096, 512)
+waiting = F.layer_norm(x, (512,), backend="cpu")
+expected = waiting.numpy().tobytes()
+del waiting
+child = os.fork()
+if child == 0:  # the parent's waiting block is the child's own copy
+    outputs = [F.layer_norm(x, (512,), backend="cpu") for _ in range(3)]
+    os._exit(0 if all(y.numpy().tobytes() == expected for y in outputs) else 3)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(code, F.layer_norm(x, (512,), backend="cpu").numpy().tobytes() == expected)
+"""
+
+
+@on_linux
+def test_a_forked_child_has_blocks_of_its_own():
+    assert run(FORKS, PYTHONWARNINGS="ignore").split() == ["0", "True"]
+
+
+@pytest.mark.parametrize("features", [1040, 1023])  # rows on cache lines, and not
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
+def test_writing_past_the_caches_does_not_change_a_bit(dtype, features):
+    rows = (40 << 20) // features // dtype.itemsize  # 40 MB
+    x, dy = (torch.randn(rows, features).to(dtype) for _ in range(2))
+    weight = torch.randn(features).to(dtype)
+    leaf = x.requires_grad_()
+    y = F.layer_norm(leaf, (features,), weight, backend="cpu")
+    (dx,) = torch.autograd.grad(y, leaf, dy)
+    for part in (slice(0, 100), slice(rows - 100, rows)):
+        leaf = x.detach()[part].clone().requires_grad_()
+        y_part = F.layer_norm(leaf, (features,), weight, backend="cpu")
+        assert torch.equal(y[part], y_part)
+        assert torch.equal(dx[part], torch.autograd.grad(y_part, leaf, dy[part])[0])
+
+
+@pytest.mark.slow
+def test_more_than_two_to_the_31_elements():
+    features = 4096
+    rows = 2**31 // features + 3
+    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 10 << 30:
+        pytest.skip("needs 10 GB of free memory: input and output have 4.3 GB each")
+    x = torch.zeros(rows, features, dtype=torch.bfloat16)
+    ends = torch.tensor([0, 1, rows - 3, rows - 2, rows - 1])
+    x[ends] = torch.randn(5, features).bfloat16()
+    assert x.numel() > 2**31
+    weight, options = torch.randn(features), (1, 1, 1e-5, 0, 0.0)
+    y, statistics = torch.ops.evenkeel.rows_forward(x, weight, None, *options)
+    assert torch.equal(y[ends], F.layer_norm(x[ends], (features,), weight, backend="cpu"))
+    assert (y[rows // 2] == 0).all()
+    needed = (False, True, False)  # dx would be 4.3 GB more
+    _, dweight, _ = torch.ops.evenkeel.rows_backward(x, x, weight, None, statistics, *options, *needed)
+    few = torch.ops.evenkeel.rows_backward(x[ends], x[ends], weight, None, statistics[ends], *options, *needed)[1]
+    torch.testing.assert_close(dweight, few)  # the other rows are 0; only the order of the sum differs

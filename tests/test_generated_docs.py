@@ -1,0 +1,90 @@
+"""The scripts that write docs/performance.md and docs/numerics.md, on made-up results and a norm that is wrong."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.fixture
+def numerics(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    spec = importlib.util.spec_from_file_location("build_numerics", DOCS / "build_numerics.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "build_numerics", module)  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def result(name, seconds, limits, suite="rows"):
+    return {"suite": suite, "name": name, "threads": 1, "seconds": seconds, "limits": limits}
+
+
+def test_the_performance_page_says_what_misses_its_target(tmp_path):
+    run = {
+        "date": "2026-01-02",
+        "machine": {"processor": "P", "system": "S", "threads": "2 used"},
+        "versions": {"evenkeel": "1", "torch": "2", "python": "3"},
+        "simd": "avx2",
+        "repeats": 3,
+        "results": [
+            result("fast <case>", {"copy": 1.0, "evenkeel": 1.5, "torch": 3.0}, {"copy": 2.0, "torch": 0.6}),
+            result("slow case", {"evenkeel": 4.0, "torch": 2.0}, {"torch": 0.9}),
+            result("step", {"evenkeel": 1.0, "torch": 2.0, "no norms": 0.9}, {}, suite="model"),
+        ],
+    }
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    page = tmp_path / "performance.md"
+    subprocess.run(
+        [sys.executable, DOCS / "build_performance.py", tmp_path / "run.json", page],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(DOCS.parent), *sys.path])},
+        check=True,
+        capture_output=True,
+    )
+    text = page.read_text()
+    assert "2 of 3 targets are met. Missed: slow case (torch)." in text
+    assert "| fast <case> | 1.50 (≤ 2) | 0.50 (≤ 0.6) |" in text
+    assert "| slow case |  | **2.00** (≤ 0.9) |" in text
+    assert "| step | 0.50 | 10% | 55% |" in text
+    for chart in ("performance-rows-1.svg", "performance-model-1.svg"):
+        assert f"(images/{chart})" in text
+        ElementTree.parse(tmp_path / "images" / chart)
+
+
+def test_the_reference_of_the_numerics_page_agrees_with_autograd(numerics):
+    for name, norm in numerics.NORMS.items():
+        torch.manual_seed(0)
+        features = norm.shape[norm.parameter]
+        x, dy = torch.randn(2, *norm.shape, dtype=torch.float64)
+        affine = tuple(torch.randn(features, dtype=torch.float64) for _ in range(2 if norm.center else 1))
+        wanted = numerics.exact(norm, x, affine, dy, 1e-5)
+        found = numerics.measured(torch.nn.functional, norm, x, affine, dy, 1e-5)
+        assert set(found) == set(wanted)
+        for label, value in found.items():
+            np.testing.assert_allclose(
+                value, wanted[label].astype(float), rtol=1e-9, atol=1e-9, err_msg=f"{name} {label}"
+            )
+
+
+def test_errors_are_measured_in_units_of_the_last_place(numerics):
+    wanted = np.array([[1.0, 2.0], [0.0, 0.0]])
+    assert numerics.error(wanted, wanted, torch.float32) == 0.0
+    assert numerics.error(np.add(wanted, [[0, 2.0**-22], [0, 0]]), wanted, torch.float32) == 1.0
+    assert numerics.error(np.add(wanted, [[0, 0], [0, 1e-30]]), wanted, torch.float32) == np.inf
+    assert numerics.error(np.array([[1.0, np.nan], [0, 0]]), wanted, torch.float32) == np.inf
+
+
+def test_what_exceeds_the_contract_is_bold(numerics):
+    results = {"evenkeel": {"y": 3.5}, "torch": {"y": 9000.0}}
+    assert numerics.cell(results, "y", 3.0) == "**3.50** · 9000"
+    assert numerics.cell(results, "y", 4.0) == "3.50 · 9000"
+    assert numerics.cell({"evenkeel": {"y": np.inf}, "torch": {"y": 1.0}}, "y", 3.0) == "**∞** · 1.00"
