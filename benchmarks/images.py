@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Literal
 
 import torch
 
@@ -22,7 +23,11 @@ def usual_chain(images: torch.Tensor) -> torch.Tensor:
 def cases() -> Iterator[Case]:
     """Yield the cases; the copy writes where it wrote before."""
     images = torch.randint(0, 256, (64, 224, 224, 3), dtype=torch.uint8)
-    for layout, x in (("HWC", images), ("CHW", images.permute(0, 3, 1, 2).contiguous())):
+    pictures: dict[Literal["HWC", "CHW"], torch.Tensor] = {
+        "HWC": images,
+        "CHW": images.permute(0, 3, 1, 2).contiguous(),
+    }
+    for layout, x in pictures.items():
         target, out = torch.empty(x.shape), torch.empty(64, 3, 224, 224)
         calls: dict[str, Call] = {
             "copy": partial(target.copy_, x),

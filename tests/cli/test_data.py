@@ -246,6 +246,7 @@ ERRORS = {
         "no numeric column among a",
     ),
     "merge one": (lambda d: ["merge", d / "stats.json"], "at least two files"),
+    "merge twice": (lambda d: ["merge", d / "stats.json", d / "stats.json"], "stats.json is given twice"),
     "merge kinds": (
         lambda d: ["merge", d / "stats.json", save(Statistics().update(np.eye(2)), d / "x.json")],
         "of one kind, but got StandardScaler and Statistics",

@@ -332,7 +332,7 @@ def test_integers_are_read_as_they_are():
         assert np.allclose(scaler.inverse_transform(scaler.transform(x)), x)
 
 
-@pytest.mark.parametrize("ratio", [10.0, 100.0])
+@pytest.mark.parametrize("ratio", [10.0, 30.0])
 def test_unequal_scales_slow_gradient_descent_down_and_standardizing_mends_it(ratio):
     x = np.random.default_rng(0).normal(size=(400, 2)) * [1, ratio]
     target = x @ [1.0, 1 / ratio]

@@ -117,9 +117,14 @@ def read_parquet(path: Path, names: Sequence[str], parts: tuple[int, ...] | None
     buffer = min(max(BUFFERS // max(len(names), 1), PAGE), COLUMN_BUFFER)
     with parquet.ParquetFile(path, pre_buffer=False, buffer_size=buffer) as file:
         require_columns(names, file.schema_arrow.names)
-        groups = range(file.metadata.num_row_groups) if parts is None else parts
+        groups = list(range(file.metadata.num_row_groups) if parts is None else parts)
         rows = block_rows(len(names))
-        yield from file.iter_batches(rows, row_groups=list(groups), columns=list(names), use_threads=False)
+        missing = sum(file.metadata.row_group(index).num_rows for index in groups)
+        for batch in file.iter_batches(rows, row_groups=groups, columns=list(names), use_threads=False):
+            missing -= batch.num_rows
+            yield batch
+        if missing:  # PyArrow takes a column that ends early for one that has fewer rows
+            raise SourceError(f"{path}: cannot be read: it ends {missing} rows early; was it cut short meanwhile?")
 
 
 def read_arrow(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) -> Iterator[Any]:

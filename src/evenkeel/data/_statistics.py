@@ -48,7 +48,8 @@ class Statistics:
         names: a name for each feature; None takes them from the first frame.
         axis: the axis whose indices are the features, or several: -1 for the columns of a table, 1 for the channels
             of (batch, channel, ...) or the steps of (batch, time, ...), (1, 2) for each step and feature.
-        quantiles: whether quantiles are kept: counted exactly for 8- and 16-bit integers, otherwise a KLL sketch.
+        quantiles: whether quantiles are kept: counted exactly for 8- and 16-bit integers, otherwise a KLL sketch, which
+            draws random bits (its library takes no seed): two passes agree within its bound, not to the bit.
         sketch_size: the sketch's parameter k: its rank error is about 2.7 / k at 99 % confidence, its memory 24 k
             bytes for each feature.
         nan_policy: what NaN does: ``omit`` leaves it out and counts it, ``raise`` refuses a batch that has one,
