@@ -204,10 +204,10 @@ def judged(values: dict[str, Any], limits: DriftLimits, count: float, before: fl
     """What of a feature exceeds its limit, in words."""
     if not count:
         return ["has no values"] if before else []
-    found = []
     chance = STANDARD_ERRORS * math.sqrt(1 / count + 1 / max(before, 1.0))
     if math.inf in (abs(values["shift"]), values["spread"]):
-        return [*found, "was constant in the data of the fit, and is something else now"]
+        return ["was constant in the data of the fit, and is something else now"]
+    found = []
     if abs(values["shift"]) > max(limits.shift, chance):
         found.append(f"mean shifted by {values['shift']:.2g} standard deviations")
     wide = values["spread"] if values["spread"] >= 1 else ratio(1.0, values["spread"])
