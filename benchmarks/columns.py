@@ -24,18 +24,22 @@ def fit_cases() -> Iterator[Case]:
     for dtype in (torch.float32, torch.float64):
         for columns in (16, 1, 7, 1000):
             x = torch.randn(ELEMENTS * 4 // dtype.itemsize // columns, columns, dtype=dtype)
-            calls: dict[str, Any] = {
+            calls: dict[str, Call] = {
                 "copy": x.view(-1).sum,
-                "evenkeel": lambda x=x: ek.functional.column_moments(x, backend="cpu"),
+                "evenkeel": partial(ek.functional.column_moments, x, backend="cpu"),
             }
             if columns == 16:
-                calls["torch"] = lambda x=x: torch.var_mean(x, 0)
+                calls["torch"] = partial(torch.var_mean, x, 0)
             if columns == 16 and dtype == torch.float32:
-                array = x.numpy()
-                calls["NumPy"] = lambda a=array: (a.mean(0, dtype=np.float64), a.var(0, dtype=np.float64))
-                calls["scikit-learn"] = lambda a=array: StandardScaler().fit(a)
+                calls["NumPy"] = partial(numpy_moments, x.numpy())
+                calls["scikit-learn"] = partial(StandardScaler().fit, x.numpy())
             name = f"mean and variance, {dtype}, {x.shape[0]}x{columns}".replace("torch.", "")
             yield Case(name=name, calls=calls, limits={"copy": READS})
+
+
+def numpy_moments(array: np.ndarray[Any, Any]) -> tuple[Any, Any]:
+    """Return mean and variance with NumPy's float64 sums."""
+    return array.mean(0, dtype=np.float64), array.var(0, dtype=np.float64)
 
 
 def transform(x: Tensor, scaler: StandardScaler, out: Tensor | None) -> Call:

@@ -131,7 +131,8 @@ Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
   AtenTensorHandle handle;
   const int32_t type = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   const int32_t cpu = aoti_torch_device_type_cpu();
-  const int64_t width = dtype == ScalarType::Double ? 8 : dtype == ScalarType::Float ? 4 : 2;
+  const bool wide = dtype == ScalarType::Double || dtype == ScalarType::Long;
+  const int64_t width = wide ? 8 : dtype == ScalarType::Float || dtype == ScalarType::Int ? 4 : 2;
   int64_t size = 0;
   if (void* const data = none ? nullptr : block_for(count * width, size)) {
     TORCH_ERROR_CODE_CHECK(torch_from_blob(data, ndim, sizes.data(), strides.data(), 0, type, cpu, -1, &handle,

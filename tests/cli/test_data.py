@@ -211,7 +211,7 @@ ERRORS = {
     "engine": (lambda d: ["fit", d / "people", "--numeric", "--engine", "spark"], "engine: expected one of local, ray"),
     "on-error": (lambda d: ["fit", d / "people", "--on-error", "x"], "on_error: expected one of"),
     "workers": (lambda d: ["fit", d / "people", "--workers", "0"], "workers must be at least 1"),
-    "not statistics": (lambda d: ["show", write(d / "x.json", b"{}")], "x.json: expected a evenkeel.data state"),
+    "not statistics": (lambda d: ["show", write(d / "x.json", b"{}")], "x.json: expected an evenkeel/data state"),
     "not json": (lambda d: ["show", write(d / "x.json", b"{")], "x.json: not whole JSON"),
     "no statistics": (lambda d: ["show", d / "none.json"], "none.json: No such file"),
     "other suffix": (lambda d: ["show", d / "people" / "part-0.parquet"], "path ending in .json or .safetensors"),
@@ -246,6 +246,7 @@ ERRORS = {
         "no numeric column among a",
     ),
     "merge one": (lambda d: ["merge", d / "stats.json"], "at least two files"),
+    "merge twice": (lambda d: ["merge", d / "stats.json", d / "stats.json"], "stats.json is given twice"),
     "merge kinds": (
         lambda d: ["merge", d / "stats.json", save(Statistics().update(np.eye(2)), d / "x.json")],
         "of one kind, but got StandardScaler and Statistics",

@@ -36,6 +36,18 @@ each_format = pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 
 
 @each_format
+@pytest.mark.parametrize("options", [{}, {"quantiles": True}, {"axis": (1, 2)}], ids=repr)
+def test_group_statistics_survive_saving(options, suffix, tmp_path):
+    x = np.random.default_rng(0).normal(size=(60, 3) if "axis" not in options else (60, 3, 2))
+    groups = GroupStatistics(**options).update(x, ["a", "b", "b"] * 20)
+    found = load(save(groups, tmp_path / f"groups{suffix}"))
+    assert isinstance(found, GroupStatistics)
+    assert list(found) == list(groups) == ["a", "b"]
+    assert all(found[key].to_bytes() == groups[key].to_bytes() for key in groups)
+    assert found.update(x[:1], ["a"])["a"].rows == groups["a"].rows + 1
+
+
+@each_format
 @pytest.mark.parametrize(
     "scaler",
     [
@@ -159,7 +171,7 @@ def test_paths_and_objects_that_cannot_be_saved(tmp_path):
         save(scaler, tmp_path / "no" / "scaler.json")
     with pytest.raises(EvenkeelError, match="cannot read"):
         load(tmp_path / "none.json")
-    for item in (StandardScaler(), GroupStatistics(), 3):
+    for item in (StandardScaler(), 3):
         with pytest.raises(InvalidTypeError, match="save"):
             save(item, tmp_path / "x.json")
 

@@ -416,6 +416,19 @@ def test_the_distance_of_distributions_is_kolmogorov_and_smirnovs():
     assert found.psi > DriftLimits().psi
 
 
+@pytest.mark.parametrize("quantiles", [False, True])
+def test_a_constant_feature_drifts_when_it_changes_only(quantiles):
+    before, other = np.full((500, 1), 3.0), np.full((500, 1), 4.0)
+    kept = Statistics(quantiles=quantiles).update(before)
+    assert compare(kept, Statistics(quantiles=quantiles).update(before[:300])).ok
+    message = "0: was constant in the data of the fit, and is something else now"
+    assert compare(kept, Statistics(quantiles=quantiles).update(other)).failures == (message,)
+    mixed = Statistics(quantiles=quantiles).update(np.random.default_rng(0).normal(3, 1, (500, 1)))
+    assert compare(kept, mixed).failures == (message,)
+    # and one that has become constant has lost its spread
+    assert "0: standard deviation changed to 0 of what it was" in compare(mixed, kept).failures
+
+
 def test_drift_of_other_features_is_refused():
     with pytest.raises(InvalidInputError, match="expected 2 features"):
         compare(Statistics().update(np.eye(2)), Statistics().update(np.eye(3)))

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import sys
 
 import numpy as np
 import pandas as pd
@@ -107,6 +108,19 @@ def test_merging_refuses_what_does_not_fit():
         StandardScaler.from_statistics(Statistics().update(np.array([[np.inf], [1.0]])))
     with pytest.raises(InvalidInputError, match="quantiles=True"):
         RobustScaler.from_statistics(Statistics().update(table()))
+
+
+def test_robust_scaler_needs_no_sketches_in_memory(monkeypatch):
+    table = np.random.default_rng(0).normal(size=(50, 2))
+    wanted = RobustScaler().fit_transform(table)
+    monkeypatch.setitem(sys.modules, "datasketches", None)
+    scaler = RobustScaler().fit(table)
+    assert np.array_equal(scaler.transform(table), wanted)
+    for call in (lambda: scaler.partial_fit(table), lambda: scaler.merge(RobustScaler().fit(table))):
+        with pytest.raises(InvalidInputError, match="without the package datasketches"):
+            call()
+    with pytest.raises(EvenkeelError, match=r"pip install 'evenkeel\[data\]'"):
+        RobustScaler().partial_fit(table)
 
 
 def test_robust_scaler_is_exact_in_memory_and_sketched_beyond():
@@ -318,7 +332,7 @@ def test_integers_are_read_as_they_are():
         assert np.allclose(scaler.inverse_transform(scaler.transform(x)), x)
 
 
-@pytest.mark.parametrize("ratio", [10.0, 100.0])
+@pytest.mark.parametrize("ratio", [10.0, 30.0])
 def test_unequal_scales_slow_gradient_descent_down_and_standardizing_mends_it(ratio):
     x = np.random.default_rng(0).normal(size=(400, 2)) * [1, ratio]
     target = x @ [1.0, 1 / ratio]

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from PIL import Image
 
 from evenkeel import InvalidTypeError, SourceError
 from evenkeel.data import fit, fit_statistics
-from evenkeel.data._formats import open_array_file
+from evenkeel.data._formats import FileFragment, open_array_file
 from evenkeel.data._sources import open_source
 
 NAMES = ["a", "b", "c"]
@@ -280,7 +281,7 @@ BAD = {
         "none of its 1 files ends in",
     ),
     "mixed": (
-        lambda d: next(touched(d / n) for n in ("a.csv", "a.npy")).parent,
+        lambda d: touched(touched(d / "a.csv").with_suffix(".npy")).parent,
         "mixes CSV and NumPy files; give one kind",
     ),
     "extension": (
@@ -395,3 +396,27 @@ def test_large_files_are_read_in_parts(table, tmp_path, monkeypatch):
 def test_streams_are_cut_by_values_not_batches(monkeypatch, table):
     monkeypatch.setattr("evenkeel.data._fit.STREAM_ELEMENTS", 600)
     agree(fit_statistics(itertools.chain(chunks(table))), table)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_parquet_file_cut_short_while_it_is_read_is_an_error(on_error, tmp_path, monkeypatch):
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    for path in paths:
+        table = pa.table({"a": np.random.default_rng(0).normal(size=400_000)})
+        pq.write_table(table, path, row_group_size=100_000, compression="none")
+    whole, cut = FileFragment.batches, []
+
+    def batches(self, names=None):
+        for batch in whole(self, names):
+            if self.path == paths[1]:
+                os.truncate(self.path, 4096)  # a mapped file would end the process here
+                cut.append(self.path)
+            yield batch
+
+    monkeypatch.setattr(FileFragment, "batches", batches)
+    if on_error == "raise":
+        with pytest.raises(SourceError, match=r"b\.parquet: cannot be read"):
+            fit(tmp_path)
+    else:
+        assert fit(tmp_path, on_error="skip").statistics_.rows == 400_000
+    assert cut

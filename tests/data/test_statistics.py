@@ -5,9 +5,10 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenkeel import EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError, StateError
@@ -56,6 +57,7 @@ def test_any_chunking_gives_the_two_pass_answer(mean, std, dtype, size):
 values = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 
 
+@settings(max_examples=50)  # 0.1 s each on a busy machine
 @given(
     st.lists(st.lists(values, min_size=1, max_size=6), min_size=2, max_size=12),
     st.sampled_from([0.0, 1e3, 1e8, -1e12]),
@@ -416,3 +418,16 @@ def test_groups():
     assert groups[0].rows == (keys == 0).sum()  # what was merged is a copy
     with pytest.raises(InvalidInputError, match="keys"):
         groups.update(x, keys[:3])
+
+
+def test_masked_rows_of_weight_0_are_not_missing():
+    x, valid = np.array([[1.0], [np.nan], [3.0], [np.nan]]), np.array([[False], [True], [True], [True]])
+    found = Statistics().update(x, weight=[0, 1, 1, 0], mask=valid)
+    assert (found.missing.tolist(), found.count.tolist(), found.mean.tolist()) == ([1], [1.0], [3.0])
+
+
+def test_a_refused_frame_leaves_no_names():
+    found = Statistics(nan_policy="raise")
+    with pytest.raises(InvalidInputError, match=r"missing values in 1 features: a \(1\)"):
+        found.update(pd.DataFrame({"a": [1.0, np.nan]}))
+    assert found.update(pd.DataFrame({"b": [1.0]})).names == ("b",)

@@ -327,6 +327,29 @@ def test_large_maps_into_given_memory(offset):
     assert torch.equal(x, out)
 
 
+def test_maps_into_memory_that_an_input_uses():
+    memory = torch.randn(700)
+    x, shift, scale = memory[:600].view(100, 6), torch.randn(6), torch.rand(6) + 1
+    wanted = F.column_affine_reference(x, shift, scale)
+    with pytest.raises(InvalidInputError, match="single memory location"):
+        F.column_affine(x, shift, scale, out=memory[1:601].view(100, 6), backend="cpu")
+    with pytest.raises(InvalidInputError, match="single memory location"):
+        F.column_affine(x, shift, scale, out=torch.empty(6).expand(100, 6), backend="cpu")
+    square = x[:6].clone()
+    # the transpose of the input: every element is read before it is written
+    F.column_affine(square, shift, scale, out=square.t(), backend="cpu")
+    assert torch.equal(square.t(), wanted[:6])
+
+
+def test_more_columns_than_a_small_block_has_counts():
+    # int64 results of this size lie in blocks of their own
+    found = F.column_moments(torch.ones(2, 1_100_000, dtype=torch.uint8), backend="cpu")
+    assert (found.count == 2).all()
+    assert not found.missing.any()
+    assert not found.infinite.any()
+    assert (found.mean == 1).all()
+
+
 @every_shape
 def test_strided_maps(shape):
     x = sample(shape, torch.float32)

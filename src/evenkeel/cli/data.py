@@ -171,7 +171,7 @@ def check(
     for failure in found.failures:
         typer.echo(f"FAILS {failure}")
     typer.echo(
-        f"{len(found.failures)} differences from {stats}"
+        f"{len(found.failures)} difference{'s' * (len(found.failures) > 1)} from {stats}"
         if found.failures
         else f"{current.rows:,} rows are like those of {stats}"
     )
@@ -187,6 +187,8 @@ def merge(
     check_out(out)
     if len(files) < 2:
         raise InvalidArgumentError("merge needs at least two files")
+    if repeated := [file for number, file in enumerate(files) if file in files[:number]]:
+        raise InvalidArgumentError(f"{repeated[0]} is given twice; its rows would count twice")
     items = [library.load(file) for file in files]
     kinds = sorted({type(item).__name__ for item in items})
     if len(kinds) > 1 or kinds == ["ImageNormalize"]:

@@ -9,7 +9,7 @@ import numpy as np
 
 import evenkeel
 from evenkeel._errors import InvalidArgumentError
-from evenkeel.data import ImageNormalize, Statistics
+from evenkeel.data import GroupStatistics, ImageNormalize, Statistics
 from evenkeel.report import Axis, Cell, Figure, Finding, Histogram, Page, Section, Table, histograms, join_words
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ def statistics_of(item: Any) -> Statistics:
             raise InvalidArgumentError("the file holds an image preset, which has constants but no statistics")
         found: Statistics = item.statistics_.pooled
         return found
+    if isinstance(item, GroupStatistics):
+        raise InvalidArgumentError(
+            "the file holds statistics of groups; load it with evenkeel.data.load and choose one"
+        )
     statistics: Statistics = item.statistics_
     return statistics
 
@@ -107,7 +111,7 @@ def show_page(item: Any, title: str) -> Page:
     if statistics.keeps_quantiles:
         figures = [
             histogram_figure(names[index], {"": statistics}, index)
-            for index in np.flatnonzero(statistics.count)[:FIGURES].tolist()
+            for index in np.flatnonzero(statistics.maximum > statistics.minimum)[:FIGURES].tolist()
         ]
         text = (
             f"Rank error at most {statistics.quantile_error:.2%} of the values."
@@ -146,7 +150,8 @@ def drift_page(found: DriftReport, reference: Statistics, current: Statistics, s
     failing = [feature for feature in found.features if feature.failures]
     findings = [Finding("The data as a whole", problem) for problem in found.problems]
     findings += [Finding(feature.name, "; ".join(feature.failures)) for feature in failing]
-    verdict = f"{len(found.failures)} differences" if found.failures else "The data is like that of the fit"
+    count = len(found.failures)
+    verdict = f"{count} difference{'s' * (count > 1)}" if found.failures else "The data is like that of the fit"
     lead = [f"{verdict}: {current.rows:,} rows of {source} against {reference.rows:,} rows of {stats}."]
     sections = [Section("Features", tables=[drift_table(found)])]
     if reference.keeps_quantiles and current.keeps_quantiles:
@@ -154,7 +159,7 @@ def drift_page(found: DriftReport, reference: Statistics, current: Statistics, s
         figures = [
             histogram_figure(found.features[index].name, {"before": reference, "now": current}, index)
             for index in order
-            if reference.count[index] and current.count[index]
+            if reference.count[index] and current.count[index] and (reference.m2[index] or current.m2[index])
         ]
         sections.append(Section("Distributions, the most changed first", figures=figures))
     return Page(f"{source} against {stats}", lead, findings, sections, f"evenkeel {evenkeel.__version__}")

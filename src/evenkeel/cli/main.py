@@ -17,12 +17,7 @@ from evenkeel.cli.study import study
 __all__ = ["app", "main"]
 
 # Every command of the program, by its name: a function, or a group of commands. One file of this package each.
-COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
-    "study": study,
-    "data": data,
-    "explain": explain,
-    "info": info,
-}
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {"study": study, "explain": explain, "data": data, "info": info}
 
 # Click takes a negative number for an option; this command looks at unknown ones itself.
 SETTINGS: dict[str, dict[str, Any]] = {"explain": {"ignore_unknown_options": True}}

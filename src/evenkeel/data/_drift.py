@@ -156,7 +156,7 @@ def feature_drift(reference: Statistics, current: Statistics, index: int, limits
     beyond = max(float(current.maximum[index]) - high, low - float(current.minimum[index]), 0.0) if count else 0.0
     values: dict[str, Any] = {
         "shift": ratio(new_mean - mean, std) if count else math.nan,
-        "spread": ratio(new_std, std) if count else math.nan,
+        "spread": (ratio(new_std, std) if std or new_std else 1.0) if count else math.nan,  # constant, then as now
         "outside": ratio(beyond, seen),
         "missing": missing_share(current, index),
         "missing_before": missing_share(reference, index),
@@ -204,8 +204,10 @@ def judged(values: dict[str, Any], limits: DriftLimits, count: float, before: fl
     """What of a feature exceeds its limit, in words."""
     if not count:
         return ["has no values"] if before else []
-    found = []
     chance = STANDARD_ERRORS * math.sqrt(1 / count + 1 / max(before, 1.0))
+    if math.inf in (abs(values["shift"]), values["spread"]):
+        return ["was constant in the data of the fit, and is something else now"]
+    found = []
     if abs(values["shift"]) > max(limits.shift, chance):
         found.append(f"mean shifted by {values['shift']:.2g} standard deviations")
     wide = values["spread"] if values["spread"] >= 1 else ratio(1.0, values["spread"])

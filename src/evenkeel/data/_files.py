@@ -13,6 +13,7 @@ import torch
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidTypeError, StateError
 from evenkeel.data import _state
 from evenkeel.data._contract import OnMismatch
+from evenkeel.data._groups import GroupStatistics
 from evenkeel.data._images import ImageNormalize, ImageStatistics
 from evenkeel.data._statistics import Statistics
 
@@ -31,11 +32,11 @@ IMAGE_OPTIONS = ("mean", "std", "layout", "max_value", "channel_order", "definit
 Array = np.ndarray[Any, Any]
 
 
-def save(item: Statistics | Scaler | ImageNormalize, path: str | os.PathLike[str]) -> Path:
+def save(item: Statistics | GroupStatistics | Scaler | ImageNormalize, path: str | os.PathLike[str]) -> Path:
     """Write statistics, a fitted scaler or image constants to a file, with the input contract.
 
     Args:
-        item: a `Statistics`, a fitted scaler or an `ImageNormalize`.
+        item: `Statistics`, `GroupStatistics`, a fitted scaler or an `ImageNormalize`.
         path: ending in ``.json`` (readable) or ``.safetensors``; both hold the same, to the last bit.
 
     Returns:
@@ -72,7 +73,9 @@ def save(item: Statistics | Scaler | ImageNormalize, path: str | os.PathLike[str
     return target
 
 
-def load(path: str | os.PathLike[str], *, on_mismatch: OnMismatch = "raise") -> Statistics | Scaler | ImageNormalize:
+def load(
+    path: str | os.PathLike[str], *, on_mismatch: OnMismatch = "raise"
+) -> Statistics | GroupStatistics | Scaler | ImageNormalize:
     """Read what `save` wrote.
 
     Args:
@@ -126,9 +129,11 @@ def _from_json(data: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
     except ValueError as error:
         raise StateError(f"not whole JSON ({error}); write it again") from error
     if not isinstance(content, dict):
-        raise StateError(f"expected a {FORMAT} state, but this is {type(content).__name__}; check the file")
+        raise StateError(f"expected an {FORMAT} state, but this is {type(content).__name__}; check the file")
     _state.check_header(content.get("format"), content.get("version"), FORMAT, VERSION)
-    return content["settings"], {name: _state._array(name, value) for name, value in content["state"].items()}
+    return content["settings"], {
+        name: _state._array(name.rpartition(".")[2], value) for name, value in content["state"].items()
+    }
 
 
 def _from_container(data: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -140,11 +145,13 @@ def _describe(item: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     """Settings (plain data) and arrays that say everything about an object."""
     if isinstance(item, Statistics):
         return {"kind": "Statistics", "statistics": _state._settings(item)}, _state._arrays(item)
+    if isinstance(item, GroupStatistics):
+        return _describe_groups(item)
     if isinstance(item, ImageNormalize):
         return _describe_images(item)
     if type(item).__name__ not in SCALERS or not hasattr(item, "statistics_"):
         raise InvalidTypeError(
-            f"save: expected a Statistics, a fitted scaler ({', '.join(SCALERS)}) or an ImageNormalize, "
+            f"save: expected Statistics, GroupStatistics, a fitted scaler ({', '.join(SCALERS)}) or an ImageNormalize, "
             f"but got {item!r}"
         )
     parameters = {name: _plain(value) for name, value in item.get_params().items()}
@@ -159,6 +166,18 @@ def _describe(item: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     }
     extra = {f"learned.{name}": value for name, value in learned.items() if isinstance(value, np.ndarray)}
     return settings, _state._arrays(item.statistics_) | extra
+
+
+def _describe_groups(item: GroupStatistics) -> tuple[dict[str, Any], dict[str, Array]]:
+    groups = [item[key] for key in item]
+    settings = {
+        "kind": "GroupStatistics",
+        "options": item.options,
+        "keys": list(item),
+        "groups": [_state._settings(group) for group in groups],
+    }
+    arrays = {f"{i}.{name}": a for i, group in enumerate(groups) for name, a in _state._arrays(group).items()}
+    return settings, arrays
 
 
 def _describe_images(item: ImageNormalize) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -181,6 +200,11 @@ def _rebuild(settings: dict[str, Any], arrays: Mapping[str, Array], on_mismatch:
     kind = settings["kind"]
     if kind == "Statistics":
         return _state._restore(Statistics, arrays, settings["statistics"])
+    if kind == "GroupStatistics":
+        groups = GroupStatistics(**settings["options"])
+        for i, (key, own) in enumerate(zip(settings["keys"], settings["groups"], strict=True)):
+            groups._add(key, _state._restore(Statistics, _own_arrays(arrays, str(i)), own))
+        return groups
     if kind == "ImageNormalize":
         return _rebuild_images(settings, arrays, on_mismatch)
     if kind not in SCALERS:
@@ -208,9 +232,13 @@ def _rebuild_images(settings: dict[str, Any], arrays: Mapping[str, Array], on_mi
     if "pooled" in settings:
         item.statistics_ = ImageStatistics()
         for part in ("pooled", "per_image"):
-            own = {name.removeprefix(f"{part}."): a for name, a in arrays.items() if name.startswith(f"{part}.")}
-            setattr(item.statistics_, part, _state._restore(Statistics, own, settings[part]))
+            setattr(item.statistics_, part, _state._restore(Statistics, _own_arrays(arrays, part), settings[part]))
     return item
+
+
+def _own_arrays(arrays: Mapping[str, Array], part: str) -> dict[str, Array]:
+    """The arrays of one of several states, by their names in it."""
+    return {name.removeprefix(f"{part}."): a for name, a in arrays.items() if name.startswith(f"{part}.")}
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +28,9 @@ class RobustScaler(Scaler):
 
     .. math:: y = (x - q_{50}) / (q_{\mathrm{high}} - q_{\mathrm{low}})
 
-    `fit` computes the quantiles exactly in memory. After `partial_fit`, `merge` and `from_statistics` they come from a
-    sketch (or, for 8- and 16-bit integers, exact counts) whose rank error ``statistics_.quantile_error`` states.
+    `fit` computes the quantiles exactly in memory, and keeps a sketch beside them where datasketches is installed.
+    After `partial_fit`, `merge` and `from_statistics` they come from the sketch (or, for 8- and 16-bit integers, exact
+    counts) whose rank error ``statistics_.quantile_error`` states.
 
     Attributes:
         center_: (features,) medians, or None without centring.
@@ -52,7 +54,7 @@ class RobustScaler(Scaler):
         array([ -1. ,  -0.5,   0. ,   0.5, 498.5])
     """
 
-    _dense = True
+    _sketched = True
     _exact: Array | None = None
 
     def __init__(
@@ -89,7 +91,7 @@ class RobustScaler(Scaler):
         self._check_parameters()
         self._refuse_sparse_centring(X)
         self._reset()
-        self._dense = not sparse.issparse(X)
+        self._sketched = not sparse.issparse(X) and importlib.util.find_spec("datasketches") is not None
         found = self._examine(X, None)
         table = self._validate(X, reset=False, dtype="numeric")
         low, high = self.quantile_range
@@ -133,10 +135,13 @@ class RobustScaler(Scaler):
     def _require_sketch(self, X: Any = None) -> None:
         fitted = hasattr(self, "statistics_") and not self.statistics_.keeps_quantiles
         if fitted or sparse.issparse(X):
-            raise InvalidInputError("RobustScaler: no sketch is kept of sparse matrices; use fit alone, or X.toarray()")
+            raise InvalidInputError(
+                "RobustScaler: no sketch was kept: there is none of sparse matrices (use fit alone, or X.toarray()), "
+                "and none without the package datasketches (pip install 'evenkeel[data]')"
+            )
 
     def _statistics_options(self) -> Mapping[str, Any]:
-        return {"quantiles": self._dense, "sketch_size": self.sketch_size}
+        return {"quantiles": self._sketched, "sketch_size": self.sketch_size}
 
     def _learned_options(self) -> dict[str, Any]:
         return {} if self._exact is None else {"_exact": self._exact}

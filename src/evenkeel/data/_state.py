@@ -58,10 +58,10 @@ def unpack(data: bytes, format_name: str, version: int) -> tuple[dict[str, Array
 def check_header(found: object, found_version: object, format_name: str, version: int) -> None:
     """Raise `StateError` unless a header names this format in a version that can be read."""
     if found != format_name:
-        raise StateError(f"expected a {format_name} state, but this is {found or 'something else'}; check the file")
+        raise StateError(f"expected an {format_name} state, but this is {found or 'something else'}; check the file")
     number = int(str(found_version)) if str(found_version).isdigit() else 0
     if number < 1:
-        raise StateError(f"a {format_name} state needs a version, but this one has {found_version!r}; write it again")
+        raise StateError(f"an {format_name} state needs a version, but this one has {found_version!r}; write it again")
     if number > version:
         raise StateError(
             f"this {format_name} state has version {number}, but this evenkeel reads up to {version}; upgrade evenkeel"
@@ -91,7 +91,7 @@ def to_dict(statistics: Statistics) -> dict[str, Any]:
 def from_dict(cls: type[S], data: Mapping[str, Any]) -> S:
     """Read what `to_dict` wrote."""
     if not isinstance(data, dict):
-        raise StateError(f"expected a {FORMAT} state, but this is {type(data).__name__}; check the file")
+        raise StateError(f"expected an {FORMAT} state, but this is {type(data).__name__}; check the file")
     check_header(data.get("format"), data.get("version"), FORMAT, VERSION)
     try:
         arrays = {name: _array(name, value) for name, value in data["state"].items()}

@@ -48,7 +48,8 @@ class Statistics:
         names: a name for each feature; None takes them from the first frame.
         axis: the axis whose indices are the features, or several: -1 for the columns of a table, 1 for the channels
             of (batch, channel, ...) or the steps of (batch, time, ...), (1, 2) for each step and feature.
-        quantiles: whether quantiles are kept: counted exactly for 8- and 16-bit integers, otherwise a KLL sketch.
+        quantiles: whether quantiles are kept: counted exactly for 8- and 16-bit integers, otherwise a KLL sketch, which
+            draws random bits (its library takes no seed): two passes agree within its bound, not to the bit.
         sketch_size: the sketch's parameter k: its rank error is about 2.7 / k at 99 % confidence, its memory 24 k
             bytes for each feature.
         nan_policy: what NaN does: ``omit`` leaves it out and counts it, ``raise`` refuses a batch that has one,
@@ -109,10 +110,11 @@ class Statistics:
             InvalidInputError: the batch has another number of features, or NaN under ``nan_policy="raise"``; nothing
                 of it has been added then.
         """
-        if self.names is None and self.rows == 0 and column_names(batch) is not None:
-            self.names = tuple(column_names(batch) or ())
-        elif self.names is not None:
-            batch = ordered_columns(batch, self.names)
+        names = self.names
+        if names is None and self.rows == 0 and (found_names := column_names(batch)) is not None:
+            names = tuple(found_names)
+        elif names is not None:
+            batch = ordered_columns(batch, names)
         name, x = dtype_name(batch), as_tensor(batch).detach()
         valid = None if mask is None else self._to_rows(_full_mask(as_tensor(mask), x))
         x = self._to_rows(x)
@@ -123,14 +125,15 @@ class Statistics:
             if self.keeps_quantiles:
                 raise InvalidInputError("quantiles of weighted rows are not kept; pass quantiles=False, or no weight")
         found = _block_moments(x, weight, valid)
-        self._refuse_nan(found)
+        self._refuse_nan(found, names)
         if self.keeps_quantiles:
             self._add_quantiles(x, valid, name)
+        self.names = names
         return self._add(found, x.shape[0], {name})
 
     def add_moments(self, moments: Moments, *, rows: int, dtypes: Iterable[str] = ()) -> Self:
         """Add the moments of a block that were computed elsewhere (sparse matrices, images) and return this object."""
-        self._refuse_nan(moments)
+        self._refuse_nan(moments, self.names)
         return self._add(moments, rows, set(dtypes))
 
     def _add(self, found: Moments, rows: int, dtypes: set[str]) -> Self:
@@ -296,10 +299,10 @@ class Statistics:
             return np.where(self.missing > 0, np.nan, values)
         return values
 
-    def _refuse_nan(self, found: Moments) -> None:
+    def _refuse_nan(self, found: Moments, names: Sequence[str] | None) -> None:
         if self.nan_policy == "raise" and found.missing.any():
             columns = np.flatnonzero(found.missing)
-            shown = ", ".join(f"{self.names[i] if self.names else i} ({found.missing[i]})" for i in columns[:10])
+            shown = ", ".join(f"{names[i] if names else i} ({found.missing[i]})" for i in columns[:10])
             raise InvalidInputError(
                 f"the batch has missing values in {columns.size} features: {shown}; "
                 'fill or drop them, or pass nan_policy="omit"'
@@ -394,4 +397,5 @@ def _block_moments(x: Tensor, weight: Tensor | None, valid: Tensor | None) -> Mo
         return from_column_moments(column_moments(x, weight=weight))
     masked = torch.where(valid, x.double(), torch.nan)
     found = from_column_moments(column_moments(masked, weight=weight))
-    return found._replace(missing=found.missing - (~valid).sum(0).cpu().numpy())
+    hidden = ~valid if weight is None else ~valid & (weight != 0)[:, None]  # rows of weight 0 count nowhere
+    return found._replace(missing=found.missing - hidden.sum(0).cpu().numpy())

@@ -9,6 +9,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._common import composite_required
+from evenkeel.functional._out import unshared
 from evenkeel.kernels import _ops, _tables
 
 if TYPE_CHECKING:
@@ -249,9 +250,11 @@ def column_affine(
     if chosen == "reference" or by_reference or composite_required() or torch.compiler.is_compiling():
         y = column_affine_reference(x, shift, scale, offset, clip=clip, dtype=dtype)
         return y if out is None else out.copy_(y)
-    if out is not None:
+    if out is not None and unshared("column_affine", out, x, *parameters):
         _tables.column_affine_out(x, shift, scale, offset, clip, out)
         return out
+    if out is not None:
+        return out.copy_(_tables.column_affine(x, shift, scale, offset, clip, dtype))
     if needs_grad:
         return ColumnAffineFunction.apply(x, shift, scale, offset, dtype, backend)
     return _tables.column_affine(x, shift, scale, offset, clip, dtype)

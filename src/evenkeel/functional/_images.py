@@ -12,6 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._columns import ColumnMoments, check_result_dtype, column_moments_reference
 from evenkeel.functional._common import composite_required
+from evenkeel.functional._out import unshared
 from evenkeel.kernels import _ops, _tables
 
 if TYPE_CHECKING:
@@ -105,10 +106,11 @@ def image_normalize(
         y = image_normalize_reference(images, centre, spread, layout=layout, max_value=max_value, dtype=dtype)
         return y if out is None else out.copy_(y)
     planes = channels_first(images, layout)
-    if out is None:
-        return _tables.image_normalize(planes, centre, spread, max_value, dtype)
-    _tables.image_normalize_out(planes, centre, spread, max_value, out)
-    return out
+    if out is not None and unshared("image_normalize", out, planes, centre, spread):
+        _tables.image_normalize_out(planes, centre, spread, max_value, out)
+        return out
+    y = _tables.image_normalize(planes, centre, spread, max_value, dtype)
+    return y if out is None else out.copy_(y)
 
 
 def image_moments(images: Tensor, *, layout: ImageLayout, backend: str = "auto") -> ColumnMoments:

@@ -52,6 +52,17 @@ def writable(name: str, out: Tensor, dtype: torch.dtype, axes: int, input: Tenso
     Raises:
         InvalidInputError: elements of ``out`` share memory with each other or, not being the same ones, with an input.
     """
+    free = unshared(name, out, input, *parameters)
+    dense = out.is_contiguous() or (out.ndim <= 8 and out[(0,) * (out.ndim - axes)].is_contiguous())
+    return free and dense and out.dtype == dtype
+
+
+def unshared(name: str, out: Tensor, input: Tensor, *parameters: Tensor | None) -> bool:
+    """Whether ``out`` is memory of its own, or the input itself.
+
+    Raises:
+        InvalidInputError: elements of ``out`` share memory with each other or, not being the same ones, with an input.
+    """
     if type(out) not in PLAIN_TYPES or torch.compiler.is_compiling() or out.numel() == 0:
         return False
     contiguous = out.is_contiguous()
@@ -71,8 +82,7 @@ def writable(name: str, out: Tensor, dtype: torch.dtype, axes: int, input: Tenso
             raise InvalidInputError(
                 f"{name}: unsupported operation: some elements of the input tensor and the written-to tensor {CLONE}"
             )
-    dense = contiguous or (out.ndim <= 8 and out[(0,) * (out.ndim - axes)].is_contiguous())
-    return free and dense and out.dtype == dtype
+    return free
 
 
 def same_memory(a: Tensor, b: Tensor) -> bool:

@@ -14,6 +14,7 @@ from evenkeel.report._text import format_number
 Cell = str | float | None
 
 TERMINAL_WIDTH = 100
+NAME_WIDTH = 16  # the least that a name is folded to
 NUMBER = re.compile(r"[+\-−]?[\d,]+(\.\d+)?")
 
 
@@ -112,14 +113,19 @@ def print_table(table: Table, *, file: IO[str] | None = None) -> None:
     rich = RichTable(
         box=box.SIMPLE_HEAD, title=Text(table.title) if table.title else None, title_justify="left", pad_edge=False
     )
+    widths = [max((len(cell_text(row[i])) for row in table.rows), default=0) for i in range(len(table.columns))]
+    numbers = sum(w + 2 for w, numeric in zip(widths, table.numeric_columns(), strict=True) if numeric)
+    room = console.width - numbers
     for index, name in enumerate(table.columns):
         # A name is easiest to find in one piece, but one that would fill the table must fold: unwrapped, it is cut off.
-        longest = max((len(cell_text(row[index])) for row in table.rows), default=0)
+        # Beside numbers it is the name that gives way, for a number broken over lines cannot be read.
+        whole = widths[index] <= console.width // 2 and (widths[index] <= room or room < NAME_WIDTH)
         rich.add_column(
             Text(name),
             justify="right" if table.numeric(index) else "left",
             overflow="fold",
-            no_wrap=index == table.name_column() and longest <= console.width // 2,
+            no_wrap=index == table.name_column() and whole,
+            min_width=widths[index] if table.numeric(index) and room >= NAME_WIDTH else None,
         )
     for row in table.rows:
         # Text, not str: square brackets in a name must not be read as Rich markup.
