@@ -19,10 +19,17 @@ YARDSTICK = "copy"
 SUITES = {
     "rows": "LayerNorm, RMSNorm and their relatives over the last axis",
     "channels": "BatchNorm, GroupNorm and InstanceNorm",
+    "columns": "Statistics and scaling of tables",
+    "images": "Pictures",
+    "parquet": "Parquet directories",
     "model": "Whole models: one training step",
     "compiled": "Inside torch.compile",
 }
 NOTES = {
+    "columns": (
+        "A copy is here one read of the table: torch's sum of the same elements, which runs at the speed of memory."
+    ),
+    "parquet": "*scan* is PyArrow reading the same directory and doing nothing with it.",
     "model": (
         "Each model has its norms, torch's in their place, and identities in their place. A norm's share of the step "
         "is what a norm that costs nothing would save."
