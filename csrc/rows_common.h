@@ -1,7 +1,7 @@
 // Statistics of one row, shared by the forward and the backward of the row pattern.
 //
 // Mean and variance come from the differences from a shift and their squares, in one pass. The shift is the mean of the
-// first vector of elements, which is as good as the row's mean where it lies within half a deviation of it; where it
+// first two vectors of elements, which is as good as the row's mean where it lies within half a deviation of it; where it
 // does not, a second pass (the row is in cache) takes the mean as shift. So a mean of 1e4 with a spread of 0.01 costs
 // no accuracy, and a constant row gives exactly 0. The mean is kept in two parts, for where its rounding matters
 // against the spread. A row whose scale leaves the range in which float squares are safe is done again in double:
@@ -11,6 +11,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "pairs.h"
 #include "rows_kernels.h"
 #include "simd.h"
 
@@ -44,68 +45,114 @@ inline bool in_float_range(double reciprocal) { return reciprocal > 0x1p-60 && r
 inline bool safe(const Statistics<float>& s) { return in_float_range(s.reciprocal); }
 inline bool safe(const Statistics<double>&) { return true; }
 
-// The mean of the first vector, exact where its elements are equal; of a shorter row the first element.
-inline float mean_of_lanes(Floats v) {
-  typedef float Quarter __attribute__((vector_size(16)));
-  HalfFloats halves[2];
-  std::memcpy(halves, &v, sizeof(v));
-  const HalfFloats half = halves[0] + halves[1];
-  Quarter quarters[2];
-  std::memcpy(quarters, &half, sizeof(half));
-  const Quarter q = quarters[0] + quarters[1];
-  return ((q[0] + q[2]) + (q[1] + q[3])) * (1.0f / Lanes<float>::width);
-}
-inline double mean_of_lanes(Doubles v) { return sum_of_lanes(v) * (1.0 / Lanes<double>::width); }
-
+// The mean of a row's beginning, or of a short row: exact where its elements are equal.
 template <class C, class T>
 C first_mean(const T* x, int64_t n) {
-  return n < Lanes<C>::width ? static_cast<C>(to_double(x[0])) : mean_of_lanes(load(x));
+  constexpr int width = Lanes<C>::width;
+  if (n >= 2 * width) return sum_of_lanes(load(x) + load(x + width)) * (C(1) / (2 * width));
+  if (n >= width) return sum_of_lanes(load(x)) * (C(1) / width);
+  const Rest<C> row{0, static_cast<int>(n)};
+  const C first = static_cast<C>(to_double(x[0]));
+  return first + static_cast<C>(sum_of_lanes(row.keep(row.load(x) - first))) / static_cast<C>(n);
+}
+
+// Rows are measured in groups, as many as a vector has doubles: a statistic ends in a chain of divisions and a root, and
+// eight of them take no longer than one. What a row gives does not depend on its group.
+constexpr int most_in_group = 8;
+template <class C>
+struct Group {
+  typename Eight<C>::vector mean, mean_rest, reciprocal, bend;
+  Statistics<C> operator[](int i) const { return {mean[i], mean_rest[i], reciprocal[i], bend[i]}; }
+};
+
+struct Sums {
+  double shift[most_in_group], first[most_in_group], second[most_in_group];
+};
+
+// Row i's sums of differences from the shift, for a statistic that is centred, and of their squares.
+template <class C, class T>
+void take_sums(const T* x, const RowsSpec& spec, Sums& sums, int i) {
+  using L = typename Summed<T>::lanes;
+  using V = typename Lanes<L>::vector;
+  if (spec.center()) {
+    const C shift = static_cast<C>(sums.shift[i]);
+    double found[2];
+    sum_terms<L>(spec.features, found, [&](auto at, V(&out)[2]) {
+      const V d = at.keep(at.load(x) - shift);
+      out[0] = d;
+      out[1] = d * d;
+    });
+    sums.first[i] = found[0];
+    sums.second[i] = found[1];
+  } else {
+    double found[1];
+    sum_terms<L>(spec.features, found, [&](auto at, V(&out)[1]) {
+      const V v = at.load(x);
+      out[0] = v * v;
+    });
+    sums.second[i] = found[0];
+  }
+}
+
+// Means and mean squares from the sums. `far`: the shift lies so far from the mean that the sums lost bits.
+struct Moments {
+  Doubles square;
+  Lanes<double>::mask far;
+};
+
+template <class C>
+Moments conclude(const RowsSpec& spec, const Sums& sums, Group<C>& s) {
+  const double n = spec.count();
+  const Doubles shift = load(sums.shift), offset = load(sums.first) / n;
+  s.mean = Eight<C>::from(shift + offset);
+  s.mean_rest = Eight<C>::from((shift - as_doubles(s.mean)) + offset);
+  const Doubles square = load(sums.second) / n - offset * offset;
+  return {choose(square < 0, Doubles{}, square), ~(4 * offset * offset <= square)};
+}
+
+template <class C>
+void take_reciprocals(const RowsSpec& spec, Doubles square, Group<C>& s) {
+  const Doubles one = Doubles{} + 1;
+  if (spec.eps_mode == EpsMode::inside) {
+    s.reciprocal = Eight<C>::from(one / root_of(square + spec.eps));
+    s.bend = Eight<C>::from(one);
+    return;
+  }
+  const Doubles root = root_of(square), eps = Doubles{} + spec.eps;
+  if (spec.eps_mode == EpsMode::outside) {
+    s.reciprocal = Eight<C>::from(one / (root + eps));
+    s.bend = Eight<C>::from(choose(root == 0, Doubles{}, (root + eps) / root));
+  } else {
+    s.reciprocal = Eight<C>::from(one / choose(root < eps, eps, root));
+    s.bend = Eight<C>::from(choose(root < eps, Doubles{}, one));
+  }
+}
+
+// The statistics of `count` rows.
+template <class C, class T>
+Group<C> measure(const T* const* x, int count, const RowsSpec& spec) {
+  Sums sums{};
+  if (spec.center()) {
+    for (int i = 0; i < count; ++i) sums.shift[i] = first_mean<C>(x[i], spec.features);
+  }
+  for (int i = 0; i < count; ++i) take_sums<C>(x[i], spec, sums, i);
+  Group<C> s;
+  Moments moments = conclude(spec, sums, s);
+  if (spec.center() && any(moments.far)) {
+    for (int i = 0; i < count; ++i) {
+      if (!moments.far[i]) continue;
+      sums.shift[i] = s.mean[i];
+      take_sums<C>(x[i], spec, sums, i);
+    }
+    moments = conclude(spec, sums, s);
+  }
+  take_reciprocals(spec, moments.square, s);
+  return s;
 }
 
 template <class C, class T>
 Statistics<C> measure(const T* x, const RowsSpec& spec) {
-  using V = typename Lanes<C>::vector;
-  const double n = spec.count();
-  Statistics<C> s{};
-  double square = 0;
-  if (spec.center()) {
-    double mean = 0, sums[2];
-    const auto take_moments = [&](C shift) {
-      sum_terms<C>(spec.features, sums, [&](auto at, V(&out)[2]) {
-        const V d = at.keep(at.load(x) - shift);
-        out[0] = d;
-        out[1] = d * d;
-      });
-      const double offset = sums[0] / n;
-      mean = static_cast<double>(shift) + offset;
-      s.mean = static_cast<C>(mean);
-      s.mean_rest = static_cast<C>((static_cast<double>(shift) - static_cast<double>(s.mean)) + offset);
-      square = sums[1] / n - offset * offset;
-      return 4 * offset * offset <= square;
-    };
-    if (!take_moments(first_mean<C>(x, spec.features))) take_moments(static_cast<C>(mean));
-    if (square < 0) square = 0;
-  } else {
-    double sum[1];
-    sum_terms<C>(spec.features, sum, [&](auto at, V(&out)[1]) {
-      const V v = at.load(x);
-      out[0] = v * v;
-    });
-    square = sum[0] / n;
-  }
-  if (spec.eps_mode == EpsMode::inside) {
-    s.reciprocal = static_cast<C>(1.0 / std::sqrt(square + spec.eps));
-    s.bend = 1;
-  } else if (spec.eps_mode == EpsMode::outside) {
-    const double root = std::sqrt(square);
-    s.reciprocal = static_cast<C>(1.0 / (root + spec.eps));
-    s.bend = static_cast<C>(root == 0 ? 0.0 : (root + spec.eps) / root);
-  } else {
-    const double root = std::sqrt(square);
-    s.reciprocal = static_cast<C>(1.0 / (root < spec.eps ? spec.eps : root));
-    s.bend = root < spec.eps ? 0 : 1;
-  }
-  return s;
+  return measure<C>(&x, 1, spec)[0];
 }
 
 template <class C>
@@ -154,10 +201,14 @@ inline void with_centring(const RowsSpec& spec, const Statistics<C>& s, const Bo
 }
 
 template <Centring centring, class C, class T, class At>
-inline typename Lanes<C>::vector centred(const At& at, const T* x, const Statistics<C>& s) {
-  if constexpr (centring == Centring::none || centring == Centring::done) return at.load(x);
-  if constexpr (centring == Centring::rounded) return at.load(x) - s.mean;
-  return (at.load(x) - s.mean) - s.mean_rest;
+inline auto centred(const At& at, const T* x, const Statistics<C>& s) {
+  if constexpr (centring == Centring::none || centring == Centring::done) {
+    return at.load(x);
+  } else if constexpr (centring == Centring::rounded) {
+    return at.load(x) - s.mean;
+  } else {
+    return (at.load(x) - s.mean) - s.mean_rest;
+  }
 }
 
 // A row in double: null stays null.

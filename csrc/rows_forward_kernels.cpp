@@ -80,29 +80,48 @@ void write_row_early(const RowsForward& a, const float* x, float reciprocal, Out
   }
 }
 
-// Statistics by value: behind a reference, every store might change them.
-template <Centring centring, class C, class T, class Out>
-void write_row(const T* x, const C* weight, const C* bias, int64_t n, const Statistics<C> s, Out* y,
-               bool streamed) {
-  if (weight && bias) {
-    for_each_position<C>(n, [&](auto at) {
-      at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight) + at.load(bias));
-    }, streamed);
-  } else if (weight) {
-    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal * at.load(weight)); },
-                         streamed);
-  } else if (bias) {
-    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal + at.load(bias)); },
-                         streamed);
-  } else {
-    for_each_position<C>(n, [&](auto at) { at.store(y, centred<centring>(at, x, s) * s.reciprocal); }, streamed);
-  }
+// Some rows with one kind of centring.
+template <class C, class T, class Out, int R>
+struct Work {
+  const T* x[R];
+  Out* y[R];
+  Statistics<C> statistics[R];
+};
+
+// By value: behind a reference, every store might change the pointers and statistics.
+template <Centring centring, bool weighted, bool biased, class C, class T, class Out, int R>
+void write_rows(const Work<C, T, Out, R> rows, const C* weight, const C* bias, int64_t n, bool streamed) {
+  using L = typename Written<T>::lanes;
+  using V = typename Lanes<L>::vector;
+  for_each_position<L>(n, [&](auto at) {
+    V w{}, b{};
+    if constexpr (weighted) w = at.load(weight);
+    if constexpr (biased) b = at.load(bias);
+    V v[R];
+    for (int r = 0; r < R; ++r) {
+      v[r] = centred<centring>(at, rows.x[r], rows.statistics[r]) * rows.statistics[r].reciprocal;
+      if constexpr (weighted) v[r] = v[r] * w;
+      if constexpr (biased) v[r] = v[r] + b;
+    }
+    // every load stands before the first store: a load waits for an earlier store to the same place in a page of 4 KB
+    for (int r = 0; r < R; ++r) at.store(rows.y[r], v[r]);
+  }, streamed);
+}
+
+template <Centring centring, class C, class T, class Out, int R>
+void write_rows(const Work<C, T, Out, R>& rows, const C* weight, const C* bias, int64_t n, bool streamed) {
+  if (weight && bias) return write_rows<centring, true, true>(rows, weight, bias, n, streamed);
+  if (weight) return write_rows<centring, true, false>(rows, weight, bias, n, streamed);
+  if (bias) return write_rows<centring, false, true>(rows, weight, bias, n, streamed);
+  write_rows<centring, false, false>(rows, weight, bias, n, streamed);
 }
 
 template <class C, class T, class Out>
 void write_row(const RowsSpec& spec, const T* x, const C* weight, const C* bias, const Statistics<C>& s, Out* y,
                bool streamed = false) {
-  with_centring(spec, s, [&](auto centring) { write_row<centring.value>(x, weight, bias, spec.features, s, y, streamed); });
+  const Work<C, T, Out, 1> row{{x}, {y}, {s}};
+  with_centring(spec, s,
+                [&](auto centring) { write_rows<centring.value>(row, weight, bias, spec.features, streamed); });
 }
 
 // x + residual: written to sum, and what is to be normalized returned.
@@ -212,29 +231,65 @@ inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int6
   if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
 }
 
-// A row is measured before the one above it is written: a statistic ends in a chain of divisions and a root, behind
-// which the processor then finds other work. Longer rows would only push each other out of the cache.
+// Writes R rows at once, which then load the parameters once, where all are of the usual kind.
+template <int R, class C, class T>
+bool complete_rows(const RowsForward& a, const T* const* x, const Group<C>& s, int first, int64_t row) {
+  Work<C, T, T, R> rows;
+  const Centring usual = a.spec.center() ? Centring::rounded : Centring::none;
+  for (int r = 0; r < R; ++r) {
+    rows.statistics[r] = s[first + r];
+    if (!safe(rows.statistics[r]) || centring_of(a.spec, rows.statistics[r]) != usual) return false;
+    rows.x[r] = x[first + r];
+    rows.y[r] = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row + r);
+  }
+  const C *weight = static_cast<const C*>(a.weight), *bias = static_cast<const C*>(a.bias);
+  if (usual == Centring::none) {
+    write_rows<Centring::none>(rows, weight, bias, a.spec.features, false);
+  } else {
+    write_rows<Centring::rounded>(rows, weight, bias, a.spec.features, false);
+  }
+  if (!a.statistics) return true;
+  const int width = a.spec.statistics_width();
+  for (int r = 0; r < R; ++r) save(rows.statistics[r], a.spec, static_cast<C*>(a.statistics) + (row + r) * width);
+  return true;
+}
+
+// How many rows are measured and then written: as many as stay in the first-level cache in between.
+template <class T>
+int group_size(int64_t features) {
+  const int64_t fitting = 16 * 1024 / (features * static_cast<int64_t>(sizeof(T)));
+  return fitting >= most_in_group ? most_in_group : fitting >= 4 ? 4 : fitting >= 2 ? 2 : 1;
+}
+
+// The other instruction sets have too few registers, and more rows than two of a page's length meet in the cache.
+template <class T>
+int rows_abreast(const RowsForward& a) {
+#if defined(__AVX512F__)
+  if (!a.streamed) return a.spec.features * static_cast<int64_t>(sizeof(T)) <= 3584 ? 4 : 2;
+#endif
+  return 1;
+}
+
 template <class T>
 void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
   using C = typename Compute<T>::type;
-  constexpr int64_t longest = 8192 / sizeof(C);
-  const auto start_of = [&](int64_t row) { return static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row); };
-  if (a.spec.features > longest) {
-    for (int64_t row = begin; row < end; ++row) {
-      complete_row(a, start_of(row), measure<C>(start_of(row), a.spec), row);
+  const int size = group_size<T>(a.spec.features), most = rows_abreast<T>(a);
+  for (int64_t row = begin; row < end; row += size) {
+    const int count = static_cast<int>(row + size < end ? size : end - row);
+    const T* x[most_in_group];
+    for (int i = 0; i < count; ++i) x[i] = static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row + i);
+    const Group<C> s = measure<C>(x, count, a.spec);
+    for (int i = 0; i < count;) {
+      if (most == 4 && i + 4 <= count && complete_rows<4>(a, x, s, i, row + i)) {
+        i += 4;
+      } else if (most >= 2 && i + 2 <= count && complete_rows<2>(a, x, s, i, row + i)) {
+        i += 2;
+      } else {
+        complete_row(a, x[i], s[i], row + i);
+        ++i;
+      }
     }
-    return;
   }
-  const T* x = start_of(begin);
-  Statistics<C> s = measure<C>(x, a.spec);
-  for (int64_t row = begin; row + 1 < end; ++row) {
-    const T* next = start_of(row + 1);
-    const Statistics<C> of_next = measure<C>(next, a.spec);
-    complete_row(a, x, s, row);
-    x = next;
-    s = of_next;
-  }
-  complete_row(a, x, s, end - 1);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -80,6 +81,26 @@ inline Doubles load(const double* p) {
   return v;
 }
 
+#if defined(__AVX512F__)
+// What __builtin_convertvector and choices between lanes mean, for which compilers make two halves and twice as many
+// instructions. The masked forms, because the others read an undefined register, of which g++ warns.
+inline Floats from_bf16(__m256i v) {
+  return bits_as<Floats>(bits_as<UnsignedInts>(_mm512_maskz_cvtepu16_epi32(0xffff, v)) << 16);
+}
+inline Floats from_f16(__m256i v) { return bits_as<Floats>(_mm512_maskz_cvtph_ps(0xffff, v)); }
+inline __m256i to_bf16(Floats v) {
+  const UnsignedInts bits = bits_as<UnsignedInts>(v);
+  const __m512i rounded = bits_as<__m512i>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(bits_as<__m512>(v), bits_as<__m512>(v), _CMP_UNORD_Q);
+  const __m512i chosen = _mm512_mask_mov_epi32(rounded, is_nan, bits_as<__m512i>((bits | 0x400000u) >> 16));
+  return _mm512_maskz_cvtepi32_epi16(0xffff, chosen);
+}
+inline __m256i to_f16(Floats v) {
+  return _mm512_maskz_cvtps_ph(0xffff, bits_as<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+}
+inline Floats load(const bf16* p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+inline Floats load(const f16* p) { return from_f16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+#else
 inline UnsignedInts load_16_bits(const void* p) {
   Shorts s;
   std::memcpy(&s, p, sizeof(s));
@@ -88,9 +109,7 @@ inline UnsignedInts load_16_bits(const void* p) {
 inline Floats load(const bf16* p) { return bits_as<Floats>(load_16_bits(p) << 16); }
 
 inline Floats load(const f16* p) {
-#if defined(__AVX512F__)
-  return bits_as<Floats>(_mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
-#elif defined(__F16C__)
+#if defined(__F16C__)
   HalfFloats halves[2];
   const __m128i* source = reinterpret_cast<const __m128i*>(p);
   halves[0] = bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source)));
@@ -106,22 +125,24 @@ inline Floats load(const f16* p) {
   return bits_as<Floats>(bits | ((half & 0x8000u) << 16));
 #endif
 }
+#endif
 
 inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof(v)); }
 inline void store(double* p, Doubles v) { std::memcpy(p, &v, sizeof(v)); }
 
+#if defined(__AVX512F__)
+inline void store(bf16* p, Floats v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
+inline void store(f16* p, Floats v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(v)); }
+#else
 inline void store(bf16* p, Floats v) {
   const UnsignedInts bits = bits_as<UnsignedInts>(v);
-  const UnsignedInts rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const Shorts s = __builtin_convertvector(choose(v != v, (bits >> 16) | 0x40u, rounded), Shorts);
+  const UnsignedInts rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const Shorts s = __builtin_convertvector(choose(v != v, bits | 0x400000u, rounded) >> 16, Shorts);
   std::memcpy(p, &s, sizeof(s));
 }
 
 inline void store(f16* p, Floats v) {
-#if defined(__AVX512F__)
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
-                      _mm512_maskz_cvtps_ph(0xffff, bits_as<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-#elif defined(__F16C__)
+#if defined(__F16C__)
   __m256 halves[2];
   std::memcpy(halves, &v, sizeof(v));
   __m128i* target = reinterpret_cast<__m128i*>(p);
@@ -140,6 +161,7 @@ inline void store(f16* p, Floats v) {
   std::memcpy(p, &s, sizeof(s));
 #endif
 }
+#endif
 
 // Past the caches, for outputs larger than they are: an ordinary store first reads the line that it overwrites. p lies on
 // a cache line.
@@ -199,6 +221,37 @@ class Buffer {
   C* data_;
 };
 
+// The first `count` elements of a vector, and zeros behind them. Masks, where there are any: a call of memcpy takes longer
+// than a short row.
+template <class V, class T>
+inline V load_some(const T* p, int count) {
+#if defined(__AVX512F__)
+  const auto some = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (std::is_same_v<T, float>) return bits_as<V>(_mm512_maskz_loadu_ps(some, p));
+  if constexpr (std::is_same_v<T, double>) return bits_as<V>(_mm512_maskz_loadu_pd(static_cast<__mmask8>(some), p));
+  if constexpr (std::is_same_v<T, bf16>) return from_bf16(_mm256_maskz_loadu_epi16(some, p));
+  if constexpr (std::is_same_v<T, f16>) return from_f16(_mm256_maskz_loadu_epi16(some, p));
+#else
+  T buffer[sizeof(V) / sizeof(typename Compute<T>::type)] = {};
+  std::memcpy(buffer, p, count * sizeof(T));
+  return load(buffer);
+#endif
+}
+template <class V, class T>
+inline void store_some(T* p, V v, int count) {
+#if defined(__AVX512F__)
+  const auto some = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (std::is_same_v<T, float>) _mm512_mask_storeu_ps(p, some, bits_as<__m512>(v));
+  if constexpr (std::is_same_v<T, double>) _mm512_mask_storeu_pd(p, static_cast<__mmask8>(some), bits_as<__m512d>(v));
+  if constexpr (std::is_same_v<T, bf16>) _mm256_mask_storeu_epi16(p, some, to_bf16(v));
+  if constexpr (std::is_same_v<T, f16>) _mm256_mask_storeu_epi16(p, some, to_f16(v));
+#else
+  T buffer[sizeof(V) / sizeof(typename Compute<T>::type)];
+  store(buffer, v);
+  std::memcpy(p, buffer, count * sizeof(T));
+#endif
+}
+
 // One position in a row: a whole vector, or the last elements that do not fill one.
 template <class C>
 struct Whole {
@@ -233,21 +286,17 @@ struct Rest {
   int count;
   template <class T>
   V load(const T* p) const {
-    T buffer[width] = {};
-    std::memcpy(buffer, p + i, count * sizeof(T));
-    return EVENKEEL_ISA::load(buffer);
+    return load_some<V>(p + i, count);
   }
   template <class T>
   void store(T* p, V v) const {
-    T buffer[width];
-    EVENKEEL_ISA::store(buffer, v);
-    std::memcpy(p + i, buffer, count * sizeof(T));
+    store_some(p + i, v, count);
   }
   V keep(V v) const {  // 0 in the lanes past the end
     using Mask = typename Lanes<C>::mask;
-    Mask lane;
-    for (int l = 0; l < width; ++l) lane[l] = l < count ? -1 : 0;
-    return bits_as<V>(bits_as<Mask>(v) & lane);
+    Mask number;
+    for (int l = 0; l < width; ++l) number[l] = l;
+    return bits_as<V>(bits_as<Mask>(v) & (number < count));
   }
 };
 
@@ -264,15 +313,95 @@ inline void for_each_position(int64_t n, const Body& body, bool streamed = false
   if (i < n) body(Rest<C>{i, static_cast<int>(n - i)});
 }
 
+inline Doubles as_doubles(HalfFloats v) {
+#if defined(__AVX512F__)
+  return bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, bits_as<__m256>(v)));
+#else
+  return __builtin_convertvector(v, Doubles);
+#endif
+}
 inline Doubles as_doubles(Floats v) {
   HalfFloats halves[2];
   std::memcpy(halves, &v, sizeof(v));
-  return __builtin_convertvector(halves[0], Doubles) + __builtin_convertvector(halves[1], Doubles);
+  return as_doubles(halves[0]) + as_doubles(halves[1]);
 }
 inline Doubles as_doubles(Doubles v) { return v; }
 
+// Eight doubles rounded to the arithmetic type.
+template <class C>
+struct Eight;
+template <>
+struct Eight<float> {
+  using vector = HalfFloats;
+  static vector from(Doubles v) {
+#if defined(__AVX512F__)
+    return bits_as<HalfFloats>(_mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(v)));
+#else
+    return __builtin_convertvector(v, HalfFloats);
+#endif
+  }
+};
+template <>
+struct Eight<double> {
+  using vector = Doubles;
+  static vector from(Doubles v) { return v; }
+};
+
+inline Doubles choose(Lanes<double>::mask condition, Doubles yes, Doubles no) {
+  using Mask = Lanes<double>::mask;
+  return bits_as<Doubles>((bits_as<Mask>(yes) & condition) | (bits_as<Mask>(no) & ~condition));
+}
+
+inline bool any(Lanes<double>::mask condition) {
+#if defined(__AVX512F__)
+  return _mm512_movepi64_mask(bits_as<__m512i>(condition)) != 0;
+#else
+  int64_t some = 0;
+  for (int i = 0; i < 8; ++i) some |= condition[i];
+  return some != 0;
+#endif
+}
+
+inline Doubles root_of(Doubles v) {
+#if defined(__AVX512F__)
+  return bits_as<Doubles>(_mm512_maskz_sqrt_pd(0xff, bits_as<__m512d>(v)));
+#else
+  Doubles root;
+  for (int i = 0; i < 8; ++i) root[i] = __builtin_sqrt(v[i]);
+  return root;
+#endif
+}
+
+// The lower half of a vector plus the upper: g++ moves a copy of the halves through memory.
+inline HalfFloats fold(Floats v) {
+#if defined(__AVX512F__)
+  const __m512 whole = bits_as<__m512>(v);
+  return bits_as<HalfFloats>(_mm512_castps512_ps256(whole)) + bits_as<HalfFloats>(_mm512_maskz_extractf32x8_ps(0xff, whole, 1));
+#else
+  HalfFloats halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  return halves[0] + halves[1];
+#endif
+}
+typedef double HalfDoubles __attribute__((vector_size(32)));
+inline HalfDoubles fold(Doubles v) {
+#if defined(__AVX512F__)
+  const __m512d whole = bits_as<__m512d>(v);
+  return bits_as<HalfDoubles>(_mm512_castpd512_pd256(whole)) + bits_as<HalfDoubles>(_mm512_maskz_extractf64x4_pd(0xf, whole, 1));
+#else
+  HalfDoubles halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  return halves[0] + halves[1];
+#endif
+}
+
 inline double sum_of_lanes(Doubles v) {
-  return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+  const HalfDoubles h = fold(v);
+  return (h[0] + h[2]) + (h[1] + h[3]);
+}
+inline float sum_of_lanes(Floats v) {
+  const HalfFloats h = fold(v);
+  return ((h[0] + h[4]) + (h[2] + h[6])) + ((h[1] + h[5]) + (h[3] + h[7]));
 }
 
 // Sums K terms along a row: term(position, out) gives K vectors. Partial sums are C inside blocks of 32 vectors and
@@ -302,7 +431,7 @@ inline void sum_terms(int64_t n, double (&sums)[K], const Term& term) {
       for (int k = 0; k < K; ++k) odd[k] += out[k];
       i = end;
     }
-    for (int k = 0; k < K; ++k) totals[k] += as_doubles(even[k]) + as_doubles(odd[k]);
+    for (int k = 0; k < K; ++k) totals[k] += as_doubles(even[k] + odd[k]);
   }
   for (int k = 0; k < K; ++k) sums[k] = sum_of_lanes(totals[k]);
 }
