@@ -1,5 +1,5 @@
 // Thirty-two bfloat16 at a time, as the sixteen at even places and the sixteen at odd ones: a shift and a mask widen
-// them, a shift and a merge put them together again, where vectors of sixteen in a row take an instruction more each way.
+// them, a shift and a merge put them together again; sixteen in a row take twice the instructions.
 // Sums then add even and odd places apart; what belongs to a row element by element is not touched by it.
 #pragma once
 
@@ -31,6 +31,8 @@ struct Lanes<pair> {
   static constexpr int width = 32;
   using vector = Pair;
 };
+
+inline constexpr int64_t padded_pairs(int64_t n) { return (n + 31) / 32 * 32; }
 
 // How the sums over a row of T read it: all instruction sets alike, for the bits depend on it.
 template <class T>
@@ -91,6 +93,21 @@ inline __m512i merge(const Pair& v) {
 }
 #endif
 
+// Even and odd places in turn.
+inline void store_joined(float* p, const Pair& v) {
+#if defined(__AVX512F__)
+  const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+  _mm512_storeu_ps(p, _mm512_permutex2var_ps(bits_as<__m512>(v.even), low, bits_as<__m512>(v.odd)));
+  _mm512_storeu_ps(p + 16, _mm512_permutex2var_ps(bits_as<__m512>(v.even), high, bits_as<__m512>(v.odd)));
+#else
+  for (int i = 0; i < 16; ++i) {
+    p[2 * i] = v.even[i];
+    p[2 * i + 1] = v.odd[i];
+  }
+#endif
+}
+
 template <>
 struct Whole<pair> {
   using V = Pair;
@@ -104,6 +121,11 @@ struct Whole<pair> {
   V load(const float* p) const { return separate(_mm512_loadu_ps(p + i), _mm512_loadu_ps(p + i + 16)); }
   void store(bf16* p, const V& v) const { _mm512_storeu_si512(p + i, merge(v)); }
 #endif
+  V load_in_order(const float* p) const { return {EVENKEEL_ISA::load(p + i), EVENKEEL_ISA::load(p + i + 16)}; }
+  void store_in_order(float* p, const V& v) const {
+    EVENKEEL_ISA::store(p + i, v.even);
+    EVENKEEL_ISA::store(p + i + 16, v.odd);
+  }
   V keep(const V& v) const { return v; }
 };
 

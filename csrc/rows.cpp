@@ -103,9 +103,9 @@ class Parameter {
 // About 16 K elements a chunk: below that, starting a thread costs more than it saves.
 int64_t rows_per_chunk(int64_t features) { return features >= 16384 ? 1 : 16384 / features; }
 
-// The largest output that is left in the caches for its reader. A third-level cache has tens of MB, but holds the input too
-// and serves other cores; an ordinary store first reads the line that it overwrites. Outputs of 6 MB with one reader are
-// a quarter slower past the caches, of 12 MB a fifth faster.
+// The largest output that is left in the caches for its reader. A third-level cache has tens of MB, but holds the input
+// too and serves other cores, and an ordinary store first reads the line that it overwrites. Outputs of 6 MB with one
+// reader are a quarter slower past the caches, of 12 MB a fifth faster.
 constexpr int64_t largest_cached = int64_t{8} << 20;
 
 // Whether an output is written past the caches; not over the input, which is in them.
@@ -228,17 +228,29 @@ std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Ten
   return {normalize_rows(a, x, weight, bias, axes, weight_offset, recomputable), statistics};
 }
 
+// rows_inference is called before any check, for speed: what it raises sends the caller to the checks.
+void check_sizes(const Tensor& x, const std::optional<Tensor>& parameter, int64_t axes) {
+  if (!parameter) return;
+  const auto sizes = x.sizes(), its = parameter->sizes();
+  bool same = static_cast<int64_t>(its.size()) == axes && axes <= static_cast<int64_t>(sizes.size());
+  for (int64_t axis = 0; same && axis < axes; ++axis) same = its[axis] == sizes[sizes.size() - axes + axis];
+  STD_TORCH_CHECK(same, "evenkeel: weight and bias must have the shape of the normalized axes");
+}
+
 Tensor rows_inference(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
                       int64_t axes, int64_t statistic, double eps, int64_t eps_mode, double weight_offset,
                       bool early) {
   RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .early = early};
+  check_sizes(x, weight, axes);
+  check_sizes(x, bias, axes);
   return normalize_rows(a, x, weight, bias, axes, weight_offset, false);
 }
 
 void rows_out(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, int64_t axes,
               int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool early, const Tensor& out) {
   RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .early = early};
-  STD_TORCH_CHECK(out.scalar_type() == (early ? early_dtype(x, weight) : x.scalar_type()) && sizes_of(out) == sizes_of(x),
+  const ScalarType dtype = early ? early_dtype(x, weight) : x.scalar_type();
+  STD_TORCH_CHECK(out.scalar_type() == dtype && sizes_of(out) == sizes_of(x),
                   "evenkeel: out must have the result's dtype and shape");
   const Source source(x, axes);
   a.x = source.rows();

@@ -111,11 +111,22 @@ __attribute__((noinline)) void backward_row_in_double(const RowsBackward& a, con
   if (a.dresidual.data) with_row<float>(a.dresidual, row, write);
 }
 
-template <class C>
+// Adds float sums to those in double, and starts them again.
+template <class L, class C>
 void flush(double* total, C* part, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) {
-    total[i] += part[i];
-    part[i] = 0;
+  if constexpr (std::is_same_v<L, pair>) {
+    float natural[32];
+    for (int64_t start = 0; start < n; start += 32) {
+      store_joined(natural, Whole<pair>{start}.load_in_order(part));
+      const int64_t count = n - start < 32 ? n - start : 32;
+      for (int64_t i = 0; i < count; ++i) total[start + i] += natural[i];
+    }
+    std::memset(part, 0, padded_pairs(n) * sizeof(C));
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      total[i] += part[i];
+      part[i] = 0;
+    }
   }
 }
 
@@ -162,70 +173,223 @@ const C* source_row(const RowsBackward& a, int64_t row, C* scratch, C* more) {
   return scratch;
 }
 
-template <class C>
-void backward_task(const RowsBackward& a, int64_t task) {
-  constexpr bool is_float = sizeof(C) == sizeof(float);
-  constexpr int64_t rows_per_flush = 16;  // float sums of 64 rows exceeded 3 ulps; longer sums are double
-  const int64_t n = a.spec.features, stride = a.padded_features, width = a.spec.statistics_width();
-  const Buffer<C> scratch(7 * stride);
-  const Buffer<C> accumulators(is_float ? 2 * stride : 0);
-  double* dweight_total = a.dweight_partial ? a.dweight_partial + task * stride : nullptr;
-  double* dbias_total = a.dbias_partial ? a.dbias_partial + task * stride : nullptr;
-  C *dweight, *dbias;
-  if constexpr (is_float) {
-    std::memset(accumulators.data(), 0, 2 * stride * sizeof(C));
-    dweight = dweight_total ? accumulators.data() : nullptr;
-    dbias = dbias_total ? accumulators.data() + stride : nullptr;
-  } else {  // no shorter sums to flush
-    dweight = dweight_total;
-    dbias = dbias_total;
+// The parameters' gradients of one task: float sums over a few rows, in the order in which rows are read, and double
+// ones over all. Rows that are not of the usual kind have float sums of their own where that is not the elements'
+// order.
+template <class L, class C>
+class ParameterSums {
+ public:
+  ParameterSums(const RowsBackward& a, int64_t task)
+      : features_(a.spec.features),
+        stride_(padded_pairs(features_)),
+        buffer_(is_float ? 4 * stride_ : 0),
+        dweight_total_(a.dweight_partial ? a.dweight_partial + task * a.padded_features : nullptr),
+        dbias_total_(a.dbias_partial ? a.dbias_partial + task * a.padded_features : nullptr) {
+    if constexpr (is_float) std::memset(buffer_.data(), 0, 4 * stride_ * sizeof(C));
   }
+  C* dweight() const { return part(dweight_total_, 0); }
+  C* dbias() const { return part(dbias_total_, 1); }
+  C* dweight_of_unusual() const { return part(dweight_total_, apart ? 2 : 0); }
+  C* dbias_of_unusual() const { return part(dbias_total_, apart ? 3 : 1); }
+  double* dweight_total() const { return dweight_total_; }
+  double* dbias_total() const { return dbias_total_; }
+
+  void flush() const {
+    if constexpr (is_float) {
+      if (dweight_total_) EVENKEEL_ISA::flush<L>(dweight_total_, dweight(), features_);
+      if (dbias_total_) EVENKEEL_ISA::flush<L>(dbias_total_, dbias(), features_);
+      if (apart && dweight_total_) EVENKEEL_ISA::flush<C>(dweight_total_, dweight_of_unusual(), features_);
+      if (apart && dbias_total_) EVENKEEL_ISA::flush<C>(dbias_total_, dbias_of_unusual(), features_);
+    }
+  }
+
+ private:
+  static constexpr bool is_float = std::is_same_v<C, float>, apart = std::is_same_v<L, pair>;
+  C* part(double* total, int number) const {
+    if constexpr (is_float) {
+      return total ? buffer_.data() + number * stride_ : nullptr;
+    } else {
+      return total;  // no shorter sums
+    }
+  }
+  int64_t features_, stride_;
+  Buffer<C> buffer_;
+  double *dweight_total_, *dbias_total_;
+};
+
+// One row by itself, of any kind.
+template <class L, class C>
+void backward_row(const RowsBackward& a, int64_t row, const ParameterSums<L, C>& sums, C* scratch) {
+  const int64_t n = a.spec.features, stride = a.padded_features;
+  BackwardRow<C> r;
+  r.x = source_row(a, row, scratch, scratch + stride);
+  r.dy = row_of(a.dy, row, n, scratch + stride);
+  r.dsum = a.dsum.data ? row_of(a.dsum, row, n, scratch + 2 * stride) : nullptr;
+  r.weight = static_cast<const C*>(a.weight);
+  r.statistics = restore(a.spec, static_cast<const C*>(a.statistics) + row * a.spec.statistics_width());
+  if constexpr (std::is_same_v<C, float>) {
+    if (!safe(r.statistics)) {
+      return backward_row_in_double(a, r, row, sums.dweight_total(), sums.dbias_total());
+    }
+  }
+  const Slopes<C> slopes = sum_row(a, r, sums.dweight_of_unusual(), sums.dbias_of_unusual());
+  write_gradients(a, r, slopes, row, scratch + 3 * stride);
+}
+
+// R rows of the usual kind.
+template <class C, class T, int R>
+struct BackwardWork {
+  const T *x[R], *dy[R];
+  T* dx[R];
+  Statistics<C> statistics[R];
+  Slopes<C> slopes[R];
+};
+
+// The two passes, R rows at once: the parameters and their gradients are then read and written once for all. The weight
+// lies in the order in which rows are read.
+template <Centring centring, bool weighted, class C, class T, int R>
+void sum_rows(const RowsSpec& spec, BackwardWork<C, T, R>& work, const C* weight, C* dweight, C* dbias) {
+  using L = typename Summed<T>::lanes;
+  using V = typename Lanes<L>::vector;
+  const BackwardWork<C, T, R> rows = work;  // a copy: every store might change the pointers and statistics
+  double sums[2 * R];
+  sum_terms<L, 1>(spec.features, sums, [&](auto at, V(&out)[2 * R]) {
+    const Whole<L> whole{at.i};  // what is ours is padded
+    V w{}, more_dweight{}, more_dbias{};
+    if constexpr (weighted && std::is_same_v<L, pair>) w = whole.load_in_order(weight);
+    if constexpr (weighted && !std::is_same_v<L, pair>) w = at.load(weight);
+    if (dweight) more_dweight = whole.load_in_order(dweight);
+    if (dbias) more_dbias = whole.load_in_order(dbias);
+    for (int r = 0; r < R; ++r) {
+      const V upstream = at.load(rows.dy[r]);
+      const V x_hat = at.keep(centred<centring>(at, rows.x[r], rows.statistics[r]) * rows.statistics[r].reciprocal);
+      V g = upstream;
+      if constexpr (weighted) g = upstream * w;
+      more_dweight += upstream * x_hat;
+      more_dbias += upstream;
+      out[2 * r] = g;
+      out[2 * r + 1] = g * x_hat;
+    }
+    if (dweight) whole.store_in_order(dweight, more_dweight);
+    if (dbias) whole.store_in_order(dbias, more_dbias);
+  });
+  for (int r = 0; r < R; ++r) {
+    const double reciprocal = rows.statistics[r].reciprocal, count = spec.count();
+    const double slope = sums[2 * r + 1] / count * rows.statistics[r].bend * reciprocal;
+    work.slopes[r].shift = spec.center() ? static_cast<C>(sums[2 * r] / count * reciprocal) : 0;
+    work.slopes[r].along = static_cast<C>(slope * reciprocal);
+  }
+}
+
+template <Centring centring, bool weighted, class C, class T, int R>
+void write_rows(const RowsSpec& spec, const BackwardWork<C, T, R> rows, const C* weight, bool streamed) {
+  using L = typename Written<T>::lanes;
+  using V = typename Lanes<L>::vector;
+  for_each_position<L>(spec.features, [&](auto at) {
+    V w{}, v[R];
+    if constexpr (weighted) w = at.load(weight);
+    for (int r = 0; r < R; ++r) {
+      V g = at.load(rows.dy[r]) * rows.statistics[r].reciprocal;
+      if constexpr (weighted) g = g * w;
+      if constexpr (centring != Centring::none) g = g - rows.slopes[r].shift;
+      v[r] = g - centred<centring>(at, rows.x[r], rows.statistics[r]) * rows.slopes[r].along;
+    }
+    for (int r = 0; r < R; ++r) at.store(rows.dx[r], v[r]);
+  }, streamed);
+}
+
+template <Centring centring, bool weighted, class L, class C, class T, int R>
+void run_rows(const RowsBackward& a, BackwardWork<C, T, R>& rows, const C* weight_in_order,
+              const ParameterSums<L, C>& sums) {
+  sum_rows<centring, weighted>(a.spec, rows, weight_in_order, sums.dweight(), sums.dbias());
+  if (!a.dx.data) return;
+  bool on_lines = a.streamed;
+  for (int r = 0; r < R; ++r) on_lines = on_lines && on_a_cache_line(rows.dx[r]);
+  write_rows<centring, weighted>(a.spec, rows, static_cast<const C*>(a.weight), on_lines);
+}
+
+// R rows from `row` on, unless one of them is not of the usual kind.
+template <class T, int R, class L, class C>
+bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order, const ParameterSums<L, C>& sums) {
+  BackwardWork<C, T, R> rows;
+  const Centring usual = a.spec.center() ? Centring::rounded : Centring::none;
+  const int width = a.spec.statistics_width();
+  for (int r = 0; r < R; ++r) {
+    rows.statistics[r] = restore(a.spec, static_cast<const C*>(a.statistics) + (row + r) * width);
+    if (!safe(rows.statistics[r]) || centring_of(a.spec, rows.statistics[r]) != usual) return false;
+    rows.x[r] = static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row + r);
+    rows.dy[r] = static_cast<const T*>(a.dy.data) + row_offset(a.dy.layout, row + r);
+    rows.dx[r] = a.dx.data ? static_cast<T*>(a.dx.data) + row_offset(a.dx.layout, row + r) : nullptr;
+  }
+  if (usual == Centring::none) {
+    a.weight ? run_rows<Centring::none, true>(a, rows, weight_in_order, sums)
+             : run_rows<Centring::none, false>(a, rows, weight_in_order, sums);
+  } else {
+    a.weight ? run_rows<Centring::rounded, true>(a, rows, weight_in_order, sums)
+             : run_rows<Centring::rounded, false>(a, rows, weight_in_order, sums);
+  }
+  return true;
+}
+
+// The weight as rows are read: where it lies, or even and odd places apart.
+template <class L, class C>
+const C* in_order(const C* weight, C* scratch, int64_t n) {
+  if constexpr (std::is_same_v<L, pair>) {
+    if (!weight) return nullptr;
+    std::memset(scratch, 0, padded_pairs(n) * sizeof(C));
+    for (int64_t i = 0; i < n; ++i) scratch[i / 32 * 32 + i % 2 * 16 + i % 32 / 2] = weight[i];
+    return scratch;
+  }
+  return weight;
+}
+
+// Whether rows are read and written as they lie: all of one dtype, and nothing to add.
+bool is_plain(const RowsBackward& a) {
+  return !a.from_output && !a.residual.data && !a.dsum.data && !a.dresidual.data && a.dy.dtype == a.x.dtype &&
+         (!a.dx.data || a.dx.dtype == a.x.dtype);
+}
+
+// T: the dtype of plain rows.
+template <class T>
+void backward_task(const RowsBackward& a, int64_t task, bool plain) {
+  using C = typename Compute<T>::type;
+  using L = typename Summed<T>::lanes;
+  constexpr int64_t rows_per_flush = 16;  // float sums of 64 rows exceeded 3 ulps; longer sums are double
+  const int64_t n = a.spec.features, stride = padded_pairs(n);
+  const Buffer<C> scratch(5 * stride);
+  const ParameterSums<L, C> sums(a, task);
+  const C* weight = in_order<L>(static_cast<const C*>(a.weight), scratch.data() + 4 * stride, n);
   const int64_t first = task * a.rows_per_task;
   const int64_t last = first + a.rows_per_task < a.spec.rows ? first + a.rows_per_task : a.spec.rows;
-  // A row's sums are taken before the gradient of the one above it is written, as in the forward.
-  const bool ahead = n <= 1024;
-  C* const narrowed = scratch.data() + 6 * stride;
-  BackwardRow<C> waiting;
-  Slopes<C> its_slopes;
-  int64_t waiting_row = -1;
-  for (int64_t row = first; row < last; ++row) {
-    C* space = scratch.data() + row % 2 * 3 * stride;
-    BackwardRow<C> r;
-    r.x = source_row(a, row, space, space + stride);
-    r.dy = row_of(a.dy, row, n, space + stride);
-    r.dsum = a.dsum.data ? row_of(a.dsum, row, n, space + 2 * stride) : nullptr;
-    r.weight = static_cast<const C*>(a.weight);
-    r.statistics = restore(a.spec, static_cast<const C*>(a.statistics) + row * width);
-    bool done = false;
-    if constexpr (is_float) {
-      if (!safe(r.statistics)) {
-        backward_row_in_double(a, r, row, dweight_total, dbias_total);
-        done = true;
+  // Long rows push the parameters out of the first-level cache, pairs load much for one row: two rows share them.
+  // Memory is read best one row after the other.
+  const bool two = plain && !a.streamed && (n > 2048 || std::is_same_v<L, pair>);
+  for (int64_t row = first; row < last;) {
+    const int64_t until = row + rows_per_flush < last ? row + rows_per_flush : last;
+    while (row < until) {
+      if (two && row + 2 <= until && backward_rows<T, 2>(a, row, weight, sums)) {
+        row += 2;
+      } else if (plain && backward_rows<T, 1>(a, row, weight, sums)) {
+        ++row;
+      } else {
+        backward_row(a, row++, sums, scratch.data());
       }
     }
-    const Slopes<C> slopes = done ? Slopes<C>{} : sum_row(a, r, dweight, dbias);
-    if (waiting_row >= 0) write_gradients(a, waiting, its_slopes, waiting_row, narrowed);
-    waiting_row = done || !ahead ? -1 : row;
-    if (!done && !ahead) write_gradients(a, r, slopes, row, narrowed);
-    waiting = r;
-    its_slopes = slopes;
-    if (is_float && (row - first) % rows_per_flush == rows_per_flush - 1) {
-      if (dweight) flush(dweight_total, dweight, n);
-      if (dbias) flush(dbias_total, dbias, n);
-    }
-  }
-  if (waiting_row >= 0) write_gradients(a, waiting, its_slopes, waiting_row, narrowed);
-  if (is_float) {
-    if (dweight) flush(dweight_total, dweight, n);
-    if (dbias) flush(dbias_total, dbias, n);
+    sums.flush();
   }
 }
 
 }  // namespace
 
 void backward_tasks(const RowsBackward& a, int64_t begin, int64_t end) {
+  const bool plain = is_plain(a);
   for (int64_t task = begin; task < end; ++task) {
-    a.is_double ? backward_task<double>(a, task) : backward_task<float>(a, task);
+    switch (plain || a.is_double ? a.x.dtype : DType::float32) {
+      case DType::float32: backward_task<float>(a, task, plain); break;
+      case DType::float64: backward_task<double>(a, task, plain); break;
+      case DType::bfloat16: backward_task<bf16>(a, task, plain); break;
+      case DType::float16: backward_task<f16>(a, task, plain); break;
+    }
   }
   if (a.streamed) finish_streams();
 }

@@ -1,9 +1,9 @@
 // Statistics of one row, shared by the forward and the backward of the row pattern.
 //
 // Mean and variance come from the differences from a shift and their squares, in one pass. The shift is the mean of the
-// first two vectors of elements, which is as good as the row's mean where it lies within half a deviation of it; where it
-// does not, a second pass (the row is in cache) takes the mean as shift. So a mean of 1e4 with a spread of 0.01 costs
-// no accuracy, and a constant row gives exactly 0. The mean is kept in two parts, for where its rounding matters
+// first two vectors of elements, which is as good as the row's mean where it lies within half a deviation of it; where
+// it does not, a second pass (the row is in cache) takes the mean as shift. So a mean of 1e4 with a spread of 0.01
+// costs no accuracy, and a constant row gives exactly 0. The mean is kept in two parts, for where its rounding matters
 // against the spread. A row whose scale leaves the range in which float squares are safe is done again in double:
 // float's whole range fits there.
 #pragma once
@@ -56,8 +56,8 @@ C first_mean(const T* x, int64_t n) {
   return first + static_cast<C>(sum_of_lanes(row.keep(row.load(x) - first))) / static_cast<C>(n);
 }
 
-// Rows are measured in groups, as many as a vector has doubles: a statistic ends in a chain of divisions and a root, and
-// eight of them take no longer than one. What a row gives does not depend on its group.
+// Rows are measured in groups, as many as a vector has doubles: a statistic ends in a chain of divisions and a root,
+// and eight of them take no longer than one. What a row gives does not depend on its group.
 constexpr int most_in_group = 8;
 template <class C>
 struct Group {

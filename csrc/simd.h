@@ -163,8 +163,8 @@ inline void store(f16* p, Floats v) {
 }
 #endif
 
-// Past the caches, for outputs larger than they are: an ordinary store first reads the line that it overwrites. p lies on
-// a cache line.
+// Past the caches, for outputs larger than they are: an ordinary store first reads the line that it overwrites. p lies
+// on a cache line.
 inline void stream(float* p, Floats v) {
 #if defined(__AVX512F__)
   _mm512_stream_ps(p, bits_as<__m512>(v));
@@ -221,8 +221,8 @@ class Buffer {
   C* data_;
 };
 
-// The first `count` elements of a vector, and zeros behind them. Masks, where there are any: a call of memcpy takes longer
-// than a short row.
+// The first `count` elements of a vector, and zeros behind them. Masks, where there are any: a call of memcpy takes
+// longer than a short row.
 template <class V, class T>
 inline V load_some(const T* p, int count) {
 #if defined(__AVX512F__)
@@ -265,6 +265,9 @@ struct Whole {
   void store(T* p, V v) const {
     EVENKEEL_ISA::store(p + i, v);
   }
+  // of what lies in the order of the lanes
+  V load_in_order(const C* p) const { return load(p); }
+  void store_in_order(C* p, V v) const { store(p, v); }
   V keep(V v) const { return v; }
 };
 
@@ -376,7 +379,8 @@ inline Doubles root_of(Doubles v) {
 inline HalfFloats fold(Floats v) {
 #if defined(__AVX512F__)
   const __m512 whole = bits_as<__m512>(v);
-  return bits_as<HalfFloats>(_mm512_castps512_ps256(whole)) + bits_as<HalfFloats>(_mm512_maskz_extractf32x8_ps(0xff, whole, 1));
+  return bits_as<HalfFloats>(_mm512_maskz_extractf32x8_ps(0xff, whole, 0)) +
+         bits_as<HalfFloats>(_mm512_maskz_extractf32x8_ps(0xff, whole, 1));
 #else
   HalfFloats halves[2];
   std::memcpy(halves, &v, sizeof(v));
@@ -387,7 +391,8 @@ typedef double HalfDoubles __attribute__((vector_size(32)));
 inline HalfDoubles fold(Doubles v) {
 #if defined(__AVX512F__)
   const __m512d whole = bits_as<__m512d>(v);
-  return bits_as<HalfDoubles>(_mm512_castpd512_pd256(whole)) + bits_as<HalfDoubles>(_mm512_maskz_extractf64x4_pd(0xf, whole, 1));
+  return bits_as<HalfDoubles>(_mm512_maskz_extractf64x4_pd(0xf, whole, 0)) +
+         bits_as<HalfDoubles>(_mm512_maskz_extractf64x4_pd(0xf, whole, 1));
 #else
   HalfDoubles halves[2];
   std::memcpy(halves, &v, sizeof(v));
@@ -404,34 +409,36 @@ inline float sum_of_lanes(Floats v) {
   return ((h[0] + h[4]) + (h[2] + h[6])) + ((h[1] + h[5]) + (h[3] + h[7]));
 }
 
-// Sums K terms along a row: term(position, out) gives K vectors. Partial sums are C inside blocks of 32 vectors and
-// double across blocks, so that the error does not grow with the length of the row.
-template <class C, int K, class Term>
+// Sums K terms along a row: term(position, out) gives K vectors. Partial sums are C in chains of 16 additions and
+// double across them, so that the error does not grow with the length of the row. Two chains at a time hide how long an
+// addition takes; one needs half the registers.
+template <class C, int chains = 2, int K, class Term>
 inline void sum_terms(int64_t n, double (&sums)[K], const Term& term) {
   using V = typename Lanes<C>::vector;
-  constexpr int64_t width = Lanes<C>::width, block = 32 * width;
+  constexpr int64_t width = Lanes<C>::width, block = 16 * chains * width;
   Doubles totals[K] = {};
   int64_t i = 0;
   while (i < n) {
-    V even[K] = {}, odd[K] = {}, out[K];
+    V partial[chains][K] = {}, out[K];
     const int64_t end = i + block < n ? i + block : n;
-    for (; i + 2 * width <= end; i += 2 * width) {
-      term(Whole<C>{i}, out);
-      for (int k = 0; k < K; ++k) even[k] += out[k];
-      term(Whole<C>{i + width}, out);
-      for (int k = 0; k < K; ++k) odd[k] += out[k];
+    const auto add = [&](const auto& at, int chain) {
+      term(at, out);
+      for (int k = 0; k < K; ++k) partial[chain][k] += out[k];
+    };
+    for (; i + chains * width <= end; i += chains * width) {
+      for (int chain = 0; chain < chains; ++chain) add(Whole<C>{i + chain * width}, chain);
     }
-    if (i + width <= end) {
-      term(Whole<C>{i}, out);
-      for (int k = 0; k < K; ++k) even[k] += out[k];
+    if (chains > 1 && i + width <= end) {
+      add(Whole<C>{i}, 0);
       i += width;
     }
     if (i < end) {
-      term(Rest<C>{i, static_cast<int>(end - i)}, out);
-      for (int k = 0; k < K; ++k) odd[k] += out[k];
+      add(Rest<C>{i, static_cast<int>(end - i)}, chains - 1);
       i = end;
     }
-    for (int k = 0; k < K; ++k) totals[k] += as_doubles(even[k] + odd[k]);
+    for (int k = 0; k < K; ++k) {
+      totals[k] += chains > 1 ? as_doubles(partial[0][k] + partial[chains - 1][k]) : as_doubles(partial[0][k]);
+    }
   }
   for (int k = 0; k < K; ++k) sums[k] = sum_of_lanes(totals[k]);
 }

@@ -159,6 +159,13 @@ def rows(
 ) -> Tensor:
     """Check and run: the body of `layer_norm` and `rms_norm`."""
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
+    if out is None and cast == "late" and backend == "auto" and is_quick(input, shape, weight, bias):
+        try:
+            return _row_operators.rows_inference(
+                input, weight, bias, len(shape), statistic, eps, eps_mode, weight_offset
+            )
+        except (RuntimeError, KeyError):
+            pass  # below it is said what is wrong
     check_options(name, eps_mode, cast)
     if not fits(input, shape, weight, bias):
         check_rows(name, input, shape, weight, bias)
@@ -174,6 +181,23 @@ def rows(
     dtype = result_dtype(input, weight, bias) if early else input.dtype
     prepare_out(name, out, dtype, input, weight, bias)
     return run_rows_out(name, input, weight, bias, early, backend, out, dtype, options)
+
+
+def is_quick(input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether to try the kernel before any check: one row of a decoding step takes less time than the checks do.
+
+    The kernel looks at dtypes and at the parameters' shapes itself.
+    """
+    return (
+        type(input) is torch.Tensor
+        and (weight is None or type(weight) in _ops.PLAIN_TYPES)
+        and (bias is None or type(bias) in _ops.PLAIN_TYPES)
+        and input.is_cpu
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+        and not composite_required()
+        and (input.ndim > 0 and input.size(-1) == shape[0] if len(shape) == 1 else input.shape[-len(shape) :] == shape)
+    )
 
 
 def run_rows(
