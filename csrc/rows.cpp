@@ -1,4 +1,4 @@
-// The operators of the row pattern: shapes, strides, allocation and the division of work; rows_kernels.cpp computes.
+// The operators of the row pattern: shapes, strides, allocation and the division of work; rows_*_kernels.cpp compute.
 #include <cmath>
 
 #include "operators.h"

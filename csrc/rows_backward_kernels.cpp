@@ -62,7 +62,7 @@ void write_gradient(const RowsSpec& spec, const BackwardRow<C> r, const Slopes<C
       if (r.weight) g = g * at.load(r.weight);
       if constexpr (centring != Centring::none) g = g - slopes.shift;
       at.store(dx, add_dsum(at, g - centred<centring>(at, r.x, s) * slopes.along));
-    }, streamed);
+    }, streamed, elements_to_line(dx));
   };
   if (r.dsum) {
     write([&](const auto& at, V v) { return v + at.load(r.dsum); });
@@ -149,7 +149,7 @@ void write_gradients(const RowsBackward& a, const BackwardRow<C>& r, const Slope
     }
   }
   if (!a.dx.data) return;
-  with_row<C>(a.dx, row, [&](auto* dx) { write_gradient(a, r, slopes, dx, a.streamed && on_a_cache_line(dx)); });
+  with_row<C>(a.dx, row, [&](auto* dx) { write_gradient(a, r, slopes, dx, a.streamed && reaches_a_line(dx)); });
 }
 
 // What was normalized: x, x + residual, or the normalized row itself found from the output.
@@ -295,7 +295,7 @@ void write_rows(const RowsSpec& spec, const BackwardWork<C, T, R> rows, const C*
       v[r] = g - centred<centring>(at, rows.x[r], rows.statistics[r]) * rows.slopes[r].along;
     }
     for (int r = 0; r < R; ++r) at.store(rows.dx[r], v[r]);
-  }, streamed);
+  }, streamed, elements_to_line(rows.dx[0]));
 }
 
 template <Centring centring, bool weighted, class L, class C, class T, int R>
@@ -303,9 +303,8 @@ void run_rows(const RowsBackward& a, BackwardWork<C, T, R>& rows, const C* weigh
               const ParameterSums<L, C>& sums) {
   sum_rows<centring, weighted>(a.spec, rows, weight_in_order, sums.dweight(), sums.dbias());
   if (!a.dx.data) return;
-  bool on_lines = a.streamed;
-  for (int r = 0; r < R; ++r) on_lines = on_lines && on_a_cache_line(rows.dx[r]);
-  write_rows<centring, weighted>(a.spec, rows, static_cast<const C*>(a.weight), on_lines);
+  const bool streamed = R == 1 && a.streamed && reaches_a_line(rows.dx[0]);
+  write_rows<centring, weighted>(a.spec, rows, static_cast<const C*>(a.weight), streamed);
 }
 
 // R rows from `row` on, unless one of them is not of the usual kind.

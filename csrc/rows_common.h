@@ -219,7 +219,15 @@ const double* in_double(const T* row, double* scratch, int64_t n) {
   return scratch;
 }
 
-inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
+// Whether stores from p on reach a cache line at all, and after how many elements.
+template <class T>
+inline bool reaches_a_line(const T* p) {
+  return reinterpret_cast<uintptr_t>(p) % sizeof(T) == 0;
+}
+template <class T>
+inline int64_t elements_to_line(const T* p) {
+  return static_cast<int64_t>((64 - reinterpret_cast<uintptr_t>(p) % 64) % 64 / sizeof(T));
+}
 
 // Row `row` in the arithmetic type: where it lies, or widened into scratch.
 inline const double* row_of(const Rows& rows, int64_t row, int64_t, double*) {

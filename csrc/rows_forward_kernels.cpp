@@ -89,6 +89,7 @@ struct Work {
 };
 
 // By value: behind a reference, every store might change the pointers and statistics.
+// Streams are of one row.
 template <Centring centring, bool weighted, bool biased, class C, class T, class Out, int R>
 void write_rows(const Work<C, T, Out, R> rows, const C* weight, const C* bias, int64_t n, bool streamed) {
   using L = typename Written<T>::lanes;
@@ -105,7 +106,7 @@ void write_rows(const Work<C, T, Out, R> rows, const C* weight, const C* bias, i
     }
     // every load stands before the first store: a load waits for an earlier store to the same place in a page of 4 KB
     for (int r = 0; r < R; ++r) at.store(rows.y[r], v[r]);
-  }, streamed);
+  }, streamed, elements_to_line(rows.y[0]));
 }
 
 template <Centring centring, class C, class T, class Out, int R>
@@ -124,15 +125,27 @@ void write_row(const RowsSpec& spec, const T* x, const C* weight, const C* bias,
                 [&](auto centring) { write_rows<centring.value>(row, weight, bias, spec.features, streamed); });
 }
 
-// x + residual: written to sum, and what is to be normalized returned.
+// x + residual: written to sum, and what is to be normalized returned. A sum that goes past the caches is kept in
+// scratch too.
 template <class C, class R>
-const C* add_row(const C* x, const R* residual, R* sum, bool rounded, int64_t n, C* scratch) {
-  for_each_position<C>(n, [&](auto at) {
-    const auto total = at.load(x) + at.load(residual);
-    at.store(sum, total);
-    if constexpr (sizeof(R) != sizeof(C)) at.store(scratch, rounded ? at.load(sum) : total);
-  });
-  if constexpr (std::is_same_v<R, C>) return sum;
+const C* add_row(const C* x, const R* residual, R* sum, bool rounded, bool streamed, int64_t n, C* scratch) {
+  if constexpr (std::is_same_v<R, C>) {
+    if (!streamed) {
+      for_each_position<C>(n, [&](auto at) { at.store(sum, at.load(x) + at.load(residual)); });
+      return sum;
+    }
+    for_each_position<C>(n, [&](auto at) {
+      const auto total = at.load(x) + at.load(residual);
+      at.store(sum, total);
+      store_near(at, scratch, total);
+    }, true, elements_to_line(sum));
+  } else {
+    for_each_position<C>(n, [&](auto at) {
+      const auto total = at.load(x) + at.load(residual);
+      at.store(sum, total);
+      at.store(scratch, rounded ? at.load(sum) : total);
+    });
+  }
   return scratch;
 }
 
@@ -141,7 +154,7 @@ const C* add_row(const RowsForward& a, const C* x, int64_t row, C* scratch) {
   const C* found = nullptr;
   with_row<C>(a.sum, row, [&](auto* sum) {
     const auto* residual = static_cast<decltype(sum)>(a.residual.data) + row_offset(a.residual.layout, row);
-    found = add_row(x, residual, sum, a.rounded, a.spec.features, scratch);
+    found = add_row(x, residual, sum, a.rounded, a.streamed && reaches_a_line(sum), a.spec.features, scratch);
   });
   return found;
 }
@@ -168,25 +181,25 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
 }
 
 // One row from x (in the arithmetic type) to y; returns its statistics.
-inline Statistics<double> forward_row(const RowsForward& a, const double* x, int64_t row) {
-  const Statistics<double> s = measure<double>(x, a.spec);
-  with_row<double>(a.y, row, [&](double* y) {
-    write_row(a.spec, x, static_cast<const double*>(a.weight), static_cast<const double*>(a.bias), s, y);
-  });
-  return s;
-}
-
-inline Statistics<float> forward_row(const RowsForward& a, const float* x, int64_t row) {
-  Statistics<float> s{0, 0, 0, 1};
-  if (a.early) {
-    s.reciprocal = 1.0f / std::sqrt(mean_square_as_torch(x, a.spec.features) + static_cast<float>(a.spec.eps));
+template <class C>
+Statistics<C> forward_row(const RowsForward& a, const C* x, int64_t row) {
+  Statistics<C> s{0, 0, 0, 1};
+  if constexpr (std::is_same_v<C, float>) {
+    if (a.early) {
+      s.reciprocal = 1.0f / std::sqrt(mean_square_as_torch(x, a.spec.features) + static_cast<float>(a.spec.eps));
+    } else {
+      s = measure<C>(x, a.spec);
+    }
+    if (!safe(s)) return forward_row_in_double(a, x, row);
   } else {
-    s = measure<float>(x, a.spec);
+    s = measure<C>(x, a.spec);
   }
-  if (!safe(s)) return forward_row_in_double(a, x, row);
-  with_row<float>(a.y, row, [&](auto* y) {
-    if (a.early) return write_row_early(a, x, s.reciprocal, y);
-    write_row(a.spec, x, static_cast<const float*>(a.weight), static_cast<const float*>(a.bias), s, y);
+  with_row<C>(a.y, row, [&](auto* y) {
+    if constexpr (std::is_same_v<C, float>) {
+      if (a.early) return write_row_early(a, x, s.reciprocal, y);
+    }
+    write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y,
+              a.streamed && reaches_a_line(y));
   });
   return s;
 }
@@ -197,8 +210,7 @@ void forward_special(const RowsForward& a, int64_t begin, int64_t end) {
   const int64_t n = a.spec.features;
   const int width = a.spec.statistics_width();
   C* saved = static_cast<C*>(a.statistics);
-  const bool is_float = std::is_same_v<C, float>;
-  const Buffer<C> scratch(is_float && (a.x.dtype != DType::float32 || a.sum.dtype != DType::float32) ? padded(n) : 0);
+  const Buffer<C> scratch(padded(n));
   for (int64_t row = begin; row < end; ++row) {
     const C* x = row_of(a.x, row, n, scratch.data());
     if (a.residual.data) x = add_row(a, x, row, scratch.data());
@@ -226,7 +238,7 @@ inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int6
   if (!done) {
     T* y = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row);
     write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y,
-              a.streamed && on_a_cache_line(y));
+              a.streamed && reaches_a_line(y));
   }
   if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
 }
@@ -297,13 +309,14 @@ void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
 void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
   if (begin == end) return;
   if (a.early || a.residual.data) {
-    return a.is_double ? forward_special<double>(a, begin, end) : forward_special<float>(a, begin, end);
-  }
-  switch (a.x.dtype) {
-    case DType::float32: forward_plain<float>(a, begin, end); break;
-    case DType::float64: forward_plain<double>(a, begin, end); break;
-    case DType::bfloat16: forward_plain<bf16>(a, begin, end); break;
-    case DType::float16: forward_plain<f16>(a, begin, end); break;
+    a.is_double ? forward_special<double>(a, begin, end) : forward_special<float>(a, begin, end);
+  } else {
+    switch (a.x.dtype) {
+      case DType::float32: forward_plain<float>(a, begin, end); break;
+      case DType::float64: forward_plain<double>(a, begin, end); break;
+      case DType::bfloat16: forward_plain<bf16>(a, begin, end); break;
+      case DType::float16: forward_plain<f16>(a, begin, end); break;
+    }
   }
   if (a.streamed) finish_streams();
 }

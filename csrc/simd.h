@@ -281,6 +281,7 @@ struct Streamed : Whole<C> {
   }
 };
 
+// The first elements of a vector.
 template <class C>
 struct Rest {
   using V = typename Lanes<C>::vector;
@@ -303,12 +304,28 @@ struct Rest {
   }
 };
 
-// Calls body(position) along a row of n elements.
+// A store that does not go past the caches, wherever the position's own do.
+template <class C, class T, class V>
+inline void store_near(const Whole<C>& at, T* p, const V& v) {
+  at.store(p, v);
+}
+template <class C, class T, class V>
+inline void store_near(const Rest<C>& at, T* p, const V& v) {
+  at.store(p, v);
+}
+
+// Calls body(position) along a row of n elements. streamed: stores go past the caches; what is stored to reaches a cache
+// line after `head` elements.
 template <class C, class Body>
-inline void for_each_position(int64_t n, const Body& body, bool streamed = false) {
+inline void for_each_position(int64_t n, const Body& body, bool streamed = false, int64_t head = 0) {
   constexpr int width = Lanes<C>::width;
   int64_t i = 0;
   if (streamed) {
+    for (head = head < n ? head : n; i < head;) {
+      const int count = static_cast<int>(head - i < width ? head - i : width);
+      body(Rest<C>{i, count});
+      i += count;
+    }
     for (; i + width <= n; i += width) body(Streamed<C>{{i}});
   } else {
     for (; i + width <= n; i += width) body(Whole<C>{i});
