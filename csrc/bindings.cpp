@@ -38,6 +38,9 @@ STABLE_TORCH_LIBRARY(evenkeel, m) {
       "column_moments(Tensor x, Tensor? weight) -> (Tensor count, Tensor mean, Tensor m2, Tensor minimum, "
       "Tensor maximum, Tensor missing, Tensor infinite, Tensor mean_low)");
   m.def(
+      "separate_column_moments(Tensor[] columns) -> (Tensor count, Tensor mean, Tensor m2, Tensor minimum, "
+      "Tensor maximum, Tensor missing, Tensor infinite, Tensor mean_low)");
+  m.def(
       "column_affine(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, ScalarType dtype) "
       "-> Tensor");
   m.def(
@@ -58,6 +61,7 @@ STABLE_TORCH_LIBRARY_IMPL(evenkeel, CPU, m) {
   m.impl("channels_forward", TORCH_BOX(&evenkeel::channels_forward));
   m.impl("channels_backward", TORCH_BOX(&evenkeel::channels_backward));
   m.impl("column_moments", TORCH_BOX(&evenkeel::column_moments));
+  m.impl("separate_column_moments", TORCH_BOX(&evenkeel::separate_column_moments));
   m.impl("column_affine", TORCH_BOX(&evenkeel::column_affine));
   m.impl("column_affine_out", TORCH_BOX(&evenkeel::column_affine_out));
   m.impl("image_normalize", TORCH_BOX(&evenkeel::image_normalize));

@@ -68,6 +68,10 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> column_moments(
     const Tensor& x, const std::optional<Tensor>& weight);
 
+// The same of columns (rows), each with memory of its own, in tensors (columns).
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> separate_column_moments(
+    const std::vector<Tensor>& columns);
+
 // (x - shift) * scale + offset for each column of (..., columns), clipped where low and high are given.
 Tensor column_affine(const Tensor& x, const Tensor& shift, const Tensor& scale, const std::optional<Tensor>& offset,
                      std::optional<double> low, std::optional<double> high, torch::headeronly::ScalarType dtype);

@@ -16,6 +16,7 @@ from evenkeel._errors import InvalidTypeError, SourceError
 
 if TYPE_CHECKING:
     from evenkeel.data._columns import Block, Columns
+    from evenkeel.data._statistics import Statistics
 
 __all__ = ["Fragment", "Skip", "Source", "open_source"]
 
@@ -48,6 +49,16 @@ class Fragment(ABC):
         Args:
             skipped: where to list what inside the fragment cannot be read, or None to raise.
         """
+
+    def add_to(self, statistics: Statistics, skipped: list[Skip] | None) -> None:
+        """Update statistics with the rows.
+
+        Args:
+            statistics: what is updated.
+            skipped: as in `blocks`.
+        """
+        for block in self.blocks(skipped):
+            block.add_to(statistics)
 
 
 @dataclass
