@@ -41,11 +41,11 @@ STABLE_TORCH_LIBRARY(evenkeel, m) {
       "separate_column_moments(Tensor[] columns) -> (Tensor count, Tensor mean, Tensor m2, Tensor minimum, "
       "Tensor maximum, Tensor missing, Tensor infinite, Tensor mean_low)");
   m.def(
-      "column_affine(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, ScalarType dtype) "
-      "-> Tensor");
+      "column_affine(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, ScalarType dtype, "
+      "Tensor(a!)? infinite=None) -> Tensor");
   m.def(
       "column_affine_out(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, "
-      "Tensor(a!) out) -> ()");
+      "Tensor(a!) out, Tensor(b!)? infinite=None) -> ()");
   m.def("image_normalize(Tensor x, Tensor mean, Tensor std, float max_value, ScalarType dtype) -> Tensor");
   m.def("image_normalize_out(Tensor x, Tensor mean, Tensor std, float max_value, Tensor(a!) out) -> ()");
   m.def("simd_level() -> str");

@@ -433,8 +433,11 @@ def test_operators_pass_opcheck(dtype):
     torch.library.opcheck(torch.ops.evenkeel.separate_column_moments, ([x[:, 0], weight],))
     for table in (x, x.t().contiguous().t()):
         torch.library.opcheck(torch.ops.evenkeel.column_affine, (table, *parameters, None, None, torch.float32))
-        out = torch.empty(40, 5)
+        out, infinite = torch.empty(40, 5), torch.zeros(1, dtype=torch.bool)
+        torch.library.opcheck(torch.ops.evenkeel.column_affine, (table, *parameters, None, None, out.dtype, infinite))
         torch.library.opcheck(torch.ops.evenkeel.column_affine_out, (table, *parameters, -1.0, 1.0, out))
+        arguments = (table, *parameters, -1.0, 1.0, out, infinite)
+        torch.library.opcheck(torch.ops.evenkeel.column_affine_out, arguments)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._common import composite_required
-from evenkeel.functional._out import unshared
+from evenkeel.functional._out import overlap, unshared
 from evenkeel.kernels import _ops, _tables
 
 if TYPE_CHECKING:
@@ -282,6 +282,39 @@ def column_affine(
     if needs_grad:
         return ColumnAffineFunction.apply(x, shift, scale, offset, dtype, backend)
     return _tables.column_affine(x, shift, scale, offset, clip, dtype)
+
+
+def finite_column_affine(
+    x: Tensor,
+    shift: Tensor,
+    scale: Tensor,
+    offset: Tensor | None = None,
+    *,
+    clip: tuple[float, float] | None = None,
+    out: Tensor | None = None,
+) -> Tensor | None:
+    """`column_affine`, or None where x holds an infinity, which the kernel finds out as it goes.
+
+    Where ``out`` is x's own memory, x is searched before, so that it stays as it was; any other ``out`` is overwritten.
+    Not differentiable.
+    """
+    dtype = default_dtype(x) if out is None else out.dtype
+    _check_affine(x, (shift, scale, offset), clip, out, dtype)
+    parameters = (shift, scale) if offset is None else (shift, scale, offset)
+    in_place = out is not None and overlap(out, x)
+    if in_place or _ops.choose("columns", "auto", x, *parameters, out) == "reference":
+        return None if has_infinity(x) else column_affine(x, shift, scale, offset, clip=clip, out=out)
+    infinite = torch.zeros(1, dtype=torch.bool)
+    if out is not None and unshared("column_affine", out, x, *parameters):
+        _tables.column_affine_out(x, shift, scale, offset, clip, out, infinite)
+        return None if infinite.item() else out
+    y = _tables.column_affine(x, shift, scale, offset, clip, dtype, infinite)
+    return None if infinite.item() else y if out is None else out.copy_(y)
+
+
+def has_infinity(x: Tensor) -> bool:
+    """Whether a tensor holds an infinity; a sum finds out in one pass at memory speed unless there are NaN."""
+    return not torch.isfinite(x.sum()) and bool(torch.isinf(x).any())
 
 
 def _check_affine(

@@ -35,18 +35,25 @@ def column_affine(
     offset: Tensor | None,
     clip: tuple[float, float] | None,
     dtype: torch.dtype,
+    infinite: Tensor | None = None,
 ) -> Tensor:
-    """(x - shift) * scale + offset for each column of (..., columns)."""
+    """(x - shift) * scale + offset for each column of (..., columns); ``infinite`` says whether x ever is."""
     low, high = clip or (None, None)
-    return torch.ops.evenkeel.column_affine.default(x, *_parameters(shift, scale, offset), low, high, dtype)
+    return torch.ops.evenkeel.column_affine.default(x, *_parameters(shift, scale, offset), low, high, dtype, infinite)
 
 
 def column_affine_out(
-    x: Tensor, shift: Tensor, scale: Tensor, offset: Tensor | None, clip: tuple[float, float] | None, out: Tensor
+    x: Tensor,
+    shift: Tensor,
+    scale: Tensor,
+    offset: Tensor | None,
+    clip: tuple[float, float] | None,
+    out: Tensor,
+    infinite: Tensor | None = None,
 ) -> None:
     """The same, written to ``out``."""
     low, high = clip or (None, None)
-    torch.ops.evenkeel.column_affine_out.default(x, *_parameters(shift, scale, offset), low, high, out)
+    torch.ops.evenkeel.column_affine_out.default(x, *_parameters(shift, scale, offset), low, high, out, infinite)
 
 
 def image_normalize(images: Tensor, mean: Tensor, std: Tensor, max_value: float, dtype: torch.dtype) -> Tensor:
@@ -86,6 +93,7 @@ def _column_affine_fake(
     low: float | None,
     high: float | None,
     dtype: torch.dtype,
+    infinite: Tensor | None = None,
 ) -> Tensor:
     if stored_by_columns(x):
         return x.new_empty((x.shape[1], x.shape[0]), dtype=dtype).t()
