@@ -20,7 +20,7 @@ import evenkeel
 from evenkeel.cli import main
 from evenkeel.cli.data_page import QUARTILES
 from evenkeel.cli.data_progress import Bar, Lines, make_watcher
-from evenkeel.data import FitProgress, ImageNormalize, Statistics, fit, load, save
+from evenkeel.data import FitProgress, GroupStatistics, ImageNormalize, Statistics, fit, load, save
 
 ROWS = 400
 COMMANDS = ("fit", "show", "apply", "check", "merge")
@@ -345,3 +345,13 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch, capsys
     with make_watcher("fit", quiet=True) as watcher:
         watcher.block_done(2, 5, 10)
     assert capsys.readouterr().err == ""
+
+
+def test_statistics_of_groups_are_refused_with_the_way_to_one_of_them(folder, tmp_path, capsys):
+    path = tmp_path / "groups.json"
+    save(GroupStatistics().update(np.arange(6.0).reshape(3, 2), ["a", "b", "b"]), path)
+    for arguments in (("show", path), ("check", folder, "--stats", path), ("merge", path, path, "--out", "x.json")):
+        assert data(*arguments) == 2
+        assert re.search("groups; load it with evenkeel.data.load and choose one|given twice", last_error(capsys))
+    assert data("apply", folder / "part-0.parquet", tmp_path / "out.parquet", "--stats", path) == 2
+    assert "has no transform" in last_error(capsys)
