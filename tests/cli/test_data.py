@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import evenkeel
 from evenkeel.cli import main
@@ -355,3 +356,20 @@ def test_statistics_of_groups_are_refused_with_the_way_to_one_of_them(folder, tm
         assert re.search("groups; load it with evenkeel.data.load and choose one|given twice", last_error(capsys))
     assert data("apply", folder / "part-0.parquet", tmp_path / "out.parquet", "--stats", path) == 2
     assert "has no transform" in last_error(capsys)
+
+
+def test_images_are_checked_against_images(tmp_path, capsys):
+    colours = np.random.default_rng(0).integers(0, 100, (8, 9, 3), dtype=np.uint8)
+    for name, values in (("same", colours), ("bright", colours + 150)):
+        (tmp_path / name).mkdir()
+        Image.fromarray(values).save(tmp_path / name / "x.png")
+    assert data("fit", tmp_path / "same", "--out", tmp_path / "stats.json") == 0
+    assert data("check", tmp_path / "same", "--stats", tmp_path / "stats.json") == 0
+    assert data("check", tmp_path / "bright", "--stats", tmp_path / "stats.json") == 1
+    assert "FAILS red" in capsys.readouterr().out
+
+
+def test_infinities_are_named(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.array([[1.0, np.inf], [2.0, 3.0]]))
+    assert data("fit", tmp_path / "x.npy", "--out", tmp_path / "stats.json") == 2
+    assert "infinities in 1; replace them" in last_error(capsys)

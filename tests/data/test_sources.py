@@ -116,6 +116,15 @@ def agree(found, x):
     assert found.rows == len(x)
 
 
+def test_columns_in_a_dict(table):
+    columns = dict(zip(NAMES, table.T, strict=True))
+    halves = [dict(zip(NAMES, half.T, strict=True)) for half in np.array_split(table, 2)]
+    for source in (columns, [columns], halves, tuple(halves)):
+        found = fit_statistics(source)
+        assert found.names == tuple(NAMES)
+        agree(found, table)
+
+
 @pytest.mark.parametrize("kind", {**MEMORY, **STREAMS})
 def test_what_is_in_memory(kind, table):
     agree(fit_statistics({**MEMORY, **STREAMS}[kind](table)), table)

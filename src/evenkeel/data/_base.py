@@ -166,7 +166,10 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             raise InvalidInputError(f"from_statistics: expected those of a table's columns, but got {statistics!r}")
         if statistics.infinite.any():
             columns = [statistics.names[i] if statistics.names else int(i) for i in np.flatnonzero(statistics.infinite)]
-            raise InvalidInputError(f"from_statistics: infinities in {columns[:10]}; replace them before fitting")
+            raise InvalidInputError(
+                f"infinities in {', '.join(map(str, columns[:10]))}; replace them before fitting, or mark them as "
+                "missing with NaN"
+            )
         scaler = cls._restore(statistics, parameters, {})
         scaler._refuse_constants()
         return scaler

@@ -103,8 +103,8 @@ def fit(
     Args:
         source: (rows, columns): a NumPy array or memory map, a torch tensor, a pandas or Polars frame, an Arrow table;
             the path of a ``.npy``, ``.npz``, Parquet, CSV, Feather or Arrow file, of a directory of them (with hive
-            partitions) or of images, a pattern with ``*``, or a list of paths; a DataLoader or any iterable of arrays,
-            tensors, frames, dicts of columns, or tuples (inputs, targets).
+            partitions) or of images, a pattern with ``*``, or a list of paths; a dict of columns; a DataLoader or any
+            iterable of arrays, tensors, frames, dicts of columns, or tuples (inputs, targets).
         scaler: ``standard``, ``minmax``, ``robust``, ``maxabs``, or a scaler with the options wanted, which itself
             stays as it is.
         columns: names or positions of the columns to use. By default all, which must be numbers (an error names those

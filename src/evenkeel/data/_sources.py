@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,9 +104,9 @@ def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise"
         return _source_files.open_path(Path(source), columns, on_error)
     if isinstance(source, list | tuple) and source and all(isinstance(p, str | os.PathLike) for p in source):
         return _source_files.open_paths([Path(path) for path in source], columns, on_error)
-    if isinstance(source, list | tuple) and not any(
-        hasattr(item, "__len__") and hasattr(item, "shape") for item in source
-    ):
+    if isinstance(source, Mapping):
+        source = (source,)  # one batch
+    if isinstance(source, list | tuple) and not any(isinstance(item, Mapping) or is_array(item) for item in source):
         source = as_table(source)
     if isinstance(source, torch.Tensor | np.ndarray):
         return _source_memory.open_array(source, columns)
@@ -122,6 +122,11 @@ def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise"
         f"cannot read rows from a {type(source).__name__}; give an array, tensor, frame, Arrow table, path, "
         "or an iterable of batches"
     )
+
+
+def is_array(item: Any) -> bool:
+    """Whether an item of a list is a batch of its own, not a number or a row of numbers."""
+    return hasattr(item, "__len__") and hasattr(item, "shape")
 
 
 def as_table(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
