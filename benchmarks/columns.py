@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.preprocessing import StandardScaler
-from torch import Tensor
 
 import evenkeel as ek
 from benchmarks.timing import Call, Case
+from evenkeel import data
 
 ELEMENTS = 32_000_000
 READS, TRANSFORM_READS, TRANSFORM_SHARE = 2.0, 2.5, 0.3
@@ -42,32 +42,47 @@ def numpy_moments(array: np.ndarray[Any, Any]) -> tuple[Any, Any]:
     return array.mean(0, dtype=np.float64), array.var(0, dtype=np.float64)
 
 
-def transform(x: Tensor, scaler: StandardScaler, out: Tensor | None) -> Call:
-    """Return a call that standardizes a table."""
-    mean, scale = torch.from_numpy(scaler.mean_), torch.from_numpy(1 / scaler.scale_)
-    return lambda: ek.functional.column_affine(x, mean, scale, out=out, backend="cpu")
+def scaler_cases() -> Iterator[Case]:
+    """Yield the scaler's own fit and transform: into an array that is used again, into a new one, and in place.
 
-
-def transform_cases() -> Iterator[Case]:
-    """Yield the transforms, into memory that is used again and into new memory."""
+    In place, infinities are searched for before anything is overwritten: a read more than the limit of the other.
+    """
     for columns in (16, 7):
         x = torch.randn(ELEMENTS // columns, columns)
         array = x.numpy()
-        scaler = StandardScaler().fit(array[:10000])
-        title = f"float32, {x.shape[0]}x{columns}"
+        out = np.empty_like(array)
+        ours, theirs = data.StandardScaler().fit(array), StandardScaler().fit(array[:10000])
+        title, read = f"float32, {x.shape[0]}x{columns}", x.view(-1).sum
         yield Case(
-            name=f"standardize, output reused, {title}",
-            calls={"copy": x.view(-1).sum, "evenkeel": transform(x, scaler, torch.empty_like(x))},
+            name=f"StandardScaler.fit, {title}",
+            calls={"copy": read, "evenkeel": partial(data.StandardScaler().fit, array)},
+            limits={"copy": READS},
+        )
+        yield Case(
+            name=f"StandardScaler.transform, output reused, {title}",
+            calls={"copy": read, "evenkeel": partial(ours.transform, array, out=out)},
             limits={"copy": TRANSFORM_READS},
         )
         yield Case(
-            name=f"standardize, output allocated, {title}",
-            calls={"evenkeel": transform(x, scaler, None), "scikit-learn": partial(scaler.transform, array)},
+            name=f"StandardScaler.transform, output allocated, {title}",
+            calls={
+                "copy": read,
+                "evenkeel": partial(ours.transform, array),
+                "scikit-learn": partial(theirs.transform, array),
+            },
             limits={"scikit-learn": TRANSFORM_SHARE},
+        )
+        yield Case(
+            name=f"StandardScaler.transform, in place, {title}",
+            calls={
+                "copy": read,
+                "evenkeel": partial(ours.transform, array.copy(), copy=False),
+                "scikit-learn": partial(theirs.transform, array.copy(), copy=False),
+            },
         )
 
 
 def cases() -> Iterator[Case]:
     """Yield the cases."""
     yield from fit_cases()
-    yield from transform_cases()
+    yield from scaler_cases()

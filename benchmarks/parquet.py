@@ -1,9 +1,14 @@
-"""Parquet directories: fitting the mean and variance of every column against a plain PyArrow scan of the same files."""
+"""Parquet directories: fitting the mean and variance of every column against a plain PyArrow scan of the same files.
+
+Linux only: with one thread, both are held to one processor.
+"""
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -34,15 +39,36 @@ def write_directory(columns: int, compression: str) -> Path:
     return folder
 
 
+@contextmanager
+def processors() -> Iterator[None]:
+    """Where torch has one thread, hold all threads to one processor: PyArrow starts some whatever it is told."""
+    allowed = os.sched_getaffinity(0)
+    try:
+        if torch.get_num_threads() == 1:
+            hold_threads({min(allowed)})
+        yield
+    finally:
+        hold_threads(allowed)
+
+
+def hold_threads(allowed: set[int]) -> None:
+    """Let the threads of this process, and those that they start, run on these processors only."""
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            os.sched_setaffinity(int(thread), allowed)
+
+
 def scan(folder: Path) -> int:
     """Read every row with PyArrow's own settings, and do nothing with it."""
-    scanner = ds.dataset(folder).scanner(use_threads=torch.get_num_threads() > 1)
-    return sum(batch.num_rows for batch in scanner.to_batches())
+    with processors():
+        scanner = ds.dataset(folder).scanner(use_threads=torch.get_num_threads() > 1)
+        return sum(batch.num_rows for batch in scanner.to_batches())
 
 
 def fit(folder: Path) -> int:
     """Fit the statistics of every column, with as many workers as torch has threads."""
-    return fit_statistics(folder, workers=torch.get_num_threads()).rows
+    with processors():
+        return fit_statistics(folder, workers=torch.get_num_threads()).rows
 
 
 def cases() -> Iterator[Case]:

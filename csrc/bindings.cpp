@@ -38,11 +38,14 @@ STABLE_TORCH_LIBRARY(evenkeel, m) {
       "column_moments(Tensor x, Tensor? weight) -> (Tensor count, Tensor mean, Tensor m2, Tensor minimum, "
       "Tensor maximum, Tensor missing, Tensor infinite, Tensor mean_low)");
   m.def(
-      "column_affine(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, ScalarType dtype) "
-      "-> Tensor");
+      "separate_column_moments(Tensor[] columns) -> (Tensor count, Tensor mean, Tensor m2, Tensor minimum, "
+      "Tensor maximum, Tensor missing, Tensor infinite, Tensor mean_low)");
+  m.def(
+      "column_affine(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, ScalarType dtype, "
+      "Tensor(a!)? infinite=None) -> Tensor");
   m.def(
       "column_affine_out(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, "
-      "Tensor(a!) out) -> ()");
+      "Tensor(a!) out, Tensor(b!)? infinite=None) -> ()");
   m.def("image_normalize(Tensor x, Tensor mean, Tensor std, float max_value, ScalarType dtype) -> Tensor");
   m.def("image_normalize_out(Tensor x, Tensor mean, Tensor std, float max_value, Tensor(a!) out) -> ()");
   m.def("simd_level() -> str");
@@ -58,6 +61,7 @@ STABLE_TORCH_LIBRARY_IMPL(evenkeel, CPU, m) {
   m.impl("channels_forward", TORCH_BOX(&evenkeel::channels_forward));
   m.impl("channels_backward", TORCH_BOX(&evenkeel::channels_backward));
   m.impl("column_moments", TORCH_BOX(&evenkeel::column_moments));
+  m.impl("separate_column_moments", TORCH_BOX(&evenkeel::separate_column_moments));
   m.impl("column_affine", TORCH_BOX(&evenkeel::column_affine));
   m.impl("column_affine_out", TORCH_BOX(&evenkeel::column_affine_out));
   m.impl("image_normalize", TORCH_BOX(&evenkeel::image_normalize));

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "columns_runtime.h"
 #include "operators.h"
@@ -43,61 +44,128 @@ namespace {
 
 int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// (tables, rows, columns), walked in streams: blocks of columns, or single columns of tables stored by columns.
-struct Tables {
-  int64_t tables, rows, columns;
-  int64_t table_stride, row_stride, column_stride;
-  int64_t block;              // columns of a stream
-  int64_t blocks;             // of a table
-  int64_t streams() const { return tables * blocks; }
-};
-
 // Sums of this many columns stay in the second cache.
 constexpr int64_t most_columns = 1024;
 
-Tables tables_of(const Tensor& x) {
+// Rows that are summed together: a block of columns of a table, or a single column.
+struct Stream {
+  Number type;
+  const char* data;
+  int64_t rows, columns, row_stride, column_stride;
+  int64_t first;              // the place of its first column in the results
+  int64_t fold, item_rows;    // as in ColumnStream
+  int64_t piece_rows, pieces;  // a piece is summed by one thread
+};
+
+// Divides a stream into items of about 128 K elements, and all of a table's streams into about 256 pieces: neither
+// depends on the number of threads.
+void divide(Stream& s, int64_t streams) {
+  constexpr int64_t item = 131072, pieces = 256;
+  s.fold = s.columns <= 64 ? 16 / std::gcd(s.columns, int64_t{16}) : 1;
+  s.item_rows = ceil_divide(item, s.columns * s.fold) * s.fold;
+  const int64_t items = ceil_divide(s.rows, s.item_rows);
+  const int64_t wanted = std::clamp<int64_t>(pieces / streams, 1, std::max<int64_t>(items, 1));
+  s.piece_rows = ceil_divide(items, wanted) * s.item_rows;
+  s.pieces = s.rows ? ceil_divide(s.rows, s.piece_rows) : 0;
+}
+
+// The streams of (tables, rows, columns): blocks of columns, or single columns where tables are stored by columns.
+std::vector<Stream> streams_of(const Tensor& x) {
   STD_TORCH_CHECK(x.sizes().size() == 3, "evenkeel: expected (tables, rows, columns)");
   const auto sizes = x.sizes(), strides = x.strides();
-  Tables t{sizes[0], sizes[1], sizes[2], strides[0], strides[1], strides[2], 0, 0};
-  const bool by_columns = t.columns > 1 && t.column_stride != 1 && (t.row_stride == 1 || t.row_stride < t.column_stride);
-  t.block = by_columns ? 1 : std::min(t.columns, most_columns);
-  t.blocks = t.block ? ceil_divide(t.columns, t.block) : 0;
-  return t;
+  const int64_t tables = sizes[0], rows = sizes[1], columns = sizes[2];
+  const bool by_columns = columns > 1 && strides[2] != 1 && (strides[1] == 1 || strides[1] < strides[2]);
+  const int64_t block = by_columns ? 1 : std::min(columns, most_columns);
+  const int64_t count = block ? tables * ceil_divide(columns, block) : 0;
+  const Number type = number_of(x);
+  const char* data = static_cast<const char*>(x.data_ptr());
+  std::vector<Stream> streams;
+  streams.reserve(static_cast<size_t>(count));
+  for (int64_t table = 0; table < tables; ++table) {
+    for (int64_t c = 0; c < columns; c += block) {
+      const int64_t offset = table * strides[0] + c * strides[2];
+      Stream s{type, data + offset * size_of(type), rows, block, strides[1], strides[2], table * columns + c};
+      divide(s, count);
+      s.columns = std::min(block, columns - c);
+      streams.push_back(s);
+    }
+  }
+  return streams;
 }
+
+// Columns with memory of their own. What is found of one does not depend on the others.
+std::vector<Stream> streams_of(const std::vector<Tensor>& columns) {
+  std::vector<Stream> streams;
+  for (const Tensor& x : columns) {
+    STD_TORCH_CHECK(x.sizes().size() == 1, "evenkeel: expected columns of shape (rows)");
+    const int64_t first = static_cast<int64_t>(streams.size());
+    Stream s{number_of(x), static_cast<const char*>(x.data_ptr()), x.sizes()[0], 1, x.strides()[0], 1, first};
+    divide(s, 1);
+    streams.push_back(s);
+  }
+  return streams;
+}
+
+using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 class Moments {
  public:
-  Moments(const Tensor& x, const double* weight)
-      : t_(tables_of(x)),
-        type_(number_of(x)),
-        data_(static_cast<const char*>(x.data_ptr())),
-        weight_(weight),
-        shift_(static_cast<size_t>(t_.tables * t_.columns)),
-        selected_(static_cast<size_t>(t_.streams())) {
-    // about 128 K elements an item; about 256 pieces in all: neither depends on the number of threads
-    constexpr int64_t item = 131072, pieces = 256;
-    fold_ = t_.block > 0 && t_.block <= 64 ? 16 / std::gcd(t_.block, int64_t{16}) : 1;
-    item_rows_ = ceil_divide(item, std::max<int64_t>(t_.block * fold_, 1)) * fold_;
-    const int64_t items = ceil_divide(t_.rows, item_rows_);
-    const int64_t wanted = std::clamp<int64_t>(pieces / std::max<int64_t>(t_.streams(), 1), 1, std::max<int64_t>(items, 1));
-    piece_rows_ = ceil_divide(items, wanted) * item_rows_;
-    pieces_ = t_.rows ? ceil_divide(t_.rows, piece_rows_) : 0;
-    sums_.resize(static_cast<size_t>(std::max<int64_t>(pieces_, 1) * sums_count * t_.tables * t_.columns));
-    std::iota(selected_.begin(), selected_.end(), int64_t{0});
+  // weights: null, or a float64 one for each row
+  Moments(std::vector<Stream> streams, const Tensor* weights)
+      : streams_(std::move(streams)),
+        weighted_(weights != nullptr),
+        weight_(weights ? static_cast<const double*>(weights->data_ptr()) : nullptr) {
+    int64_t columns = 0, sums = 0;
+    for (const Stream& s : streams_) {
+      columns += s.columns;
+      sums_at_.push_back(sums);
+      sums += std::max<int64_t>(s.pieces, 1) * sums_count * s.columns;
+      selected_.push_back(static_cast<int64_t>(selected_.size()));
+    }
+    shift_.resize(static_cast<size_t>(columns));
+    sums_.resize(static_cast<size_t>(sums));
   }
 
+  // The moments, in tensors of a shape that has an element for each column.
+  Results compute(const std::vector<int64_t>& shape) {
+    find_shifts();
+    sum();
+    if (improve_shifts()) sum();
+    const auto numbers = [&] { return empty(shape, ScalarType::Double); };
+    const auto counts = [&] { return empty(shape, ScalarType::Long); };
+    Results results{weighted_ ? numbers() : counts(), numbers(), numbers(), numbers(), numbers(), counts(), counts(), numbers()};
+    write(results);
+    return results;
+  }
+
+ private:
+  struct Sums {
+    double count, first, second, minimum, maximum, missing, infinite;
+  };
+  struct Result {
+    double mean, mean_low, m2;
+  };
+
   void find_shifts() {
-    over(t_.streams(), 64 * t_.block,
-         [&](int64_t i) { columns_kernels().find_shift(stream(i), &shift_[first_column(i)]); });
+    over(static_cast<int64_t>(streams_.size()), 64 * most([](const Stream& s) { return s.columns; }), [&](int64_t i) {
+      if (streams_[i].rows) columns_kernels().find_shift(kernel_stream(i), &shift_[streams_[i].first]);
+    });
   }
 
   void sum() {
-    over(static_cast<int64_t>(selected_.size()) * pieces_, std::min(t_.rows, piece_rows_) * t_.block, [&](int64_t task) {
-      const int64_t i = selected_[task / pieces_], piece = task % pieces_;
-      const int64_t begin = piece * piece_rows_, end = std::min(begin + piece_rows_, t_.rows);
-      columns_kernels().sum(stream(i), begin, end, sums_of(i, piece));
+    std::vector<std::pair<int64_t, int64_t>> tasks;
+    for (const int64_t i : selected_) {
+      for (int64_t piece = 0; piece < streams_[i].pieces; ++piece) tasks.emplace_back(i, piece);
+    }
+    const int64_t elements = most([](const Stream& s) { return std::min(s.rows, s.piece_rows) * s.columns; });
+    over(static_cast<int64_t>(tasks.size()), elements, [&](int64_t task) {
+      const auto [i, piece] = tasks[task];
+      const Stream& s = streams_[i];
+      const int64_t begin = piece * s.piece_rows, end = std::min(begin + s.piece_rows, s.rows);
+      columns_kernels().sum(kernel_stream(i), begin, end, sums_of(i, piece));
     });
-    over(static_cast<int64_t>(selected_.size()), pieces_ * t_.block, [&](int64_t s) { add_pieces(selected_[s]); });
+    over(static_cast<int64_t>(selected_.size()), most([](const Stream& s) { return s.pieces * s.columns; }),
+         [&](int64_t i) { add_pieces(selected_[i]); });
   }
 
   // Where squares about the shift are much larger than about the mean, the difference would lose digits: takes the
@@ -105,13 +173,13 @@ class Moments {
   bool improve_shifts() {
     constexpr double most = 64;
     selected_.clear();
-    for (int64_t i = 0; i < t_.streams(); ++i) {
+    for (int64_t i = 0; i < static_cast<int64_t>(streams_.size()); ++i) {
       bool bad = false;
-      for (int64_t c = 0; c < columns(i); ++c) {
+      for (int64_t c = 0; c < streams_[i].columns; ++c) {
         const Sums s = total(i, c);
         const double about_mean = s.second - s.first * (s.first / s.count);
         if (s.infinite > 0 || !std::isfinite(s.second) || !(s.second > most * about_mean)) continue;
-        double& shift = shift_[first_column(i) + c];
+        double& shift = shift_[streams_[i].first + c];
         shift = s.minimum == s.maximum ? s.minimum : shift + s.first / s.count;
         bad = true;
       }
@@ -120,14 +188,14 @@ class Moments {
     return !selected_.empty();
   }
 
-  void write(Tensor& count, Tensor& mean, Tensor& m2, Tensor& minimum, Tensor& maximum, Tensor& missing,
-             Tensor& infinite, Tensor& mean_low) const {
-    for (int64_t i = 0; i < t_.streams(); ++i) {
-      for (int64_t c = 0; c < columns(i); ++c) {
-        const int64_t at = first_column(i) + c;
+  void write(Results& results) const {
+    auto& [count, mean, m2, minimum, maximum, missing, infinite, mean_low] = results;
+    for (int64_t i = 0; i < static_cast<int64_t>(streams_.size()); ++i) {
+      for (int64_t c = 0; c < streams_[i].columns; ++c) {
+        const int64_t at = streams_[i].first + c;
         const Sums s = total(i, c);
         const Result r = result(s, shift_[at]);
-        if (weight_) {
+        if (weighted_) {
           put(count, at, s.count);
         } else {
           put(count, at, static_cast<int64_t>(s.count));
@@ -142,14 +210,6 @@ class Moments {
       }
     }
   }
-
- private:
-  struct Sums {
-    double count, first, second, minimum, maximum, missing, infinite;
-  };
-  struct Result {
-    double mean, mean_low, m2;
-  };
 
   static Result result(const Sums& s, double shift) {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
@@ -178,24 +238,26 @@ class Moments {
     });
   }
 
-  int64_t first_column(int64_t i) const { return i / t_.blocks * t_.columns + i % t_.blocks * t_.block; }
-  int64_t columns(int64_t i) const { return std::min(t_.block, t_.columns - i % t_.blocks * t_.block); }
-
-  ColumnStream stream(int64_t i) const {
-    const int64_t offset = i / t_.blocks * t_.table_stride + i % t_.blocks * t_.block * t_.column_stride;
-    return {type_,        data_ + offset * size_of(type_), weight_, &shift_[first_column(i)], t_.rows, columns(i),
-            t_.row_stride, t_.column_stride,                fold_,   item_rows_};
+  template <class Measure>
+  int64_t most(const Measure& measure) const {
+    int64_t found = 0;
+    for (const Stream& s : streams_) found = std::max<int64_t>(found, measure(s));
+    return found;
   }
 
-  double* sums_of(int64_t i, int64_t piece) {
-    return &sums_[(first_column(i) * pieces_ + piece * columns(i)) * sums_count];
+  ColumnStream kernel_stream(int64_t i) const {
+    const Stream& s = streams_[i];
+    return {s.type,       s.data,          weight_, &shift_[s.first], s.rows, s.columns,
+            s.row_stride, s.column_stride, s.fold,  s.item_rows};
   }
+
+  double* sums_of(int64_t i, int64_t piece) { return &sums_[sums_at_[i] + piece * sums_count * streams_[i].columns]; }
 
   // The first piece gets the sum of all, in a tree of pairs.
   void add_pieces(int64_t i) {
-    const int64_t n = columns(i);
-    for (int64_t step = 1; step < pieces_; step *= 2) {
-      for (int64_t piece = 0; piece + step < pieces_; piece += 2 * step) {
+    const int64_t n = streams_[i].columns, pieces = streams_[i].pieces;
+    for (int64_t step = 1; step < pieces; step *= 2) {
+      for (int64_t piece = 0; piece + step < pieces; piece += 2 * step) {
         double *a = sums_of(i, piece), *b = sums_of(i, piece + step);
         for (int field = 0; field < sums_count; ++field) {
           for (int64_t j = field * n; j < (field + 1) * n; ++j) {
@@ -208,21 +270,19 @@ class Moments {
 
   Sums total(int64_t i, int64_t c) const {
     constexpr double inf = std::numeric_limits<double>::infinity();
-    if (!pieces_) return {0, 0, 0, inf, -inf, 0, 0};
-    const int64_t n = columns(i);
-    const double* sums = &sums_[first_column(i) * pieces_ * sums_count];
+    if (!streams_[i].pieces) return {0, 0, 0, inf, -inf, 0, 0};
+    const int64_t n = streams_[i].columns;
+    const double* sums = &sums_[sums_at_[i]];
     return {sums[sum_count * n + c],   sums[sum_first * n + c],   sums[sum_second * n + c],  sums[sum_minimum * n + c],
             sums[sum_maximum * n + c], sums[sum_missing * n + c], sums[sum_infinite * n + c]};
   }
 
-  const Tables t_;
-  const Number type_;
-  const char* data_;
+  const std::vector<Stream> streams_;
+  const bool weighted_;
   const double* weight_;
-  std::vector<double> shift_;
+  std::vector<double> shift_, sums_;
+  std::vector<int64_t> sums_at_;   // where the sums of a stream's pieces begin
   std::vector<int64_t> selected_;  // the streams to be summed
-  int64_t fold_, item_rows_, piece_rows_, pieces_;
-  std::vector<double> sums_;
 };
 
 }  // namespace
@@ -235,19 +295,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> colum
                     "evenkeel: expected a float64 weight for each row");
     weights = as_contiguous(*weight);
   }
-  Moments moments(x, weights ? static_cast<const double*>(weights->data_ptr()) : nullptr);
-  const std::vector<int64_t> shape{x.sizes()[0], x.sizes()[2]};
-  const auto numbers = [&] { return empty(shape, ScalarType::Double); };
-  const auto counts = [&] { return empty(shape, ScalarType::Long); };
-  Tensor count = weight ? numbers() : counts(), mean = numbers(), m2 = numbers(), minimum = numbers(),
-         maximum = numbers(), missing = counts(), infinite = counts(), mean_low = numbers();
-  if (x.numel() > 0) {
-    moments.find_shifts();
-    moments.sum();
-    if (moments.improve_shifts()) moments.sum();
-  }
-  moments.write(count, mean, m2, minimum, maximum, missing, infinite, mean_low);
-  return {count, mean, m2, minimum, maximum, missing, infinite, mean_low};
+  return Moments(streams_of(x), weights ? &*weights : nullptr).compute({x.sizes()[0], x.sizes()[2]});
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> separate_column_moments(
+    const std::vector<Tensor>& columns) {
+  return Moments(streams_of(columns), nullptr).compute({static_cast<int64_t>(columns.size())});
 }
 
 }  // namespace evenkeel

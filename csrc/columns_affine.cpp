@@ -1,5 +1,6 @@
 // The operator that maps the columns of tables: strides, allocation and the division of work.
 #include <algorithm>
+#include <atomic>
 
 #include "columns_runtime.h"
 #include "operators.h"
@@ -42,22 +43,25 @@ struct Sides {
   const void* x;
   void* y;
   int64_t x_size, y_size;
+  std::atomic<bool>& infinite;  // whether x holds an infinity
+
+  // Maps n elements, from one of x to one of y.
+  void map(const ColumnMap& map, int64_t from, int64_t to, int64_t n, int64_t phase) const {
+    if (columns_kernels().map(map, element(x, from, x_size), element(y, to, y_size), n, phase)) infinite = true;
+  }
 };
 
 void map_flat(const ColumnMap& map, const Sides& s, int64_t n) {
   parallel_for((n + unit - 1) / unit, 1, [&](int64_t begin, int64_t end) {
     const int64_t i = begin * unit, stop = std::min(end * unit, n);
-    columns_kernels().map(map, element(s.x, i, s.x_size), element(s.y, i, s.y_size), stop - i, i % map.period);
+    s.map(map, i, i, stop - i, i % map.period);
   });
 }
 
 void map_rows(const ColumnMap& map, const Sides& s, const Tensor& x, const Tensor& y) {
   const int64_t columns = x.sizes()[1], x_stride = x.strides()[0], y_stride = y.strides()[0];
   parallel_for(x.sizes()[0], std::max<int64_t>(1, unit / columns), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      columns_kernels().map(map, element(s.x, row * x_stride, s.x_size), element(s.y, row * y_stride, s.y_size),
-                            columns, 0);
-    }
+    for (int64_t row = begin; row < end; ++row) s.map(map, row * x_stride, row * y_stride, columns, 0);
   });
 }
 
@@ -72,8 +76,7 @@ void map_columns(const ColumnMap& map, const Sides& s, const Tensor& x, const Te
       for (int i = 0; i < 3; ++i) std::fill_n(same[i], 32, parameters[i][column]);
       ColumnMap own = map;
       own.shift = same[0], own.scale = same[1], own.offset = same[2], own.period = 16;
-      columns_kernels().map(own, element(s.x, column * x_stride + row, s.x_size),
-                            element(s.y, column * y_stride + row, s.y_size), std::min(unit, rows - row), 0);
+      s.map(own, column * x_stride + row, column * y_stride + row, std::min(unit, rows - row), 0);
     }
   });
 }
@@ -85,16 +88,19 @@ Tensor empty_by_columns(int64_t rows, int64_t columns, ScalarType dtype) {
 }  // namespace
 
 void column_affine_out(const Tensor& x, const Tensor& shift, const Tensor& scale, const std::optional<Tensor>& offset,
-                       std::optional<double> low, std::optional<double> high, const Tensor& out) {
+                       std::optional<double> low, std::optional<double> high, const Tensor& out,
+                       const std::optional<Tensor>& infinite) {
   STD_TORCH_CHECK(shape_of(x) == shape_of(out) && !x.sizes().empty(), "evenkeel: out must have the shape of x");
   const Number to = number_of(out);
   STD_TORCH_CHECK(static_cast<int>(to) <= static_cast<int>(Number::float16), "evenkeel: out must be floating");
+  STD_TORCH_CHECK(!infinite || (infinite->scalar_type() == ScalarType::Bool && infinite->numel() == 1),
+                  "evenkeel: expected one Boolean for whether x holds an infinity");
   if (x.numel() == 0) return;
   Walk from = walk_of(x), into = walk_of(out);
   const bool by_columns = from == Walk::columns && into == Walk::columns;
   const bool by_rows = (from == Walk::flat || from == Walk::rows) && (into == Walk::flat || into == Walk::rows);
   if (!by_columns && !by_rows) {  // a layout of its own: mapped in the one, then copied
-    Tensor result = column_affine(x, shift, scale, offset, low, high, out.scalar_type());
+    Tensor result = column_affine(x, shift, scale, offset, low, high, out.scalar_type(), infinite);
     Tensor target = out;
     torch::stable::copy_(target, result);
     return;
@@ -105,21 +111,28 @@ void column_affine_out(const Tensor& x, const Tensor& shift, const Tensor& scale
   // -0 changes nothing, not even the sign of a zero
   const std::vector<double> offsets = offset ? periodic(*offset, columns, period)
                                              : std::vector<double>(static_cast<size_t>(period + 16), -0.0);
-  const Sides sides{x.data_ptr(), out.data_ptr(), size_of(number_of(x)), size_of(to)};
+  std::atomic<bool> found = false;
+  const Sides sides{x.data_ptr(), out.data_ptr(), size_of(number_of(x)), size_of(to), found};
   ColumnMap map{number_of(x), to, shifts.data(), scales.data(), offsets.data(), period, low && high};
   map.low = low.value_or(0), map.high = high.value_or(0);
   map.stream = out.numel() * sides.y_size >= streamed_bytes && sides.x != sides.y;
-  if (by_columns) return map_columns(map, sides, x, out);
-  if (from == Walk::flat && into == Walk::flat) return map_flat(map, sides, x.numel());
-  map_rows(map, sides, x, out);
+  if (by_columns) {
+    map_columns(map, sides, x, out);
+  } else if (from == Walk::flat && into == Walk::flat) {
+    map_flat(map, sides, x.numel());
+  } else {
+    map_rows(map, sides, x, out);
+  }
+  if (infinite && found) *static_cast<bool*>(infinite->data_ptr()) = true;
 }
 
 Tensor column_affine(const Tensor& x, const Tensor& shift, const Tensor& scale, const std::optional<Tensor>& offset,
-                     std::optional<double> low, std::optional<double> high, ScalarType dtype) {
+                     std::optional<double> low, std::optional<double> high, ScalarType dtype,
+                     const std::optional<Tensor>& infinite) {
   const Walk walk = walk_of(x);
   const Tensor source = walk == Walk::none ? as_contiguous(x) : x;
   Tensor y = walk == Walk::columns ? empty_by_columns(x.sizes()[0], x.sizes()[1], dtype) : empty(shape_of(x), dtype);
-  column_affine_out(source, shift, scale, offset, low, high, y);
+  column_affine_out(source, shift, scale, offset, low, high, y, infinite);
   return y;
 }
 

@@ -308,12 +308,17 @@ void find_shift(const ColumnStream& a, double* shift) {
   });
 }
 
+inline Doubles magnitude(Doubles v) { return bits_as<Doubles>(bits_as<Mask>(v) & std::numeric_limits<int64_t>::max()); }
+
 template <class From, class To>
-void map_elements(const ColumnMap& a, const From* x, To* y, int64_t n, int64_t phase) {
+bool map_elements(const ColumnMap& a, const From* x, To* y, int64_t n, int64_t phase) {
+  constexpr bool can_be_infinite = is_float<From> || std::is_same_v<From, double>;
   const Doubles low = Doubles{} + a.low, high = Doubles{} + a.high;
+  Doubles largest = {};  // NaN is never larger
   const auto mapped = [&](const From* from, Doubles (&v)[2]) {
     load_doubles(from, v);
     for (int i = 0; i < 2; ++i) {
+      if constexpr (can_be_infinite) largest = larger(magnitude(v[i]), largest);
       const int64_t at = phase + 8 * i;
       v[i] = (v[i] - load(a.shift + at)) * load(a.scale + at) + load(a.offset + at);
       if (a.clip) v[i] = v[i] < low ? low : v[i] > high ? high : v[i];
@@ -353,14 +358,19 @@ void map_elements(const ColumnMap& a, const From* x, To* y, int64_t n, int64_t p
     move_on(16);
   }
   if (i < n) few(i, n - i);
+  bool infinite = false;
+  for (int lane = 0; lane < 8; ++lane) infinite |= largest[lane] == infinity;
+  return infinite;
 }
 
-void map(const ColumnMap& a, const void* x, void* y, int64_t n, int64_t phase) {
+bool map(const ColumnMap& a, const void* x, void* y, int64_t n, int64_t phase) {
+  bool infinite = false;
   with_number(a.from, [&](auto from) {
     with_floating(a.to, [&](auto to) {
-      map_elements(a, static_cast<const decltype(from)*>(x), static_cast<decltype(to)*>(y), n, phase);
+      infinite = map_elements(a, static_cast<const decltype(from)*>(x), static_cast<decltype(to)*>(y), n, phase);
     });
   });
+  return infinite;
 }
 
 void gather(Number type, const void* x, int64_t stride, int64_t n, void* out) {

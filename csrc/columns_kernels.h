@@ -45,8 +45,8 @@ struct ColumnsKernels {
   void (*sum)(const ColumnStream&, int64_t begin, int64_t end, double* sums);
   // a shift for each column, near its values
   void (*find_shift)(const ColumnStream&, double* shift);
-  // y[i] = map of x[i] with the parameters of position (phase + i) % period
-  void (*map)(const ColumnMap&, const void* x, void* y, int64_t n, int64_t phase);
+  // y[i] = map of x[i] with the parameters of position (phase + i) % period; returns whether an x[i] is infinite
+  bool (*map)(const ColumnMap&, const void* x, void* y, int64_t n, int64_t phase);
   // out[i] = x[i * stride], elements of a number's size
   void (*gather)(Number, const void* x, int64_t stride, int64_t n, void* out);
 };

@@ -68,11 +68,18 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> column_moments(
     const Tensor& x, const std::optional<Tensor>& weight);
 
-// (x - shift) * scale + offset for each column of (..., columns), clipped where low and high are given.
+// The same of columns (rows), each with memory of its own, in tensors (columns).
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> separate_column_moments(
+    const std::vector<Tensor>& columns);
+
+// (x - shift) * scale + offset for each column of (..., columns), clipped where low and high are given. Sets
+// `infinite`, one Boolean, where x holds an infinity.
 Tensor column_affine(const Tensor& x, const Tensor& shift, const Tensor& scale, const std::optional<Tensor>& offset,
-                     std::optional<double> low, std::optional<double> high, torch::headeronly::ScalarType dtype);
+                     std::optional<double> low, std::optional<double> high, torch::headeronly::ScalarType dtype,
+                     const std::optional<Tensor>& infinite);
 void column_affine_out(const Tensor& x, const Tensor& shift, const Tensor& scale, const std::optional<Tensor>& offset,
-                       std::optional<double> low, std::optional<double> high, const Tensor& out);
+                       std::optional<double> low, std::optional<double> high, const Tensor& out,
+                       const std::optional<Tensor>& infinite);
 
 // (x / max_value - mean) / std for each channel of (..., channels, height, width), contiguous whatever x's strides.
 Tensor image_normalize(const Tensor& x, const Tensor& mean, const Tensor& std, double max_value,

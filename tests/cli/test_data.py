@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import evenkeel
 from evenkeel.cli import main
 from evenkeel.cli.data_page import QUARTILES
 from evenkeel.cli.data_progress import Bar, Lines, make_watcher
-from evenkeel.data import FitProgress, ImageNormalize, Statistics, fit, load, save
+from evenkeel.data import FitProgress, GroupStatistics, ImageNormalize, Statistics, fit, load, save
 
 ROWS = 400
 COMMANDS = ("fit", "show", "apply", "check", "merge")
@@ -345,3 +346,30 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch, capsys
     with make_watcher("fit", quiet=True) as watcher:
         watcher.block_done(2, 5, 10)
     assert capsys.readouterr().err == ""
+
+
+def test_statistics_of_groups_are_refused_with_the_way_to_one_of_them(folder, tmp_path, capsys):
+    path = tmp_path / "groups.json"
+    save(GroupStatistics().update(np.arange(6.0).reshape(3, 2), ["a", "b", "b"]), path)
+    for arguments in (("show", path), ("check", folder, "--stats", path), ("merge", path, path, "--out", "x.json")):
+        assert data(*arguments) == 2
+        assert re.search("groups; load it with evenkeel.data.load and choose one|given twice", last_error(capsys))
+    assert data("apply", folder / "part-0.parquet", tmp_path / "out.parquet", "--stats", path) == 2
+    assert "has no transform" in last_error(capsys)
+
+
+def test_images_are_checked_against_images(tmp_path, capsys):
+    colours = np.random.default_rng(0).integers(0, 100, (8, 9, 3), dtype=np.uint8)
+    for name, values in (("same", colours), ("bright", colours + 150)):
+        (tmp_path / name).mkdir()
+        Image.fromarray(values).save(tmp_path / name / "x.png")
+    assert data("fit", tmp_path / "same", "--out", tmp_path / "stats.json") == 0
+    assert data("check", tmp_path / "same", "--stats", tmp_path / "stats.json") == 0
+    assert data("check", tmp_path / "bright", "--stats", tmp_path / "stats.json") == 1
+    assert "FAILS red" in capsys.readouterr().out
+
+
+def test_infinities_are_named(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.array([[1.0, np.inf], [2.0, 3.0]]))
+    assert data("fit", tmp_path / "x.npy", "--out", tmp_path / "stats.json") == 2
+    assert "infinities in 1; replace them" in last_error(capsys)

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.slow
 COLUMNS = "abcd"
 FILES = 30
 ROWS = 1_000_000
-# The memory that docs/data.md states: 64 MB for each of the workers and once more, whatever the source's size.
+# The memory that docs/data.md states: 32 MB for each of the workers and once more, whatever the source's size.
 WORKERS = 2
-BOUND = (WORKERS + 1) * 64 << 20
+BOUND = (WORKERS + 1) * 32 << 20
 # How much more memory seven times the files may take: what allocators keep differs from run to run by about this.
-FLAT = 32 << 20
+FLAT = 16 << 20
 
 MEASURE = """
 import json, re, sys

@@ -211,13 +211,13 @@ def test_an_interrupted_fit_continues_to_the_same_bytes(after, torn, folder, tmp
     whole = states.read_bytes()
     states.write_bytes(whole[: len(whole) - torn])  # a kill in the middle of a write
     read = []
-    original = type(open_source(folder).fragments[0]).batches
+    original = type(open_source(folder).fragments[0]).add_to
 
-    def batches(self, names=None):
+    def add_to(self, statistics, skipped):
         read.append(self.key)
-        return original(self, names)
+        original(self, statistics, skipped)
 
-    monkeypatch.setattr("evenkeel.data._formats.FileFragment.batches", batches)
+    monkeypatch.setattr("evenkeel.data._formats.FileFragment.add_to", add_to)
     assert fit_statistics(folder, resume=states).to_bytes() == expected
     assert len(read) == PARTS - after + (torn > 0)
     assert fit_statistics(folder, resume=states).to_bytes() == expected
@@ -293,7 +293,7 @@ def test_a_foreign_file_is_not_resumed_nor_touched(content, folder, tmp_path):
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "feather", "npy"])
 def test_files_are_transformed_block_by_block(suffix, folder, table, tmp_path, monkeypatch):
-    monkeypatch.setattr("evenkeel.data._source_memory.BLOCK_ROWS", (50, 70))
+    monkeypatch.setattr("evenkeel.data._columns.COPIED_ROWS", (50, 70))
     np.save(tmp_path / "in.npy", table)
     scaler = fit(folder)
     out = transform_files(scaler, tmp_path / "in.npy", tmp_path / f"out.{suffix}")

@@ -152,6 +152,8 @@ def test_zero_padding_is_refused_where_zero_means_something_else(padding):
     assert torch.allclose(module.fold_into(layer)(x), layer(module(x)), rtol=1e-12)
     with pytest.raises(InvalidArgumentError, match=r"input 123\.675 \(feature 0\) now"):
         ImageNormalize.preset("imagenet").to_module().fold_into(layer)
+    with pytest.raises(InvalidArgumentError, match=r"stand for no input at all \(feature 1\) now"):
+        FeatureAffine([0.0, 5, 0], [1.0, 0, 1], [0.0, 0.5, 0], axis=1).fold_into(layer)
     one = nn.Conv2d(3, 5, 1, padding="same").double()  # one pixel wide: nothing is padded
     module = ImageNormalize.preset("imagenet", dtype=torch.float64).to_module()
     assert torch.allclose(module.fold_into(one)(x), one(module(x)), rtol=1e-12, atol=1e-12)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,8 @@ import torch
 from PIL import Image
 
 from evenkeel import InvalidTypeError, SourceError
-from evenkeel.data import fit, fit_statistics
-from evenkeel.data._formats import FileFragment, open_array_file
+from evenkeel.data import _parquet, fit, fit_statistics
+from evenkeel.data._formats import open_array_file
 from evenkeel.data._sources import open_source
 
 NAMES = ["a", "b", "c"]
@@ -115,6 +116,15 @@ def agree(found, x):
     assert found.rows == len(x)
 
 
+def test_columns_in_a_dict(table):
+    columns = dict(zip(NAMES, table.T, strict=True))
+    halves = [dict(zip(NAMES, half.T, strict=True)) for half in np.array_split(table, 2)]
+    for source in (columns, [columns], halves, tuple(halves)):
+        found = fit_statistics(source)
+        assert found.names == tuple(NAMES)
+        agree(found, table)
+
+
 @pytest.mark.parametrize("kind", {**MEMORY, **STREAMS})
 def test_what_is_in_memory(kind, table):
     agree(fit_statistics({**MEMORY, **STREAMS}[kind](table)), table)
@@ -190,6 +200,48 @@ def test_nulls_of_every_type_are_missing(tmp_path):
         assert found.missing.tolist() == [1, 1, 2, 1, 1]
         assert found.mean.tolist() == [2.0, 0.5, 1.5, 2.0, 3.0]
         assert found.names == tuple(columns)
+
+
+@pytest.mark.parametrize("quantiles", [False, True])
+def test_copied_columns_are_taken_in_pieces(quantiles, tmp_path, monkeypatch):
+    monkeypatch.setattr("evenkeel.data._columns.COPIED_ROWS", (7, 7))
+    values = np.arange(100.0)
+    columns = {"a": pa.array([None, *values[1:]]), "b": pa.array(values), "c": pa.array(values.astype("u2"))}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    (fragment,) = open_source(tmp_path / "x.parquet").fragments
+    assert [block.rows for block in fragment.blocks(None)] == [7] * 14 + [2]
+    found = fit_statistics(tmp_path / "x.parquet", quantiles=quantiles)
+    assert found.missing.tolist() == [1, 0, 0]
+    assert found.mean.tolist() == [50, 49.5, 49.5]
+    if quantiles:
+        assert found.quantile(0.5).tolist() == [50, 49.5, 49.5]
+
+
+# (row groups of so many rows, rows of a piece at most) -> the rows of the pieces: groups cut, alone and together
+@pytest.mark.parametrize(
+    ("group", "most", "expected"),
+    [(5000, 4000, [2000, 2000, 1000]), (1000, 1000, [1000] * 5), (1000, 2500, [2000, 2000, 1000])],
+)
+def test_parquet_is_read_a_few_columns_at_a_time(group, most, expected, tmp_path, monkeypatch):
+    monkeypatch.setattr(_parquet, "PIECE_ROWS", most)
+    monkeypatch.setattr(_parquet, "PIECE_BYTES", 2 * 8 * most)
+    values = np.random.default_rng(0).normal(1e6, 1, (5000, 5))
+    values[::7, 3] = np.nan
+    columns = dict(zip("abcde", values.T, strict=True))
+    nulls = pa.array(columns["e"], mask=np.arange(5000) % 5 == 0)
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table(columns | {"e": nulls, "word": ["x"] * 5000}), path, row_group_size=group)
+    with _parquet.opened(path, "edcba", 2, None) as (file, sizes):
+        bunches = list(_parquet.column_bunches(file.schema_arrow, "edcba", 5000))
+        assert bunches == [["e", "d"], ["c", "b"], ["a"]]
+        for names in bunches:
+            found = [(batch.num_columns, batch.num_rows) for batch in _parquet.pieces(file, names, sizes)]
+            assert found == [(len(names), rows) for rows in expected]
+    values[::5, 4] = np.nan
+    found = fit_statistics(path, columns=list("edcba"))
+    agree(found, values[:, ::-1])
+    assert found.missing.tolist() == np.isnan(values[:, ::-1]).sum(0).tolist()
+    assert found.dtypes == ("float64",)
 
 
 def test_whole_numbers_in_csv_may_turn_into_fractions(tmp_path):
@@ -398,25 +450,27 @@ def test_streams_are_cut_by_values_not_batches(monkeypatch, table):
     agree(fit_statistics(itertools.chain(chunks(table))), table)
 
 
+@pytest.mark.parametrize("quantiles", [False, True])
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
-def test_a_parquet_file_cut_short_while_it_is_read_is_an_error(on_error, tmp_path, monkeypatch):
-    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
-    for path in paths:
-        table = pa.table({"a": np.random.default_rng(0).normal(size=400_000)})
-        pq.write_table(table, path, row_group_size=100_000, compression="none")
-    whole, cut = FileFragment.batches, []
+def test_a_parquet_file_cut_short_while_it_is_read_is_an_error(on_error, quantiles, tmp_path, monkeypatch):
+    monkeypatch.setattr(_parquet, "PIECE_ROWS", 100_000)
+    for name, rows in (("a", 300_000), ("b", 400_000)):
+        table = pa.table({"a": np.random.default_rng(0).normal(size=rows)})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=100_000, compression="none")
+    opened, cut = _parquet.opened, []
 
-    def batches(self, names=None):
-        for batch in whole(self, names):
-            if self.path == paths[1]:
-                os.truncate(self.path, 4096)  # a mapped file would end the process here
-                cut.append(self.path)
-            yield batch
+    @contextmanager
+    def opened_and_cut(path, *arguments):
+        with opened(path, *arguments) as found:
+            if path.name == "b.parquet":
+                os.truncate(path, 1_000_000)  # a mapped file would end the process here
+                cut.append(path)
+            yield found
 
-    monkeypatch.setattr(FileFragment, "batches", batches)
+    monkeypatch.setattr(_parquet, "opened", opened_and_cut)
     if on_error == "raise":
         with pytest.raises(SourceError, match=r"b\.parquet: cannot be read"):
-            fit(tmp_path)
+            fit(tmp_path, quantiles=quantiles)
     else:
-        assert fit(tmp_path, on_error="skip").statistics_.rows == 400_000
+        assert fit(tmp_path, on_error="skip", quantiles=quantiles).statistics_.rows == 300_000
     assert cut

@@ -1,14 +1,13 @@
 """Moments and maps of columns: regimes, missing values, bits, layouts, dtypes, edge shapes, derivatives."""
 
 import hashlib
-import json
-import os
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from simd_levels import digests_by_level
 
 from evenkeel import BackendError, InvalidArgumentError, InvalidInputError
 from evenkeel import functional as F
@@ -188,6 +187,18 @@ def test_strides(dtype, shape):
     assert_agree(F.column_moments(expanded, backend="cpu"), F.column_moments_reference(expanded))
 
 
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_separate_columns_are_those_of_tables(backend):
+    """Lists: every dtype, unequal lengths, strided, misaligned, missing values, an outlier as a bad shift, no rows."""
+    columns = [sample((rows, 1), dtype)[:, 0] for dtype in (*FLOATS, *INTEGERS) for rows in (1, 17, 300000)]
+    columns += [torch.randn(400)[::3], torch.randn(400)[1:], torch.ones(()).expand(50), torch.empty(0)]
+    columns[-4][::5], columns[-3][7] = torch.nan, 1e30
+    found = F.column_moments(columns, backend=backend)
+    for index, column in enumerate(columns):
+        alone = F.column_moments(column[:, None], backend=backend)
+        assert all(torch.equal(a[index], b[0]) for a, b in zip(found, alone, strict=True))
+
+
 def test_stored_tables_are_not_copied():
     table = torch.randn(1000, 2000).t()
     out = torch.empty(1000, 2000).t()
@@ -216,19 +227,7 @@ def digests():
 
 
 def test_every_simd_level_gives_the_same_bits():
-    levels = ("baseline", "avx2", "avx512")
-    best = torch.ops.evenkeel.simd_level()
-    program = (
-        f"import json, sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_columns as t\n"
-        "print(json.dumps([t.torch.ops.evenkeel.simd_level(), t.digests()]))"
-    )
-    runs = {}
-    for level in levels[: levels.index(best) + 1]:
-        environment = {**os.environ, "EVENKEEL_SIMD": level}
-        command = [sys.executable, "-c", program]
-        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        ran, runs[level] = json.loads(out.stdout)
-        assert ran == level
+    runs = digests_by_level(__file__)
     assert all(found == runs["baseline"] for found in runs.values())
 
 
@@ -242,6 +241,7 @@ def test_threads_do_not_change_a_bit():
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             found.append([t for x in tables for t in F.column_moments(x)])
+            found[-1] += F.column_moments([tables[-2][:, 0], *tables[-3].T])
     finally:
         torch.set_num_threads(threads)
     for other in found[1:]:
@@ -282,6 +282,14 @@ def test_wrong_inputs_say_what_to_do():
     x = torch.ones(4, 3)
     with pytest.raises(InvalidInputError, match="reshape"):
         F.column_moments(torch.ones(4))
+    with pytest.raises(InvalidInputError, match=r"columns \(rows,\), but one is torch.float32 of shape \(4, 3\)"):
+        F.column_moments([x[:, 0], x])
+    with pytest.raises(InvalidInputError, match="one is float"):
+        F.column_moments([1.0])
+    with pytest.raises(InvalidInputError, match="no columns"):
+        F.column_moments([])
+    with pytest.raises(InvalidInputError, match="a weight"):
+        F.column_moments([x[:, 0]], weight=x[:, 0])
     with pytest.raises(InvalidInputError, match="one real weight for each of the 4 rows"):
         F.column_moments(x, weight=torch.ones(3))
     for bad in (-1.0, torch.nan, torch.inf):
@@ -409,10 +417,14 @@ def test_operators_pass_opcheck(dtype):
     x, weight, parameters = sample((40, 5), dtype), torch.rand(40, dtype=torch.float64), torch.randn(3, 5).double()
     torch.library.opcheck(torch.ops.evenkeel.column_moments, (x.unsqueeze(0), None))
     torch.library.opcheck(torch.ops.evenkeel.column_moments, (x.unsqueeze(0), weight))
+    torch.library.opcheck(torch.ops.evenkeel.separate_column_moments, ([x[:, 0], weight],))
     for table in (x, x.t().contiguous().t()):
         torch.library.opcheck(torch.ops.evenkeel.column_affine, (table, *parameters, None, None, torch.float32))
-        out = torch.empty(40, 5)
+        out, infinite = torch.empty(40, 5), torch.zeros(1, dtype=torch.bool)
+        torch.library.opcheck(torch.ops.evenkeel.column_affine, (table, *parameters, None, None, out.dtype, infinite))
         torch.library.opcheck(torch.ops.evenkeel.column_affine_out, (table, *parameters, -1.0, 1.0, out))
+        arguments = (table, *parameters, -1.0, 1.0, out, infinite)
+        torch.library.opcheck(torch.ops.evenkeel.column_affine_out, arguments)
 
 
 @pytest.mark.slow

@@ -1,14 +1,11 @@
 """Pictures to normalized planes, and their moments: exact values, layouts, dtypes, memory, tracing."""
 
 import hashlib
-import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
+from simd_levels import digests_by_level
 
 from evenkeel import BackendError, InvalidArgumentError, InvalidInputError
 from evenkeel import functional as F
@@ -138,19 +135,7 @@ def digests():
 
 
 def test_every_simd_level_gives_the_same_bits():
-    levels = ("baseline", "avx2", "avx512")
-    best = torch.ops.evenkeel.simd_level()
-    program = (
-        f"import json, sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_images as t\n"
-        "print(json.dumps([t.torch.ops.evenkeel.simd_level(), t.digests()]))"
-    )
-    runs = {}
-    for level in levels[: levels.index(best) + 1]:
-        environment = {**os.environ, "EVENKEEL_SIMD": level}
-        command = [sys.executable, "-c", program]
-        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        ran, runs[level] = json.loads(out.stdout)
-        assert ran == level
+    runs = digests_by_level(__file__)
     assert all(found == runs["baseline"] for found in runs.values())
 
 

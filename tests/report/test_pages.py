@@ -12,7 +12,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.cells import cell_len
 
-from evenkeel import EvenkeelError
+from evenkeel import EvenkeelError, InvalidArgumentError
 from evenkeel.report import (
     Axis,
     Figure,
@@ -184,6 +184,12 @@ def test_an_impossible_place_is_one_line(tmp_path, place):
     with pytest.raises(EvenkeelError, match="choose a directory") as caught:
         write_text_atomically(tmp_path / place, "text")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["", "/"])
+def test_a_path_without_a_name_is_an_error_of_ours(place):
+    with pytest.raises(InvalidArgumentError, match=r"cannot write '/?': expected the path of a file"):
+        write_text_atomically(place, "text")
 
 
 def test_terminal_tables_fit_and_carry_no_markup():

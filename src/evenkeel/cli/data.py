@@ -51,7 +51,9 @@ def fit(
     columns: ColumnsOption = None,
     numeric: Annotated[bool, typer.Option("--numeric", help="Leave out columns that hold no numbers.")] = False,
     scaler: Annotated[str, typer.Option(help="standard | minmax | robust | maxabs.")] = "standard",
-    quantiles: Annotated[bool, typer.Option("--quantiles", help="Keep quantiles, for histograms and drift.")] = False,
+    quantiles: Annotated[
+        bool, typer.Option("--quantiles", help="Keep (random) sketches for histograms and drift.")
+    ] = False,
     nan_policy: Annotated[str, typer.Option(help="Missing values: omit | raise | propagate.")] = "omit",
     engine: Annotated[str, typer.Option(help="local | ray.")] = "local",
     workers: Annotated[int | None, typer.Option(help="Files read at a time.", show_default="processors")] = None,

@@ -12,11 +12,19 @@ import numpy as np
 import torch
 
 from evenkeel._errors import InvalidArgumentError, SourceError
-from evenkeel.data._columns import Block, arrow_column, is_numeric, require_package, resolve, select_columns
+from evenkeel.data._columns import (
+    Block,
+    arrow_column,
+    block_rows,
+    is_numeric,
+    require_package,
+    resolve,
+    select_columns,
+)
 from evenkeel.data._contract import OnMismatch, report
 from evenkeel.data._formats import FileFragment, format_of, open_array_file, reading
 from evenkeel.data._source_files import partition_values, schema_of, signature_of, table_files
-from evenkeel.data._source_memory import array_columns, block_rows
+from evenkeel.data._source_memory import array_columns
 from evenkeel.data._writers import WRITERS, WRITTEN, open_writer, writing
 from evenkeel.functional._columns import column_affine
 

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["as_tensor", "column_names", "dtype_name", "ordered_columns"]
+__all__ = ["as_tensor", "column_names", "dtype_name", "ordered_columns", "output_tensor"]
 
 # What the kernels read as it is; every other numeric dtype is converted to the smallest of these that holds it.
 NATIVE = {np.dtype(name) for name in ("u1", "i1", "i2", "i4", "i8", "?", "f2", "f4", "f8")}
+FLOATING = {np.dtype(name) for name in ("f2", "f4", "f8")}
 WIDER = {np.dtype("u2"): np.dtype("i4"), np.dtype("u4"): np.dtype("i8"), np.dtype("u8"): np.dtype("f8")}
 WIDER_TORCH = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.float64}
 
@@ -50,6 +51,27 @@ def as_tensor(batch: Any) -> Tensor:
     if array.size == 0:
         return torch.from_numpy(np.empty(array.shape, array.dtype))
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Writable(array)))
+
+
+def output_tensor(out: Any, table: Tensor, tensor: bool) -> Tensor:
+    """A tensor over the memory of ``out``, into which the result for a table goes: a tensor's, or an array's.
+
+    Raises:
+        InvalidTypeError: it is neither.
+        InvalidInputError: it cannot be written to, or has another shape or no floating dtype.
+    """
+    kind = torch.Tensor if tensor else np.ndarray
+    if not isinstance(out, kind):
+        wanted = "a tensor, as X is one" if tensor else "a NumPy array"
+        raise InvalidTypeError(f"out: expected {wanted}, but got {type(out).__name__}")
+    if tuple(out.shape) != tuple(table.shape):
+        raise InvalidInputError(f"out: expected X's shape {tuple(table.shape)}, but got {tuple(out.shape)}")
+    if isinstance(out, torch.Tensor):
+        return out
+    if not out.flags.writeable or out.dtype not in FLOATING or min(out.strides, default=0) < 0:
+        seen = f"{out.dtype}{'' if out.flags.writeable else ', read-only'}, strides {out.strides}"
+        raise InvalidInputError(f"out: expected a writable array of float16, float32 or float64, but got {seen}")
+    return torch.from_numpy(out)
 
 
 def numeric_array(batch: Any) -> np.ndarray[Any, Any]:

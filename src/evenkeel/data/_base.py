@@ -8,16 +8,17 @@ import numpy as np
 import torch
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
-from evenkeel.data._arrays import as_tensor, dtype_name
+from evenkeel.data._arrays import as_tensor, dtype_name, output_tensor
 from evenkeel.data._contract import Constant, Contract, OnMismatch, report
 from evenkeel.data._statistics import Statistics
-from evenkeel.functional._columns import column_affine
+from evenkeel.functional._columns import column_affine, finite_column_affine, has_infinity
 from evenkeel.nn._feature_affine import FeatureAffine
 
 try:
     from scipy import sparse
     from sklearn import get_config
     from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+    from sklearn.utils import metadata_routing
     from sklearn.utils.sparsefuncs import inplace_column_scale
     from sklearn.utils.validation import FLOAT_DTYPES, _check_sample_weight, check_array, check_is_fitted, validate_data
 
@@ -58,6 +59,7 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         feature_names_in_: their names, where the data came as a frame with names.
     """
 
+    __metadata_request__transform = {"out": metadata_routing.UNUSED}
     copy: bool
     constant: Constant
     on_mismatch: OnMismatch
@@ -164,7 +166,10 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             raise InvalidInputError(f"from_statistics: expected those of a table's columns, but got {statistics!r}")
         if statistics.infinite.any():
             columns = [statistics.names[i] if statistics.names else int(i) for i in np.flatnonzero(statistics.infinite)]
-            raise InvalidInputError(f"from_statistics: infinities in {columns[:10]}; replace them before fitting")
+            raise InvalidInputError(
+                f"infinities in {', '.join(map(str, columns[:10]))}; replace them before fitting, or mark them as "
+                "missing with NaN"
+            )
         scaler = cls._restore(statistics, parameters, {})
         scaler._refuse_constants()
         return scaler
@@ -185,25 +190,27 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """What was learned beyond the statistics: private attributes, plain data or arrays."""
         return {}
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: Any, *, out: Any = None) -> Any:
         """Apply the map learned.
 
         The difference from the centre is taken in float64 before anything is rounded.
 
         Args:
             X: as in `fit`. ``copy=False`` writes into a writable floating array; tensors are never written to.
+            out: a floating array (a tensor for tensors) of X's shape to write to and return: the fastest way through
+                many tables, which takes no new memory. Where infinities are refused, its content is lost. It may be X.
 
         Returns:
             The same kind of container as X, of X's floating dtype; integers become float64 (tensors: torch's default).
         """
-        return self._transform(X, self.copy)
+        return self._transform(X, self.copy, out)
 
-    def _transform(self, X: Any, copy: bool) -> Any:
+    def _transform(self, X: Any, copy: bool, out: Any) -> Any:
         check_is_fitted(self)
         self._refuse_constants()
-        table = self._validate(X, reset=False, dtype=FLOAT_DTYPES, write=not copy)
+        table = self._validate(X, reset=False, dtype=FLOAT_DTYPES, write=not copy and out is None)
         self._check_contract(X)
-        return self._map(table, self._affine(), copy)
+        return self._map(table, self._affine(), copy, out)
 
     def inverse_transform(self, X: Any) -> Any:
         """Undo `transform`: the values it had before (constant features and clipped values do not come back).
@@ -227,8 +234,9 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 accept_sparse=sparse_formats,
                 dtype=FLOAT_DTYPES,
                 force_writeable=not copy,
-                ensure_all_finite="allow-nan",
+                ensure_all_finite=False,
             )
+            self._refuse_sparse_infinity(X)
             if X.shape[1] != self.n_features_in_:
                 raise InvalidInputError(
                     f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "
@@ -263,20 +271,33 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._refuse_constants()
         return FeatureAffine(*self._affine()[:3], clip=self._affine().clip, inverse=self._inverse_affine()[:3])
 
-    def _map(self, X: Any, affine: Affine, copy: bool) -> Any:
+    def _map(self, X: Any, affine: Affine, copy: bool, out: Any = None) -> Any:
         if sparse.issparse(X):
+            if out is not None:
+                raise InvalidInputError("out takes the result of dense input; leave it out for a sparse matrix")
             X = X.copy() if copy else X
             inplace_column_scale(X, affine.scale)
             if affine.clip is not None:
                 np.clip(X.data, *affine.clip, out=X.data)
             return X
-        table = X if isinstance(X, torch.Tensor) else as_tensor(X)
+        tensor = isinstance(X, torch.Tensor)
+        table = X if tensor else as_tensor(X)
+        # A view that torch cannot hold (reversed rows) was copied; scikit-learn promises no work in place either.
+        in_place = out is None and not (copy or tensor) and table.data_ptr() == X.ctypes.data
+        target = table if in_place else None if out is None else output_tensor(out, table, tensor)
+        y = self._map_dense(table, affine, target, checked=not (tensor or get_config()["assume_finite"]))
+        return X if in_place else out if out is not None else y if tensor else y.numpy()
+
+    def _map_dense(self, table: Tensor, affine: Affine, out: Tensor | None, *, checked: bool) -> Tensor:
         shift, scale = (torch.from_numpy(part).to(table.device) for part in affine[:2])
         # Without an addition of 0 the map runs at 2 read passes instead of 3.
         offset = torch.from_numpy(affine.offset).to(table.device) if affine.offset.any() else None
-        in_place = not (copy or isinstance(X, torch.Tensor))
-        y = column_affine(table, shift, scale, offset, clip=affine.clip, out=table if in_place else None)
-        return y if isinstance(X, torch.Tensor) else X if in_place else y.numpy()
+        if not checked:
+            return column_affine(table, shift, scale, offset, clip=affine.clip, out=out)
+        y = finite_column_affine(table, shift, scale, offset, clip=affine.clip, out=out)
+        if y is None:
+            raise infinity_error(table)
+        return y
 
     def _validate(self, X: Any, *, reset: bool, dtype: Any, write: bool = False) -> Any:
         if isinstance(X, torch.Tensor):
@@ -290,19 +311,18 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             self, X, reset=reset, accept_sparse=formats, dtype=dtype, force_writeable=write, ensure_all_finite=False
         )
         if dtype is FLOAT_DTYPES:
-            self._refuse_infinity(X.data if sparse.issparse(X) else X)
+            self._refuse_sparse_infinity(X)
         return X
 
+    def _refuse_sparse_infinity(self, X: Any) -> None:
+        """Refuse infinities in a sparse matrix; `_map` finds those in dense input as it goes."""
+        if sparse.issparse(X):
+            self._refuse_infinity(X.data)
+
     def _refuse_infinity(self, values: Any) -> None:
-        """Raise where there is an infinity, in scikit-learn's words. A sum finds out in one pass at memory speed."""
-        if get_config()["assume_finite"]:
-            return
-        values = as_tensor(values)
-        if not torch.isfinite(values.sum()) and torch.isinf(values).any():
-            raise InvalidInputError(
-                f"Input X contains infinity or a value too large for dtype({dtype_name(values)!r}); replace it, or "
-                "mark it missing with NaN"
-            )
+        """Raise where there is an infinity."""
+        if not get_config()["assume_finite"] and has_infinity(values := as_tensor(values)):
+            raise infinity_error(values)
 
     def _check_width(self, X: Tensor) -> None:
         if X.ndim == 0 or X.shape[-1] != self.n_features_in_:
@@ -347,6 +367,14 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 def dtype_name_or_none(X: Any) -> str | None:
     """The dtype of what has one."""
     return dtype_name(X) if isinstance(X, torch.Tensor) or isinstance(getattr(X, "dtype", None), np.dtype) else None
+
+
+def infinity_error(values: Tensor) -> InvalidInputError:
+    """What is said of infinities, in scikit-learn's words."""
+    return InvalidInputError(
+        f"Input X contains infinity or a value too large for dtype({dtype_name(values)!r}); replace it, or mark it "
+        "missing with NaN"
+    )
 
 
 def _check_table(X: Tensor) -> None:

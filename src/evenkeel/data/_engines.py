@@ -63,8 +63,7 @@ class Recipe:
         statistics = self.empty()
         try:
             with reading(fragment.label):
-                for block in fragment.blocks(skipped if skip else None):
-                    block.add_to(statistics)
+                fragment.add_to(statistics, skipped if skip else None)
         except SourceError as error:
             if not skip:
                 raise

@@ -1,7 +1,7 @@
 """How each kind of file is read: in parts, in bounded memory, as numbers only.
 
-What a reader holds at a time is one block: about two million values of the wanted columns (Parquet and Arrow), 1 MB
-of text (CSV) or one image; and the mapped pages of a part (Arrow, NumPy), which go back after it.
+What a reader holds at a time is a piece of some columns (Parquet), about two million values of all (Arrow), 1 MB of
+text (CSV) or one image; and the mapped pages of a part (Arrow, NumPy), which go back after it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evenkeel._errors import EvenkeelError, SourceError
-from evenkeel.data._columns import Block, require_package
-from evenkeel.data._source_memory import arrow_blocks, block_rows, chosen
+from evenkeel.data._columns import Block, arrow_blocks, block_rows, require_columns, require_package
+from evenkeel.data._parquet import column_by_column, read_parquet
+from evenkeel.data._source_memory import chosen
 from evenkeel.data._sources import Fragment, Skip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from evenkeel.data._statistics import Statistics
+
 __all__ = ["FORMATS", "FileFragment", "format_of", "open_array_file", "reading"]
 
 TEXT_BLOCK = 1 << 20
-# The buffer of each Parquet column (1 MB was slower), and the most that all of them hold.
-COLUMN_BUFFER, BUFFERS, PAGE = 1 << 18, 1 << 24, 1 << 12
 DELIMITERS = ",;\t|"
 CHANNELS = ("red", "green", "blue")
 
@@ -107,24 +108,13 @@ class FileFragment(Fragment):
                     batch = batch.append_column(name, arrow.repeat(value, batch.num_rows))
             yield from arrow_blocks(batch, self.names)
 
-
-def read_parquet(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) -> Iterator[Any]:
-    """Yield the record batches of a Parquet file's columns.
-
-    Read and not mapped: a mapped file that is cut short meanwhile kills the process, and reading costs 5 % at most.
-    """
-    parquet = require_package("pyarrow.parquet")
-    buffer = min(max(BUFFERS // max(len(names), 1), PAGE), COLUMN_BUFFER)
-    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=buffer) as file:
-        require_columns(names, file.schema_arrow.names)
-        groups = list(range(file.metadata.num_row_groups) if parts is None else parts)
-        rows = block_rows(len(names))
-        missing = sum(file.metadata.row_group(index).num_rows for index in groups)
-        for batch in file.iter_batches(rows, row_groups=groups, columns=list(names), use_threads=False):
-            missing -= batch.num_rows
-            yield batch
-        if missing:  # PyArrow takes a column that ends early for one that has fewer rows
-            raise SourceError(f"{path}: cannot be read: it ends {missing} rows early; was it cut short meanwhile?")
+    def add_to(self, statistics: Statistics, skipped: list[Skip] | None) -> None:
+        """Update statistics with the rows; the columns of Parquet files one after the other, where that will do."""
+        if self.kind != "Parquet" or statistics.keeps_quantiles or self.constants:
+            super().add_to(statistics, skipped)
+            return
+        moments, rows, dtypes = column_by_column(self.path, self.names, self.parts)
+        statistics.add_moments(moments, rows=rows, dtypes=dtypes)
 
 
 def read_arrow(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) -> Iterator[Any]:
@@ -194,12 +184,6 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def require_columns(names: Sequence[str], found: Sequence[str]) -> None:
-    """Raise `SourceError` where a file lacks columns of the source."""
-    if missing := [name for name in names if name not in found]:
-        raise SourceError(f"lacks the column {missing[0]!r}, which the source's first file has")
 
 
 READERS = {"Parquet": read_parquet, "Arrow": read_arrow, "CSV": read_csv}

@@ -105,15 +105,18 @@ class StandardScaler(Scaler):
         self._sparse_only = sparse.issparse(X)
         return self._learn(self._examine(X, sample_weight))
 
-    def transform(self, X: Any, copy: bool | None = None) -> Any:
+    def transform(self, X: Any, copy: bool | None = None, *, out: Any = None) -> Any:
         """Centre and scale.
 
         Args:
             X: as in `fit`.
-            copy: overrides the constructor's.
+            copy: overrides the constructor's. Without a copy X is searched for infinities first, a pass more, so that
+                a refused array stays as it was.
+            out: a floating array (a tensor for tensors) of X's shape to write to and return: the fastest way through
+                many tables, which takes no new memory. Where infinities are refused, its content is lost. It may be X.
         """
         self._refuse_sparse_centring(X)
-        return self._transform(X, self.copy if copy is None else copy)
+        return self._transform(X, self.copy if copy is None else copy, out)
 
     def inverse_transform(self, X: Any, copy: bool | None = None) -> Any:
         """Scale back and add the mean again.

@@ -208,7 +208,7 @@ def bundled(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def open_images(files: list[Path], root: Path, columns: Columns, description: str) -> Source:
     """Open images: the rows are the pixels of all of them, the columns are red, green and blue."""
-    if columns is not None and columns != "numeric":
+    if columns is not None and columns != "numeric" and tuple(columns) != CHANNELS:
         raise SourceError("images have the columns red, green and blue, all of them; leave columns out")
     parts: list[Fragment] = []
     for start in range(0, len(files), IMAGES_PER_FRAGMENT):

@@ -9,7 +9,7 @@ import numpy as np
 
 from evenkeel._errors import SourceError
 from evenkeel.data._arrays import dtype_name
-from evenkeel.data._columns import Block, arrow_column, is_numeric, require_package, select_columns
+from evenkeel.data._columns import Block, arrow_blocks, is_numeric, require_package, select_columns
 from evenkeel.data._sources import Fragment, Skip, Source
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from evenkeel.data._columns import Columns
 
 __all__ = [
-    "arrow_blocks",
     "arrow_numbers",
-    "block_rows",
     "is_frame",
     "open_array",
     "open_frame",
@@ -31,10 +29,6 @@ __all__ = [
 # Elements of one fragment: large enough that making and merging its state costs nothing beside reading it (64 MB of
 # float32), small enough that several processes share a table of a few hundred MB.
 FRAGMENT_ELEMENTS = 1 << 24
-# Elements of one block of Arrow columns (16 MB of float64): a call costs about 60 us a column beside the kernel's time,
-# which 65 536 rows do not outweigh (0.4 of a scan's throughput) and 262 144 do.
-BLOCK_ELEMENTS = 1 << 21
-BLOCK_ROWS = 1 << 12, 1 << 18
 
 
 @dataclass(frozen=True)
@@ -81,8 +75,8 @@ class TableFragment(Fragment):
         return f"rows {self.start} to {self.start + len(self.table) - 1}"
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
-        """Yield the rows in blocks of one Arrow chunk each."""
-        for batch in table_of(self.table, self.names).to_batches(max_chunksize=block_rows(len(self.names))):
+        """Yield the rows, chunk by chunk."""
+        for batch in table_of(self.table, self.names).to_batches():
             yield from arrow_blocks(batch, self.names)
 
 
@@ -140,12 +134,6 @@ def array_columns(positions: list[str], columns: Columns) -> tuple[int, ...] | N
     if columns is None or columns == "numeric":
         return None
     return tuple(int(name) for name in select_columns(positions, {}, columns))
-
-
-def block_rows(columns: int) -> int:
-    """Rows of one block of so many Arrow columns."""
-    least, most = BLOCK_ROWS
-    return min(max(BLOCK_ELEMENTS // max(columns, 1), least), most)
 
 
 def check_rows(rows: int) -> None:
@@ -223,10 +211,3 @@ def table_of(frame: Any, names: tuple[str, ...] | None) -> Any:
         table = arrow.Table.from_pandas(frame, preserve_index=False, nthreads=1)
         return table.rename_columns(list(names)) if names else table
     return arrow.table(frame)
-
-
-def arrow_blocks(batch: Any, names: tuple[str, ...]) -> Iterator[Block]:
-    """The named columns of an Arrow record batch as a block; none for a batch without rows."""
-    if batch.num_rows:
-        columns = [arrow_column(batch.column(name)) for name in names]
-        yield Block.of_columns(columns)

@@ -11,8 +11,8 @@ import torch
 
 from evenkeel._errors import InvalidTypeError, SourceError
 from evenkeel.data._arrays import as_tensor
-from evenkeel.data._columns import Block, select_columns
-from evenkeel.data._source_memory import array_columns, arrow_blocks, arrow_numbers, chosen, is_frame, table_of
+from evenkeel.data._columns import Block, arrow_blocks, select_columns
+from evenkeel.data._source_memory import array_columns, arrow_numbers, chosen, is_frame, table_of
 from evenkeel.data._sources import Source
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from evenkeel._errors import InvalidTypeError, SourceError
 
 if TYPE_CHECKING:
     from evenkeel.data._columns import Block, Columns
+    from evenkeel.data._statistics import Statistics
 
 __all__ = ["Fragment", "Skip", "Source", "open_source"]
 
@@ -48,6 +49,16 @@ class Fragment(ABC):
         Args:
             skipped: where to list what inside the fragment cannot be read, or None to raise.
         """
+
+    def add_to(self, statistics: Statistics, skipped: list[Skip] | None) -> None:
+        """Update statistics with the rows.
+
+        Args:
+            statistics: what is updated.
+            skipped: as in `blocks`.
+        """
+        for block in self.blocks(skipped):
+            block.add_to(statistics)
 
 
 @dataclass
@@ -93,9 +104,9 @@ def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise"
         return _source_files.open_path(Path(source), columns, on_error)
     if isinstance(source, list | tuple) and source and all(isinstance(p, str | os.PathLike) for p in source):
         return _source_files.open_paths([Path(path) for path in source], columns, on_error)
-    if isinstance(source, list | tuple) and not any(
-        hasattr(item, "__len__") and hasattr(item, "shape") for item in source
-    ):
+    if isinstance(source, Mapping):
+        source = (source,)  # one batch
+    if isinstance(source, list | tuple) and not any(isinstance(item, Mapping) or is_array(item) for item in source):
         source = as_table(source)
     if isinstance(source, torch.Tensor | np.ndarray):
         return _source_memory.open_array(source, columns)
@@ -111,6 +122,11 @@ def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise"
         f"cannot read rows from a {type(source).__name__}; give an array, tensor, frame, Arrow table, path, "
         "or an iterable of batches"
     )
+
+
+def is_array(item: Any) -> bool:
+    """Whether an item of a list is a batch of its own, not a number or a row of numbers."""
+    return hasattr(item, "__len__") and hasattr(item, "shape")
 
 
 def as_table(rows: Sequence[Any]) -> np.ndarray[Any, Any]:

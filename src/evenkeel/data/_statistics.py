@@ -318,9 +318,7 @@ class Statistics:
         try:
             kept = [range(x.ndim)[axis] for axis in self.axis]
         except IndexError as error:
-            raise InvalidInputError(
-                f"axis={self.axis} is out of range for a batch of shape {tuple(x.shape)}"
-            ) from error
+            raise InvalidInputError(f"axis={self.axis} is out of range for the shape {tuple(x.shape)}") from error
         x = x.movedim(kept, list(range(x.ndim - len(kept), x.ndim)))
         features = int(np.prod(x.shape[x.ndim - len(kept) :], dtype=np.int64))
         return x.reshape(int(np.prod(x.shape[: x.ndim - len(kept)], dtype=np.int64)), features)

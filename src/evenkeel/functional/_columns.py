@@ -9,10 +9,12 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._common import composite_required
-from evenkeel.functional._out import unshared
+from evenkeel.functional._out import overlap, unshared
 from evenkeel.kernels import _ops, _tables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
@@ -89,7 +91,9 @@ def column_moments_reference(x: Tensor, *, weight: Tensor | None = None) -> Colu
     )
 
 
-def column_moments(x: Tensor, *, weight: Tensor | None = None, backend: str = "auto") -> ColumnMoments:
+def column_moments(
+    x: Tensor | Sequence[Tensor], *, weight: Tensor | None = None, backend: str = "auto"
+) -> ColumnMoments:
     r"""Count, mean, squared differences, range and missing values of each column of a table.
 
     .. math:: \mu_c = \frac{\sum_r w_r x_{rc}}{\sum_r w_r} \qquad M_c = \sum_r w_r (x_{rc} - \mu_c)^2
@@ -101,15 +105,17 @@ def column_moments(x: Tensor, *, weight: Tensor | None = None, backend: str = "a
     torch.compile.
 
     Args:
-        x: (rows, columns), any real dtype, any strides; tables stored by rows or by columns are not copied.
-        weight: (rows,), not negative; a row of weight 0 is left out altogether. Default: 1 for each row.
+        x: (rows, columns), any real dtype, any strides; tables stored by rows or by columns are not copied. Or a list
+            of columns (rows,), each with a dtype and memory of its own, as Arrow keeps them.
+        weight: (rows,), not negative; a row of weight 0 is left out altogether. Default: 1 for each row. Not with a
+            list.
         backend: ``auto``, ``reference`` or ``cpu``.
 
     Returns:
         A `ColumnMoments` of tensors (columns,).
 
     Raises:
-        InvalidInputError: x is not a real matrix, or the weights do not fit it.
+        InvalidInputError: x is not a real matrix or list of real columns, or the weights do not fit it.
         BackendError: the backend cannot run this.
 
     Example:
@@ -117,9 +123,13 @@ def column_moments(x: Tensor, *, weight: Tensor | None = None, backend: str = "a
         >>> found = F.column_moments(torch.tensor([[1.0, 5.0], [3.0, float("nan")]]))
         >>> found.mean.tolist(), found.count.tolist(), found.missing.tolist()
         ([2.0, 5.0], [2, 1], [0, 1])
+        >>> F.column_moments([torch.tensor([1, 3]), torch.tensor([0.5])]).mean.tolist()
+        [2.0, 0.5]
 
     Source: T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for computing the sample variance", 1983.
     """
+    if not isinstance(x, torch.Tensor):
+        return _separate_column_moments(list(x), weight, backend)
     if x.ndim != 2 or x.is_complex():
         raise InvalidInputError(
             f"column_moments: expected a real matrix (rows, columns), but got {x.dtype} of shape {tuple(x.shape)}; "
@@ -131,6 +141,20 @@ def column_moments(x: Tensor, *, weight: Tensor | None = None, backend: str = "a
         return column_moments_reference(x, weight=weight)
     found = _tables.column_moments(x.detach().unsqueeze(0), weight)
     return ColumnMoments(*(t.squeeze(0) for t in found))
+
+
+def _separate_column_moments(columns: list[Tensor], weight: Tensor | None, backend: str) -> ColumnMoments:
+    for x in columns:
+        if not isinstance(x, torch.Tensor) or x.ndim != 1 or x.is_complex():
+            seen = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, torch.Tensor) else type(x).__name__
+            raise InvalidInputError(f"column_moments: expected a list of real columns (rows,), but one is {seen}")
+    if not columns or weight is not None:
+        what = "no columns" if not columns else "a weight, which only a table takes; see torch.stack"
+        raise InvalidInputError(f"column_moments: expected a list of columns alone, but got {what}")
+    if _ops.choose("columns", backend, *columns) == "reference":
+        found = [column_moments_reference(x.unsqueeze(-1)) for x in columns]
+        return ColumnMoments(*(torch.cat(parts) for parts in zip(*found, strict=True)))
+    return ColumnMoments(*_tables.separate_column_moments([x.detach() for x in columns]))
 
 
 def _check_weight(x: Tensor, weight: Tensor) -> None:
@@ -258,6 +282,39 @@ def column_affine(
     if needs_grad:
         return ColumnAffineFunction.apply(x, shift, scale, offset, dtype, backend)
     return _tables.column_affine(x, shift, scale, offset, clip, dtype)
+
+
+def finite_column_affine(
+    x: Tensor,
+    shift: Tensor,
+    scale: Tensor,
+    offset: Tensor | None = None,
+    *,
+    clip: tuple[float, float] | None = None,
+    out: Tensor | None = None,
+) -> Tensor | None:
+    """`column_affine`, or None where x holds an infinity, which the kernel finds out as it goes.
+
+    Where ``out`` is x's own memory, x is searched before, so that it stays as it was; any other ``out`` is overwritten.
+    Not differentiable.
+    """
+    dtype = default_dtype(x) if out is None else out.dtype
+    _check_affine(x, (shift, scale, offset), clip, out, dtype)
+    parameters = (shift, scale) if offset is None else (shift, scale, offset)
+    in_place = out is not None and overlap(out, x)
+    if in_place or _ops.choose("columns", "auto", x, *parameters, out) == "reference":
+        return None if has_infinity(x) else column_affine(x, shift, scale, offset, clip=clip, out=out)
+    infinite = torch.zeros(1, dtype=torch.bool)
+    if out is not None and unshared("column_affine", out, x, *parameters):
+        _tables.column_affine_out(x, shift, scale, offset, clip, out, infinite)
+        return None if infinite.item() else out
+    y = _tables.column_affine(x, shift, scale, offset, clip, dtype, infinite)
+    return None if infinite.item() else y if out is None else out.copy_(y)
+
+
+def has_infinity(x: Tensor) -> bool:
+    """Whether a tensor holds an infinity; a sum finds out in one pass at memory speed unless there are NaN."""
+    return not torch.isfinite(x.sum()) and bool(torch.isinf(x).any())
 
 
 def _check_affine(

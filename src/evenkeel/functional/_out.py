@@ -85,6 +85,12 @@ def unshared(name: str, out: Tensor, input: Tensor, *parameters: Tensor | None) 
     return free
 
 
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors may have bytes in common."""
+    (first, last), (begin, end) = extent(a), extent(b)
+    return first < end and begin < last
+
+
 def same_memory(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are the same elements in the same order."""
     return a.data_ptr() == b.data_ptr() and a.dtype == b.dtype and a.shape == b.shape and a.stride() == b.stride()

@@ -38,6 +38,7 @@ OPERATORS = (
     "channels_forward",
     "channels_backward",
     "column_moments",
+    "separate_column_moments",
     "column_affine",
     "column_affine_out",
     "image_normalize",

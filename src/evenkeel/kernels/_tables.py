@@ -9,12 +9,19 @@ import torch
 from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
 
 def column_moments(x: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
     """Count, mean, m2, minimum, maximum, missing, infinite, mean_low of the columns of (tables, rows, columns)."""
     return torch.ops.evenkeel.column_moments.default(x, None if weight is None else weight.double())
+
+
+def separate_column_moments(columns: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The same of columns (rows,), each with memory of its own: tensors (columns,)."""
+    return torch.ops.evenkeel.separate_column_moments.default(columns)
 
 
 def _parameters(*parameters: Tensor | None) -> list[Tensor | None]:
@@ -28,18 +35,25 @@ def column_affine(
     offset: Tensor | None,
     clip: tuple[float, float] | None,
     dtype: torch.dtype,
+    infinite: Tensor | None = None,
 ) -> Tensor:
-    """(x - shift) * scale + offset for each column of (..., columns)."""
+    """(x - shift) * scale + offset for each column of (..., columns); ``infinite`` says whether x ever is."""
     low, high = clip or (None, None)
-    return torch.ops.evenkeel.column_affine.default(x, *_parameters(shift, scale, offset), low, high, dtype)
+    return torch.ops.evenkeel.column_affine.default(x, *_parameters(shift, scale, offset), low, high, dtype, infinite)
 
 
 def column_affine_out(
-    x: Tensor, shift: Tensor, scale: Tensor, offset: Tensor | None, clip: tuple[float, float] | None, out: Tensor
+    x: Tensor,
+    shift: Tensor,
+    scale: Tensor,
+    offset: Tensor | None,
+    clip: tuple[float, float] | None,
+    out: Tensor,
+    infinite: Tensor | None = None,
 ) -> None:
     """The same, written to ``out``."""
     low, high = clip or (None, None)
-    torch.ops.evenkeel.column_affine_out.default(x, *_parameters(shift, scale, offset), low, high, out)
+    torch.ops.evenkeel.column_affine_out.default(x, *_parameters(shift, scale, offset), low, high, out, infinite)
 
 
 def image_normalize(images: Tensor, mean: Tensor, std: Tensor, max_value: float, dtype: torch.dtype) -> Tensor:
@@ -57,11 +71,18 @@ def stored_by_columns(x: Tensor) -> bool:
     return x.ndim == 2 and x.stride(1) != 1 and x.stride(0) == 1 and x.stride(1) >= x.shape[0]
 
 
+def _moments_fake(shape: tuple[int, ...], weighted: bool, device: torch.device | str) -> tuple[Tensor, ...]:
+    counts = [torch.empty(shape, dtype=torch.int64, device=device) for _ in range(3)]
+    numbers = [torch.empty(shape, dtype=torch.float64, device=device) for _ in range(6)]
+    return (numbers[0] if weighted else counts[0], *numbers[1:5], *counts[1:], numbers[5])
+
+
 def _column_moments_fake(x: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
-    shape = (x.shape[0], x.shape[2])
-    counts = [x.new_empty(shape, dtype=torch.int64) for _ in range(3)]
-    numbers = [x.new_empty(shape, dtype=torch.float64) for _ in range(6)]
-    return (counts[0] if weight is None else numbers[0], *numbers[1:5], *counts[1:], numbers[5])
+    return _moments_fake((x.shape[0], x.shape[2]), weight is not None, x.device)
+
+
+def _separate_column_moments_fake(columns: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return _moments_fake((len(columns),), False, columns[0].device if columns else "cpu")
 
 
 def _column_affine_fake(
@@ -72,6 +93,7 @@ def _column_affine_fake(
     low: float | None,
     high: float | None,
     dtype: torch.dtype,
+    infinite: Tensor | None = None,
 ) -> Tensor:
     if stored_by_columns(x):
         return x.new_empty((x.shape[1], x.shape[0]), dtype=dtype).t()
@@ -88,6 +110,7 @@ def _nothing(*arguments: object) -> None:
 
 if not _ops._MISSING:
     torch.library.register_fake("evenkeel::column_moments", _column_moments_fake)
+    torch.library.register_fake("evenkeel::separate_column_moments", _separate_column_moments_fake)
     torch.library.register_fake("evenkeel::column_affine", _column_affine_fake)
     torch.library.register_fake("evenkeel::column_affine_out", _nothing)
     torch.library.register_fake("evenkeel::image_normalize", _image_normalize_fake)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -176,13 +177,14 @@ class FeatureAffine(nn.Module):
             )
         if kind is not nn.Linear and _pads_zeros(layer) and (self.offset != self.shift * self.scale).any():
             raise InvalidArgumentError(
-                f"fold_into: the {name} pads with zeros, which stand for the input {self._number_of_zero()} now and "
-                "would stand for 0 then; keep this layer, or use padding=0 or padding_mode='replicate'"
+                f"fold_into: the {name} pads with zeros, which stand for {self._number_of_zero()} now and would stand "
+                "for the input 0 then; keep this layer, or use padding=0 or padding_mode='replicate'"
             )
 
     def _number_of_zero(self) -> str:
         first = int((self.offset != self.shift * self.scale).nonzero()[0])
-        return f"{(self.shift[first] - self.offset[first] / self.scale[first]).item():.6g} (feature {first})"
+        zero = (self.shift[first] - self.offset[first] / self.scale[first]).item()
+        return f"{f'the input {zero:.6g}' if math.isfinite(zero) else 'no input at all'} (feature {first})"
 
     def extra_repr(self) -> str:
         """What the constructor was given, for ``repr``."""

@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from evenkeel._errors import EvenkeelError
+from evenkeel._errors import EvenkeelError, InvalidArgumentError
 
 
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> Path:
@@ -18,6 +18,7 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> Path:
         The path written.
 
     Raises:
+        InvalidArgumentError: the path has no name: it is empty, or a root.
         EvenkeelError: the file cannot be written; the old content, if any, is untouched.
 
     Example:
@@ -27,6 +28,8 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> Path:
         'kept whole'
     """
     target = Path(path)
+    if not target.name:
+        raise InvalidArgumentError(f"cannot write {os.fspath(path)!r}: expected the path of a file")
     try:
         replace_file(target, text.encode())
     except OSError as error:
