@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <numeric>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "operators.h"
 #include "runtime.h"
@@ -163,6 +166,44 @@ class ChannelParameter {
   std::unique_ptr<double[]> values_;
 };
 
+// Where x and an output are more than this, each line of the output is gone from the caches before it is needed again.
+constexpr int64_t largest_cached = int64_t{32} << 20;
+
+bool is_streamed(const Tensor& x) {
+  const int64_t width = dtype_of(x) == DType::float64 ? 8 : dtype_of(x) == DType::float32 ? 4 : 2;
+  return 2 * x.numel() * width > largest_cached;
+}
+
+// After writing past the caches and before another thread may read.
+void finish_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+// Whether a block's gradients after the activation are kept from the sums to dx: in planes, and small enough for cache.
+bool keeps_gradient(const ChannelsCall& a) {
+  constexpr int64_t largest_kept = 65536;
+  const ChannelsGeometry& g = a.geometry;
+  return a.dy && a.out && !a.remembered && !g.columns && a.activation == Activation::silu && g.count <= largest_kept;
+}
+
+// Memory for numbers of the arithmetic type, on a cache line; none for none.
+class Scratch {
+ public:
+  explicit Scratch(int64_t count) {
+    if (count == 0) return;
+    memory_.reset(new double[static_cast<size_t>(count + 7)]);
+    const auto start = reinterpret_cast<uintptr_t>(memory_.get());
+    data_ = memory_.get() + (64 - start % 64) % 64 / sizeof(double);
+  }
+  double* data() const { return data_; }
+
+ private:
+  std::unique_ptr<double[]> memory_;
+  double* data_ = nullptr;
+};
+
 // Runs phases over blocks: each block by one thread, whose cache then holds it from the first phase to the last; or,
 // with few blocks, all threads on one phase after the other. The bits are the same.
 template <class Items, class Statistics, class Write>
@@ -174,8 +215,10 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Items& measure, c
   if (g.blocks >= many_blocks || size * g.blocks <= grain) {
     parallel_for(g.blocks, ceil_divide(grain, size), [&](int64_t begin, int64_t end) {
       const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(items * partial)]);
+      const Scratch kept(keeps_gradient(a) ? size : 0);
       ChannelsCall own = a;
       own.partial = sums.get();
+      own.kept = kept.data();
       for (int64_t block = begin; block < end; ++block) {
         own.first_item = block * items;
         measure(own, block * items, (block + 1) * items);
@@ -183,6 +226,7 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Items& measure, c
         write(own, block * items, (block + 1) * items);
         repair(own, block * per_block, (block + 1) * per_block);
       }
+      if (a.streamed) finish_streams();
     });
     return;
   }
@@ -192,7 +236,10 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Items& measure, c
   const int64_t items_per_chunk = std::max<int64_t>(1, grain / ceil_divide(size, items));
   const int64_t statistics_per_chunk = std::max<int64_t>(1, grain / std::max<int64_t>(g.count / 64, 1));
   const auto over_items = [&](const auto& phase) {
-    parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) { phase(a, begin, end); });
+    parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) {
+      phase(a, begin, end);
+      if (a.streamed) finish_streams();
+    });
   };
   const auto over_statistics = [&](const auto& phase) {
     parallel_for(g.statistics, statistics_per_chunk, [&](int64_t begin, int64_t end) { phase(a, begin, end); });
@@ -273,6 +320,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   a.weight = w.data();
   a.bias = b.data();
   a.out = y.data_ptr();
+  a.streamed = is_streamed(x);
   a.statistics = statistics.data_ptr();
   a.variance = variances.data_ptr();
   const ChannelsWalk& phases = walk(a.geometry);
@@ -316,6 +364,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   a.bias = b.data();
   a.statistics = saved.data_ptr();
   a.out = need_dx ? dx.data_ptr() : nullptr;
+  a.streamed = is_streamed(x);
   a.sums = sums.get();
   a.means = means.data();
   const ChannelsWalk& phases = walk(g);

@@ -107,13 +107,20 @@ void save_merged(const ChannelsCall& a, int64_t index, const MergedSums& merged)
   static_cast<C*>(a.variance)[index] = static_cast<C>(variance);
 }
 
-template <class C, class At, class T>
-inline typename Lanes<C>::vector centred_at(const At& at, const T* x, const ChannelStatistics<C>& s) {
-  return (at.load(x) - s.mean) - s.mean_rest;
-}
+// y = (x - mean) * scale + shift, of fewer roundings than the steps it stands for. What the mean lost in rounding is in
+// the shift: the elements are no finer than an ulp of the mean, so against their spread it is small.
+template <class C>
+struct Affine {
+  C mean, scale, shift;
+  Affine(const ChannelStatistics<C>& s, double weight, double bias) : mean(s.mean) {
+    const double exact = s.exact_reciprocal() * weight;
+    scale = static_cast<C>(exact);
+    shift = static_cast<C>(bias - static_cast<double>(s.mean_rest) * exact);
+  }
+  typename Lanes<C>::vector operator()(typename Lanes<C>::vector x) const { return (x - mean) * scale + shift; }
+};
 
-// Factors of the differences from the mean, of fewer roundings than the steps they stand for: weight / scale in y, and
-// bend * mean(g * x_hat) / scale in dx.
+// Factors of the differences from the mean: weight / scale in y, and bend * mean(g * x_hat) / scale in dx.
 template <class C>
 C scale_of(const ChannelStatistics<C>& s, double weight) {
   return static_cast<C>(s.exact_reciprocal() * weight);
@@ -122,10 +129,29 @@ template <class C>
 double exact_slope_of(const ChannelStatistics<C>& s, double mean_gx) {
   return s.exact_reciprocal() * static_cast<double>(s.bend) * mean_gx;
 }
+
+// dx = ((g * weight - shift) - (x - mean) * slope) * reciprocal
 template <class C>
-C slope_of(const ChannelStatistics<C>& s, double mean_gx) {
-  return static_cast<C>(exact_slope_of(s, mean_gx));
+struct Projection {
+  using V = typename Lanes<C>::vector;
+  C mean, weight, shift, slope, reciprocal;
+  Projection(const ChannelStatistics<C>& s, C w, double mean_g, double mean_gx)
+      : mean(s.mean), weight(w), reciprocal(s.reciprocal) {
+    const double along = exact_slope_of(s, mean_gx);
+    slope = static_cast<C>(along);
+    shift = static_cast<C>(mean_g - static_cast<double>(s.mean_rest) * along);
+  }
+  V operator()(V g, V x) const { return ((g * weight - shift) - (x - mean) * slope) * reciprocal; }
+};
+
+// Whether the sums of the backward may be of floats in their shortest parts. Where few channels share a parameter's
+// gradient, all of them may by chance be far smaller than their terms, and the terms' roundings show.
+inline bool sums_are_short(const ChannelsCall& a) {
+  constexpr int64_t many_channels = 16;
+  return a.dtype == DType::float64 || (!a.remembered && a.geometry.channels >= many_channels);
 }
+
+inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
 // Whether (x - mean) * scale + bias can be far smaller than its terms. With statistics of this very input it cannot.
 template <class C>
@@ -194,6 +220,14 @@ inline void add_lanes(typename Lanes<C>::vector v, double* total) {
     store(at, load(at) + wide.part[i]);
   }
 }
+
+// Where everything is valid.
+struct AllLanes {
+  template <class At, class V>
+  V keep(const At& at, V v) const {
+    return at.keep(v);
+  }
+};
 
 // A run of the mask, or null where everything is valid.
 struct ValidLanes {

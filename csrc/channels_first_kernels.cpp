@@ -22,6 +22,12 @@ Runs runs_of(const ChannelsGeometry& g, int64_t statistic) {
   return {statistic * share * p, p, p, statistic % g.groups * share, 1};
 }
 
+// From an element to that of the next statistic at the same place. It is fetched while this one is written, since memory
+// is idle then.
+int64_t next_block(const ChannelsGeometry& g) { return g.groups ? g.count : g.positions; }
+
+inline void fetch_ahead(const void* p) { __builtin_prefetch(p, 0, 2); }
+
 // Calls body(offset, length, channel) for the runs, or parts of runs, between two positions of a statistic.
 template <class Body>
 void for_each_run(const Runs& runs, int64_t begin, int64_t end, const Body& body) {
@@ -39,6 +45,19 @@ ValidLanes valid_lanes(const ChannelsCall& a, int64_t offset) {
   if (!extras || !a.mask) return {nullptr};
   const ChannelsGeometry& g = a.geometry;
   return {a.mask + offset / (g.channels * g.positions) * g.positions + offset % g.positions};
+}
+
+// Calls body(activation, valid lanes of the run at an offset), both known at compile time where they can be.
+template <bool extras, class Body>
+void with_extras(const ChannelsCall& a, int64_t offset, const Body& body) {
+  if constexpr (extras) {
+    with_activation(a.activation, [&](auto activation) {
+      if (a.mask) return body(activation, valid_lanes<extras>(a, offset));
+      body(activation, AllLanes{});
+    });
+  } else {
+    body(std::integral_constant<Activation, Activation::none>{}, AllLanes{});
+  }
 }
 
 struct Span {
@@ -138,36 +157,39 @@ void write_one(const ChannelsCall& a, int64_t item) {
   const Span span = measure_span(a.geometry, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
   const C *weights = static_cast<const C*>(a.weight), *biases = static_cast<const C*>(a.bias);
-  const Activation activation = a.activation;
+  const int64_t ahead = a.geometry.groups && a.activation != Activation::silu ? 0 : next_block(a.geometry);
   for_each_run(runs_of(a.geometry, span.statistic), span.begin, span.end,
                [&](int64_t offset, int64_t length, int64_t channel) {
     const T* x = static_cast<const T*>(a.x) + offset;
     T* y = static_cast<T*>(a.out) + offset;
     const C weight = weights ? weights[channel] : 1, bias = biases ? biases[channel] : 0;
-    const C scale = scale_of(s, static_cast<double>(weight));
-    const ValidLanes valid = valid_lanes<extras>(a, offset);
-    const auto finish = [&](auto at, V v) {
-      if constexpr (extras) v = valid.keep(at, activate<C>(v, activation));
-      at.store(y, v);
-    };
-    if (a.remembered && may_cancel(s, weight, bias)) {
-      const double factor = s.exact_reciprocal() * static_cast<double>(weight);
-      for_each_position<C>(length, [&](auto at) {
-        Wide<C> v = wide_centred<C>(at.load(x), s);
-        for (auto& part : v.part) part = part * factor + static_cast<double>(bias);
-        finish(at, v.rounded());
-      });
-    } else if (biases) {
-      for_each_position<C>(length, [&](auto at) { finish(at, centred_at(at, x, s) * scale + bias); });
-    } else {
-      for_each_position<C>(length, [&](auto at) { finish(at, centred_at(at, x, s) * scale); });
-    }
+    const bool streamed = a.streamed && on_a_cache_line(y);
+    with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
+      const auto over = [&](const auto& affine) {
+        for_each_position<C>(length, [&](auto at) {
+          if (decltype(activation)::value == Activation::silu || ahead) fetch_ahead(x + at.i + ahead);
+          const V v = activate<decltype(activation)::value, C>(affine(at.load(x)));
+          at.store(y, extras ? valid.keep(at, v) : v);
+        }, streamed);
+      };
+      if (a.remembered && may_cancel(s, weight, bias)) {
+        const double factor = s.exact_reciprocal() * static_cast<double>(weight);
+        over([&](V value) {
+          Wide<C> v = wide_centred<C>(value, s);
+          for (auto& part : v.part) part = part * factor + static_cast<double>(bias);
+          return v.rounded();
+        });
+      } else {
+        over(Affine<C>(s, static_cast<double>(weight), static_cast<double>(bias)));
+      }
+    });
   });
 }
 
 // An item of the backward is one part of one run: the sums are kept for each channel of each sample.
 struct Part {
   int64_t statistic, channel, offset, length;
+  int64_t place;  // in the statistic
 };
 
 Part part_of(const ChannelsGeometry& g, int64_t item) {
@@ -175,7 +197,7 @@ Part part_of(const ChannelsGeometry& g, int64_t item) {
   const int64_t begin = item % g.parts * g.item_size, rest = g.positions - begin;
   const Runs runs = runs_of(g, statistic);
   return {statistic, runs.channel + run * runs.next_channel, runs.base + run * runs.stride + begin,
-          rest < g.item_size ? rest : g.item_size};
+          rest < g.item_size ? rest : g.item_size, run * g.positions + begin};
 }
 
 // The upstream gradient of a part, led through the activation, 0 where it is not valid.
@@ -188,17 +210,12 @@ class Upstream {
       : statistics_(s),
         dy_(static_cast<const T*>(a.dy) + part.offset),
         valid_(valid_lanes<extras>(a, part.offset)),
-        activation_(a.activation) {
-    const C weight = a.weight ? static_cast<const C*>(a.weight)[part.channel] : 1;
-    bias_ = a.bias ? static_cast<const C*>(a.bias)[part.channel] : 0;
-    scale_ = s.exact_reciprocal() * static_cast<double>(weight);
-    exactly_ = extras && (has_few_elements(a, part.statistic) || (a.remembered && may_cancel(s, weight, bias_)));
-  }
+        activation_(a.activation),
+        weight_(a.weight ? static_cast<const C*>(a.weight)[part.channel] : 1),
+        bias_(a.bias ? static_cast<const C*>(a.bias)[part.channel] : 0),
+        affine_(s, static_cast<double>(weight_), static_cast<double>(bias_)),
+        exactly_(extras && (has_few_elements(a, part.statistic) || (a.remembered && may_cancel(s, weight_, bias_)))) {}
   bool exactly() const { return exactly_; }
-  // Whether sum_one leaves this gradient in dx, for the slope costs more than memory does.
-  bool is_kept(const ChannelsCall& a) const {
-    return extras && sizeof(T) == sizeof(C) && a.out && !a.remembered && !exactly_ && activation_ == Activation::silu;
-  }
   // at a position whose input is x
   template <class At>
   V at(const At& at, V x) const {
@@ -215,8 +232,9 @@ class Upstream {
       if (activation_ == Activation::none) return upstream;
       if (!exactly_) return Wide<C>(keep(at, through(at.load(dy_), x)));
       const Wide<C> centred = wide_centred<C>(x, statistics_);
+      const double scale = statistics_.exact_reciprocal() * static_cast<double>(weight_);
       for (int i = 0; i < Wide<C>::parts; ++i) {
-        const Doubles input = centred.part[i] * scale_ + static_cast<double>(bias_);
+        const Doubles input = centred.part[i] * scale + static_cast<double>(bias_);
         upstream.part[i] = through_activation<double>(upstream.part[i], input, activation_);
       }
       return upstream;
@@ -231,46 +249,87 @@ class Upstream {
 
  private:
   V through(V upstream, V x) const {
-    const V centred = (x - statistics_.mean) - statistics_.mean_rest;
-    return through_activation<C>(upstream, centred * static_cast<C>(scale_) + bias_, activation_);
+    return through_activation<C>(upstream, affine_(x), activation_);
   }
   const ChannelStatistics<C> statistics_;
   const T* dy_;
-  ValidLanes valid_;
-  Activation activation_;
-  bool exactly_;
-  C bias_;
-  double scale_;
+  const ValidLanes valid_;
+  const Activation activation_;
+  const C weight_, bias_;
+  const Affine<C> affine_;
+  const bool exactly_;
 };
 
-// In double: terms of both signs cancel, and memory is the bound all the same. Lanes past the end have dy = 0.
+// Where sum_one leaves the gradient that went through the activation for write_gradient_one: the slope costs more than
+// memory in cache does.
+template <class C>
+C* kept_at(const ChannelsCall& a, const Part& part) {
+  return a.kept && sums_are_short(a) ? static_cast<C*>(a.kept) + part.place : nullptr;
+}
+
+// The sums of the gradient, and of its products with the differences from the rounded mean. Lanes past the end have
+// dy = 0.
 template <class T, bool extras>
-void sum_one(const ChannelsCall& a, int64_t item) {
+void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<typename Compute<T>::type>& s,
+               double (&sums)[2]) {
   using C = typename Compute<T>::type;
-  const Part part = part_of(a.geometry, item);
-  const ChannelStatistics<C> s = restore_statistics<C>(a, part.statistic);
-  const T* x = static_cast<const T*>(a.x) + part.offset;
-  const Upstream<T, extras> upstream(a, part, s);
+  using V = typename Lanes<C>::vector;
+  const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
+  const C *weights = static_cast<const C*>(a.weight), *biases = static_cast<const C*>(a.bias);
+  const Affine<C> affine(s, weights ? weights[part.channel] : 1, biases ? biases[part.channel] : 0);
+  C* const kept = kept_at<C>(a, part);
+  with_extras<extras>(a, part.offset, [&](auto activation, const auto& valid) {
+    sum_terms<C>(part.length, sums, [&](auto at, V(&out)[2]) {
+      V value = at.load(x), upstream = at.load(dy);
+      if constexpr (extras) {
+        value = valid.keep(at, value);
+        upstream = valid.keep(at, through_activation<decltype(activation)::value, C>(upstream, affine(value)));
+        if (decltype(activation)::value == Activation::silu && kept) at.store(kept, upstream);
+      }
+      out[0] = upstream;
+      out[1] = upstream * (value - s.mean);
+    });
+  });
+}
+
+// In double: terms of both signs cancel.
+template <class T, bool extras>
+void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
+              const ChannelStatistics<typename Compute<T>::type>& s, double (&sums)[2]) {
+  using C = typename Compute<T>::type;
   constexpr int parts = Wide<C>::parts;
   Doubles gradient[parts] = {}, product[parts] = {};
-  T* kept = upstream.is_kept(a) ? static_cast<T*>(a.out) + part.offset : nullptr;
-  for_each_position<C>(part.length, [&](auto at) {
+  for_each_position<C>(length, [&](auto at) {
     const auto value = upstream.keep(at, at.load(x));
     const Wide<C> wide = upstream.wide(at, value), difference = wide_centred<C>(value, s);
-    if constexpr (extras) {
-      if (kept) at.store(kept, wide.rounded());
-    }
     for (int i = 0; i < parts; ++i) {
       gradient[i] += wide.part[i];
       product[i] += wide.part[i] * difference.part[i];
     }
   });
-  double* partial = a.partial + (item - a.first_item) * 2;
-  partial[0] = partial[1] = 0;
+  sums[0] = sums[1] = 0;
   for (int i = 0; i < parts; ++i) {
-    partial[0] += sum_of_lanes(gradient[i]);
-    partial[1] += sum_of_lanes(product[i]);
+    sums[0] += sum_of_lanes(gradient[i]);
+    sums[1] += sum_of_lanes(product[i]);
   }
+}
+
+template <class T, bool extras>
+void sum_one(const ChannelsCall& a, int64_t item) {
+  using C = typename Compute<T>::type;
+  const Part part = part_of(a.geometry, item);
+  const ChannelStatistics<C> s = restore_statistics<C>(a, part.statistic);
+  const Upstream<T, extras> upstream(a, part, s);
+  double sums[2];
+  if (sums_are_short(a) && !upstream.exactly()) {
+    sum_short<T, extras>(a, part, s, sums);
+    sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
+  } else {
+    sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  }
+  double* partial = a.partial + (item - a.first_item) * 2;
+  partial[0] = sums[0];
+  partial[1] = sums[1];
 }
 
 template <class T, bool>
@@ -332,15 +391,22 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
     return;
   }
   using V = typename Lanes<C>::vector;
-  const bool kept = upstream.is_kept(a);
-  const V weights = V{} + w, reciprocal = V{} + s.reciprocal;
-  const V mean_g = V{} + static_cast<C>(wide_mean_g), slope = V{} + slope_of(s, mean_gx);
-  for_each_position<C>(part.length, [&](auto at) {
-    const V value = upstream.keep(at, at.load(x));
-    const V gradient = kept ? at.load(dx) : upstream.at(at, value);
-    const V v = project<C>(gradient, (value - s.mean) - s.mean_rest, weights, mean_g, slope, reciprocal);
-    at.store(dx, upstream.keep(at, v));
-  });
+  const Projection<C> project(s, w, wide_mean_g, mean_gx);
+  const T* dy = static_cast<const T*>(a.dy) + part.offset;
+  const int64_t ahead = a.geometry.groups ? 0 : a.geometry.positions;
+  const bool streamed = a.streamed && on_a_cache_line(dx);
+  const auto over = [&](const auto& gradient) {
+    for_each_position<C>(part.length, [&](auto at) {
+      if (ahead) {
+      fetch_ahead(x + at.i + ahead);
+      fetch_ahead(dy + at.i + ahead);
+      }
+      const V value = upstream.keep(at, at.load(x));
+      at.store(dx, upstream.keep(at, project(gradient(at, value), value)));
+    }, streamed);
+  };
+  if (const C* kept = kept_at<C>(a, part); extras && kept) return over([&](auto at, V) { return at.load(kept); });
+  over([&](auto at, V value) { return upstream.at(at, value); });
 }
 
 }  // namespace

@@ -54,6 +54,8 @@ struct ChannelsCall {
   // arithmetic type, (statistics, width): mean, what it lost in rounding, 1/scale, what it lost [, its bend]
   void* statistics;
   void* variance;    // arithmetic type, (statistics)
+  bool streamed;     // out is larger than the caches: write past them
+  void* kept;        // backward: arithmetic type, room for a gradient of each element of the block, or null
   double* partial;   // sums of the items from first_item on
   int64_t first_item;
   double* sums;   // backward: (lanes, 2), the sums of dy and dy * x_hat
