@@ -125,8 +125,8 @@ ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool ma
     g.width = channels * g.per_channel * g.repeat;
     g.blocks = g.outer;
     g.statistics_per_block = groups ? groups : channels;
-    g.item_size = std::max(fewest_rows, block / std::max<int64_t>(g.width, 1));
-    g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size);
+    g.item_size = std::max(fewest_rows, block / std::clamp<int64_t>(g.width, 1, strip));
+    g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
   } else {
     g.outer = batch;
     g.blocks = g.statistics;
@@ -206,51 +206,61 @@ class Scratch {
 
 // Runs phases over blocks: each block by one thread, whose cache then holds it from the first phase to the last; or,
 // with few blocks, all threads on one phase after the other. The bits are the same.
-template <class Items, class Statistics, class Write>
-void run(ChannelsCall a, int64_t items, int64_t partial, const Items& measure, const Statistics& merge,
-         const Write& write, const Statistics& repair) {
+struct Phases {
+  ChannelsPhase prepare, measure, merge, write, repair;  // null where there is nothing to do
+};
+
+void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   constexpr int64_t many_blocks = 16, grain = 16384;
   const ChannelsGeometry& g = a.geometry;
   const int64_t per_block = g.statistics_per_block, size = std::max<int64_t>(1, g.count * per_block);
+  const int64_t factors = g.columns ? factors_per_column * padded(g.width) : 0;
+  const auto over = [](ChannelsPhase phase, const ChannelsCall& call, int64_t begin, int64_t end) {
+    if (phase) phase(call, begin, end);
+  };
   if (g.blocks >= many_blocks || size * g.blocks <= grain) {
     parallel_for(g.blocks, ceil_divide(grain, size), [&](int64_t begin, int64_t end) {
-      const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(items * partial)]);
-      const Scratch kept(keeps_gradient(a) ? size : 0);
+      const Scratch sums(items * partial), own_factors(factors), kept(keeps_gradient(a) ? size : 0);
       ChannelsCall own = a;
-      own.partial = sums.get();
+      own.partial = sums.data();
+      own.factors = own_factors.data();
       own.kept = kept.data();
       for (int64_t block = begin; block < end; ++block) {
+        const int64_t first = block * per_block;
+        own.first_block = block;
         own.first_item = block * items;
-        measure(own, block * items, (block + 1) * items);
-        merge(own, block * per_block, (block + 1) * per_block);
-        write(own, block * items, (block + 1) * items);
-        repair(own, block * per_block, (block + 1) * per_block);
+        over(phases.prepare, own, first, first + per_block);
+        over(phases.measure, own, own.first_item, own.first_item + items);
+        over(phases.merge, own, first, first + per_block);
+        over(phases.write, own, own.first_item, own.first_item + items);
+        over(phases.repair, own, first, first + per_block);
       }
       if (a.streamed) finish_streams();
     });
     return;
   }
-  const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(g.blocks * items * partial)]);
-  a.partial = sums.get();
-  a.first_item = 0;
+  const Scratch sums(g.blocks * items * partial), all_factors(g.blocks * factors);
+  a.partial = sums.data();
+  a.factors = all_factors.data();
   const int64_t items_per_chunk = std::max<int64_t>(1, grain / ceil_divide(size, items));
   const int64_t statistics_per_chunk = std::max<int64_t>(1, grain / std::max<int64_t>(g.count / 64, 1));
-  const auto over_items = [&](const auto& phase) {
+  const auto over_items = [&](ChannelsPhase phase) {
+    if (!phase) return;
     parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) {
       phase(a, begin, end);
       if (a.streamed) finish_streams();
     });
   };
-  const auto over_statistics = [&](const auto& phase) {
+  const auto over_statistics = [&](ChannelsPhase phase) {
+    if (!phase) return;
     parallel_for(g.statistics, statistics_per_chunk, [&](int64_t begin, int64_t end) { phase(a, begin, end); });
   };
-  over_items(measure);
-  over_statistics(merge);
-  over_items(write);
-  over_statistics(repair);
+  over_statistics(phases.prepare);
+  over_items(phases.measure);
+  over_statistics(phases.merge);
+  over_items(phases.write);
+  over_statistics(phases.repair);
 }
-
-void nothing(const ChannelsCall&, int64_t, int64_t) {}
 
 ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int64_t eps_mode, bool remembered,
                      const std::optional<Tensor>& mask, int64_t activation) {
@@ -327,10 +337,10 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   if (a.remembered) {
     const ChannelParameter means(mean, 0.0, channels, 1, 1, true), given(variance, 0.0, channels, 1, 1, true);
     kernels().remember(a, means.data(), given.data());
-    run(a, a.geometry.measure_items, 0, nothing, nothing, phases.write, nothing);
+    run(a, a.geometry.measure_items, 0, {phases.prepare, nullptr, nullptr, phases.write, nullptr});
   } else {
-    run(a, a.geometry.measure_items, measure_partial(a.geometry), phases.measure, phases.merge, phases.write,
-        kernels().repair);
+    run(a, a.geometry.measure_items, measure_partial(a.geometry),
+        {nullptr, phases.measure, phases.merge, phases.write, kernels().repair});
   }
   return {y, statistics, variances};
 }
@@ -369,8 +379,8 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   a.means = means.data();
   const ChannelsWalk& phases = walk(g);
   const bool sum = need_dweight || need_dbias || !remembered;
-  run(a, g.sum_items, sum_partial(g), sum ? phases.sum : nothing, sum ? phases.merge_sums : nothing,
-      need_dx ? phases.write_gradient : nothing, kernels().repair_gradient);
+  run(a, g.sum_items, sum_partial(g), {phases.prepare, sum ? phases.sum : nullptr, sum ? phases.merge_sums : nullptr,
+                                       need_dx ? phases.write_gradient : nullptr, kernels().repair_gradient});
   if (need_dweight) kernels().finish(a, 1, g.channels, dtype_of(dweight), dweight.data_ptr());
   if (need_dbias) kernels().finish(a, 0, g.channels, dtype_of(dbias), dbias.data_ptr());
   return {dx, dweight, dbias};

@@ -130,18 +130,18 @@ double exact_slope_of(const ChannelStatistics<C>& s, double mean_gx) {
   return s.exact_reciprocal() * static_cast<double>(s.bend) * mean_gx;
 }
 
-// dx = ((g * weight - shift) - (x - mean) * slope) * reciprocal
+// dx = g * weight - shift - x_hat * slope, with everything over the scale and x_hat from the rounded mean.
 template <class C>
 struct Projection {
   using V = typename Lanes<C>::vector;
-  C mean, weight, shift, slope, reciprocal;
-  Projection(const ChannelStatistics<C>& s, C w, double mean_g, double mean_gx)
-      : mean(s.mean), weight(w), reciprocal(s.reciprocal) {
-    const double along = exact_slope_of(s, mean_gx);
+  C mean, reciprocal, weight, shift, slope;
+  Projection(const ChannelStatistics<C>& s, double w, double mean_g, double mean_gx)
+      : mean(s.mean), reciprocal(s.reciprocal), weight(scale_of(s, w)) {
+    const double exact = s.exact_reciprocal(), along = exact_slope_of(s, mean_gx);
     slope = static_cast<C>(along);
-    shift = static_cast<C>(mean_g - static_cast<double>(s.mean_rest) * along);
+    shift = static_cast<C>((mean_g - static_cast<double>(s.mean_rest) * along) * exact);
   }
-  V operator()(V g, V x) const { return ((g * weight - shift) - (x - mean) * slope) * reciprocal; }
+  V operator()(V g, V x) const { return (g * weight - shift) - ((x - mean) * reciprocal) * slope; }
 };
 
 // Whether the sums of the backward may be of floats in their shortest parts. Where few channels share a parameter's
@@ -267,6 +267,16 @@ void by_dtype(DType dtype, const Body& body) {
   }
 }
 
+// The activation known at compile time; without extras there is none.
+template <bool extras, class Body>
+inline void with_activation_of(const ChannelsCall& a, const Body& body) {
+  if constexpr (extras) {
+    with_activation(a.activation, body);
+  } else {
+    body(std::integral_constant<Activation, Activation::none>{});
+  }
+}
+
 // Calls body(value of x's type, whether there is a mask or an activation or few elements, as a type).
 template <class Body>
 void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
@@ -296,6 +306,7 @@ void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
   namespace evenkeel {                                                                           \
   namespace EVENKEEL_ISA {                                                                       \
   namespace {                                                                                    \
+  EVENKEEL_CHANNELS_PHASE(prepare)                                                               \
   EVENKEEL_CHANNELS_PHASE(measure)                                                               \
   EVENKEEL_CHANNELS_PHASE(merge)                                                                 \
   EVENKEEL_CHANNELS_PHASE(write)                                                                 \
@@ -306,6 +317,6 @@ void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
   }                                                                                              \
   extern const ChannelsWalk EVENKEEL_JOIN(table, EVENKEEL_ISA);                                  \
   const ChannelsWalk EVENKEEL_JOIN(table, EVENKEEL_ISA) = {                                      \
-      EVENKEEL_ISA::measure, EVENKEEL_ISA::merge,      EVENKEEL_ISA::write,                      \
-      EVENKEEL_ISA::sum,     EVENKEEL_ISA::merge_sums, EVENKEEL_ISA::write_gradient};            \
+      EVENKEEL_ISA::prepare, EVENKEEL_ISA::measure, EVENKEEL_ISA::merge, EVENKEEL_ISA::write,    \
+      EVENKEEL_ISA::sum, EVENKEEL_ISA::merge_sums, EVENKEEL_ISA::write_gradient};                \
   }

@@ -50,14 +50,12 @@ ValidLanes valid_lanes(const ChannelsCall& a, int64_t offset) {
 // Calls body(activation, valid lanes of the run at an offset), both known at compile time where they can be.
 template <bool extras, class Body>
 void with_extras(const ChannelsCall& a, int64_t offset, const Body& body) {
-  if constexpr (extras) {
-    with_activation(a.activation, [&](auto activation) {
+  with_activation_of<extras>(a, [&](auto activation) {
+    if constexpr (extras) {
       if (a.mask) return body(activation, valid_lanes<extras>(a, offset));
-      body(activation, AllLanes{});
-    });
-  } else {
-    body(std::integral_constant<Activation, Activation::none>{}, AllLanes{});
-  }
+    }
+    body(activation, AllLanes{});
+  });
 }
 
 struct Span {
@@ -94,6 +92,9 @@ typename Compute<T>::type guess_mean(const ChannelsCall& a, const Runs& runs, in
   });
   return static_cast<C>(found / static_cast<double>(stop - begin));
 }
+
+template <class T, bool>
+void prepare_one(const ChannelsCall&, int64_t) {}
 
 template <class T, bool extras>
 void measure_one(const ChannelsCall& a, int64_t item) {
@@ -391,7 +392,7 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
     return;
   }
   using V = typename Lanes<C>::vector;
-  const Projection<C> project(s, w, wide_mean_g, mean_gx);
+  const Projection<C> project(s, static_cast<double>(w), wide_mean_g, mean_gx);
   const T* dy = static_cast<const T*>(a.dy) + part.offset;
   const int64_t ahead = a.geometry.groups ? 0 : a.geometry.positions;
   const bool streamed = a.streamed && on_a_cache_line(dx);

@@ -17,6 +17,8 @@ namespace evenkeel {
 
 enum class Activation : int { none, relu, silu };
 
+constexpr int64_t strip = 512;  // columns at a time: their sums stay in the first-level cache
+
 struct ChannelsGeometry {
   bool columns;
   int64_t outer, channels, positions;      // planes
@@ -24,12 +26,13 @@ struct ChannelsGeometry {
   // Columns. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
   int64_t span() const { return width / repeat; }  // columns until the channels begin anew
+  int64_t strips() const { return (width + strip - 1) / strip; }
 
   int64_t statistics, count;  // how many there are, and elements in each
   // A block is what one thread can do alone: a statistic (planes) or an outer index (columns).
   int64_t blocks, statistics_per_block;
   int64_t measure_items, sum_items;  // per block
-  int64_t item_size;                 // elements of a statistic (planes), rows (columns)
+  int64_t item_size;                 // elements of a statistic (planes), rows of a strip (columns)
   int64_t parts;                     // planes, backward: items per run of positions
   // lanes are what the sums of the backward are kept for: a channel of a sample, or a column of an outer index
   int64_t lanes() const { return columns ? outer * width : outer * channels; }
@@ -56,7 +59,10 @@ struct ChannelsCall {
   void* variance;    // arithmetic type, (statistics)
   bool streamed;     // out is larger than the caches: write past them
   void* kept;        // backward: arithmetic type, room for a gradient of each element of the block, or null
-  double* partial;   // sums of the items from first_item on
+  // arithmetic type, columns: the factors of each column, for the blocks from first_block on
+  void* factors;
+  int64_t first_block;
+  double* partial;  // sums of the items from first_item on
   int64_t first_item;
   double* sums;   // backward: (lanes, 2), the sums of dy and dy * x_hat
   double* means;  // backward: (statistics, 2), the means of g and g * x_hat
@@ -67,6 +73,7 @@ struct ChannelsCall {
 using ChannelsPhase = void (*)(const ChannelsCall&, int64_t begin, int64_t end);
 
 struct ChannelsWalk {
+  ChannelsPhase prepare;         // statistics: what is given or was saved
   ChannelsPhase measure;         // measure items
   ChannelsPhase merge;           // statistics
   ChannelsPhase write;           // measure items
@@ -89,8 +96,11 @@ struct ChannelsKernels {
 
 // doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
 // valid elements (in a column); or the two sums
-inline int64_t measure_partial(const ChannelsGeometry& g) { return g.columns ? 3 * padded(g.width) + 1 : 4; }
-inline int64_t sum_partial(const ChannelsGeometry& g) { return g.columns ? 2 * padded(g.width) : 2; }
+inline int64_t strip_stride(const ChannelsGeometry& g) { return padded(g.width < strip ? g.width : strip); }
+inline int64_t measure_partial(const ChannelsGeometry& g) { return g.columns ? 3 * strip_stride(g) + 1 : 4; }
+inline int64_t sum_partial(const ChannelsGeometry& g) { return g.columns ? 2 * strip_stride(g) : 2; }
+// factors of a column
+constexpr int64_t factors_per_column = 7;
 
 extern const ChannelsWalk channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512;
 extern const ChannelsWalk channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512;
