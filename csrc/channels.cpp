@@ -243,7 +243,7 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   a.partial = sums.data();
   a.factors = all_factors.data();
   const int64_t items_per_chunk = std::max<int64_t>(1, grain / ceil_divide(size, items));
-  const int64_t statistics_per_chunk = std::max<int64_t>(1, grain / std::max<int64_t>(g.count / 64, 1));
+  const int64_t statistics_per_chunk = std::max<int64_t>(1, grain / std::max<int64_t>({g.count / 64, 4 * g.fold, 1}));
   const auto over_items = [&](ChannelsPhase phase) {
     if (!phase) return;
     parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) {

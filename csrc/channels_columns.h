@@ -27,12 +27,18 @@ Block block_of(const ChannelsGeometry& g, int64_t items, int64_t item) {
   return {outer, begin, end, end - begin, outer * g.rows + begin, first, columns};
 }
 
-// Calls body(column) for the columns of a statistic.
+// Calls body(first column, columns) for the neighbouring columns of a statistic in one strip, and of one channel.
 template <class Body>
-void for_each_column(const ChannelsGeometry& g, int64_t statistic, const Body& body) {
+void for_each_run(const ChannelsGeometry& g, int64_t statistic, const Body& body) {
   const int64_t first = statistic % g.statistics_per_block * g.fold;
   for (int64_t start = first; start < g.width; start += g.span()) {
-    for (int64_t i = start; i < start + g.fold; ++i) body(i);
+    for (int64_t i = start; i < start + g.fold; i += g.per_channel) {
+      for (int64_t begin = i, end = i + g.per_channel; begin < end;) {
+        const int64_t left = strip - begin % strip, count = left < end - begin ? left : end - begin;
+        body(begin, count);
+        begin += count;
+      }
+    }
   }
 }
 
@@ -48,16 +54,20 @@ struct ColumnFactors {
       at += stride;
     }
   }
-  void set(int64_t i, const Affine<C>& affine) {
-    mean[i] = affine.mean;
-    scale[i] = affine.scale;
-    shift[i] = affine.shift;
+  void set(int64_t first, int64_t columns, const Affine<C>& affine) {
+    for (int64_t i = first; i < first + columns; ++i) {
+      mean[i] = affine.mean;
+      scale[i] = affine.scale;
+      shift[i] = affine.shift;
+    }
   }
-  void set(int64_t i, const Projection<C>& projection) {
-    reciprocal[i] = projection.reciprocal;
-    weight[i] = projection.weight;
-    gradient_shift[i] = projection.shift;
-    slope[i] = projection.slope;
+  void set(int64_t first, int64_t columns, const Projection<C>& projection) {
+    for (int64_t i = first; i < first + columns; ++i) {
+      reciprocal[i] = projection.reciprocal;
+      weight[i] = projection.weight;
+      gradient_shift[i] = projection.shift;
+      slope[i] = projection.slope;
+    }
   }
   // y, or the input of the activation
   template <class At, class V>
@@ -71,8 +81,8 @@ template <class C>
 void fill_affine(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<C>& s) {
   const C *weights = static_cast<const C*>(a.weight), *biases = static_cast<const C*>(a.bias);
   ColumnFactors<C> factors(a, statistic / a.geometry.statistics_per_block, 0);
-  for_each_column(a.geometry, statistic, [&](int64_t i) {
-    factors.set(i, Affine<C>(s, weights ? weights[i] : 1, biases ? biases[i] : 0));
+  for_each_run(a.geometry, statistic, [&](int64_t i, int64_t columns) {
+    factors.set(i, columns, Affine<C>(s, weights ? weights[i] : 1, biases ? biases[i] : 0));
   });
 }
 

@@ -103,9 +103,9 @@ void merge_one(const ChannelsCall& a, int64_t statistic) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t outer = statistic / g.statistics_per_block, stride = strip_stride(g);
   MergedSums merged;
-  for_each_column(g, statistic, [&](int64_t column) {
+  for_each_run(g, statistic, [&](int64_t column, int64_t columns) {
     for_each_item(a, g.measure_items, measure_partial(g), outer, column, [&](const double* partial, int64_t i) {
-      merged.add(partial[3 * stride], partial[i], partial[stride + i], partial[2 * stride + i]);
+      merged.add(partial[3 * stride], columns, partial + i, partial + stride + i, partial + 2 * stride + i);
     });
   });
   save_merged<C>(a, statistic, merged);
@@ -293,25 +293,31 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const double reciprocal = s.exact_reciprocal();
   const double rest = is_short<extras>(a, outer) ? static_cast<double>(s.mean_rest) : 0;
   double mean_g = 0, mean_gx = 0;
-  for_each_column(g, statistic, [&](int64_t column) {
-    double sum = 0, product = 0;
-    for_each_item(a, g.sum_items, sum_partial(g), outer, column, [&](const double* partial, int64_t i) {
-      sum += partial[i];
-      product += partial[stride + i];
-    });
+  for_each_run(g, statistic, [&](int64_t column, int64_t columns) {
     double* sums = a.sums + (outer * g.width + column) * 2;
-    sums[0] = sum;
-    sums[1] = (product - rest * sum) * reciprocal;
+    std::memset(sums, 0, 2 * columns * sizeof(double));
+    for_each_item(a, g.sum_items, sum_partial(g), outer, column, [&](const double* partial, int64_t i) {
+      for (int64_t k = 0; k < columns; ++k) {
+        sums[2 * k] += partial[i + k];
+        sums[2 * k + 1] += partial[stride + i + k];
+      }
+    });
+    double sum = 0, product = 0;
+    for (int64_t k = 0; k < columns; ++k) {
+      sums[2 * k + 1] = (sums[2 * k + 1] - rest * sums[2 * k]) * reciprocal;
+      sum += sums[2 * k];
+      product += sums[2 * k + 1];
+    }
     const double w = weights ? static_cast<double>(weights[column]) : 1;
-    mean_g += w * sums[0];
-    mean_gx += w * sums[1];
+    mean_g += w * sum;
+    mean_gx += w * product;
   });
   const double n = count_of(a, statistic);
   a.means[statistic * 2] = mean_g /= n;
   a.means[statistic * 2 + 1] = mean_gx /= n;
   ColumnFactors<C> factors(a, outer, 0);
-  for_each_column(g, statistic, [&](int64_t i) {
-    factors.set(i, Projection<C>(s, weights ? static_cast<double>(weights[i]) : 1, mean_g, mean_gx));
+  for_each_run(g, statistic, [&](int64_t i, int64_t columns) {
+    factors.set(i, columns, Projection<C>(s, weights ? static_cast<double>(weights[i]) : 1, mean_g, mean_gx));
   });
 }
 
