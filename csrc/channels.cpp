@@ -99,7 +99,7 @@ int64_t repeats_of(int64_t rows, int64_t columns) {
 
 ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked) {
   // With fewer positions than this, neighbouring channels are treated together as columns.
-  constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, item = 4096, block = 32768;
+  constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, item = 4096, block = 65536;
   const auto sizes = x.sizes();
   STD_TORCH_CHECK(sizes.size() >= 2, "evenkeel: expected (batch, channels, ...)");
   STD_TORCH_CHECK(groups >= 0 && (groups == 0 || sizes[1] % groups == 0), "evenkeel: groups must divide the channels");
@@ -246,8 +246,13 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   const int64_t statistics_per_chunk = std::max<int64_t>(1, grain / std::max<int64_t>({g.count / 64, 4 * g.fold, 1}));
   const auto over_items = [&](ChannelsPhase phase) {
     if (!phase) return;
+    parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) { phase(a, begin, end); });
+  };
+  // the last item first: of what was measured it is the likeliest to be in cache still
+  const auto back_over_items = [&](ChannelsPhase phase) {
+    if (!phase) return;
     parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) {
-      phase(a, begin, end);
+      for (int64_t item = end; item-- > begin;) phase(a, item, item + 1);
       if (a.streamed) finish_streams();
     });
   };
@@ -258,7 +263,7 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   over_statistics(phases.prepare);
   over_items(phases.measure);
   over_statistics(phases.merge);
-  over_items(phases.write);
+  back_over_items(phases.write);
   over_statistics(phases.repair);
 }
 

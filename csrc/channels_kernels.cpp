@@ -175,16 +175,17 @@ void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, voi
 
 void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,
                     bool in_double, void* out) {
-  by_dtype(dtype, [&](auto t) {
-    for (int64_t i = 0; i < n * each * times; ++i) {
-      const double value = to_double(static_cast<const decltype(t)*>(source)[i / each % n]) + offset;
-      if (in_double) {
-        static_cast<double*>(out)[i] = value;
-      } else {
-        static_cast<float*>(out)[i] = static_cast<float>(value);
+  const auto widen_into = [&](auto* to) {
+    by_dtype(dtype, [&](auto t) {
+      for (int64_t i = 0; i < n; ++i) {
+        const double value = to_double(static_cast<const decltype(t)*>(source)[i]) + offset;
+        for (int64_t k = 0; k < each; ++k) to[i * each + k] = static_cast<std::remove_reference_t<decltype(*to)>>(value);
       }
-    }
-  });
+    });
+    for (int64_t k = 1; k < times; ++k) std::memcpy(to + k * n * each, to, n * each * sizeof(*to));
+  };
+  if (in_double) return widen_into(static_cast<double*>(out));
+  widen_into(static_cast<float*>(out));
 }
 
 }  // namespace
