@@ -24,16 +24,22 @@ const Table& of_level(const Table& baseline, const Table& avx2, const Table& avx
 const ChannelsKernels& kernels() {
   return of_level(channels_kernels_baseline, channels_kernels_avx2, channels_kernels_avx512);
 }
-const ChannelsWalk& walk(const ChannelsGeometry& g) {
-  if (g.columns) {
-    return of_level(channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512);
+const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
+  switch (g.walk) {
+    case Walk::columns:
+      return of_level(channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512);
+    case Walk::groups:
+      return of_level(channels_groups_kernels_baseline, channels_groups_kernels_avx2, channels_groups_kernels_avx512);
+    default:
+      return of_level(channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512);
   }
-  return of_level(channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512);
 }
 #else
 const ChannelsKernels& kernels() { return channels_kernels_baseline; }
-const ChannelsWalk& walk(const ChannelsGeometry& g) {
-  return g.columns ? channels_last_kernels_baseline : channels_first_kernels_baseline;
+const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
+  return g.walk == Walk::columns  ? channels_last_kernels_baseline
+         : g.walk == Walk::groups ? channels_groups_kernels_baseline
+                                  : channels_first_kernels_baseline;
 }
 #endif
 
@@ -114,8 +120,18 @@ ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool ma
   g.statistics = groups ? batch * groups : channels;
   g.count = groups ? share * positions : batch * positions;
   const int64_t fewest_positions = masked ? 2 : groups || batch < fewest_rows ? few_positions : few_batch_positions;
-  g.columns = last || positions < fewest_positions;
-  if (g.columns) {
+  g.per_channel = g.repeat = 1;
+  if (groups && !last && !masked && positions < few_positions) {
+    constexpr int64_t most_samples = 32, many_blocks = 16;
+    const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, most_samples);
+    g.walk = Walk::groups;
+    g.per_channel = positions;
+    g.width = channels * positions;
+    g.outer = batch;
+    g.blocks = ceil_divide(batch, samples);
+    g.statistics_per_block = g.measure_items = g.sum_items = samples * groups;
+  } else if (last || positions < fewest_positions) {
+    g.walk = Walk::columns;
     g.per_channel = last ? 1 : positions;
     g.fold = share * g.per_channel;
     g.outer = groups ? batch : 1;
@@ -139,7 +155,7 @@ ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool ma
 
 // The backward of planes keeps sums for each run of positions.
 void divide_runs(ChannelsGeometry& g) {
-  if (g.columns) return;
+  if (g.walk != Walk::planes) return;
   g.item_size = 4096;
   g.parts = ceil_divide(g.positions, g.item_size);
   g.sum_items = g.parts * (g.groups ? g.channels / g.groups : g.outer);
@@ -149,8 +165,7 @@ void divide_runs(ChannelsGeometry& g) {
 class ChannelParameter {
  public:
   ChannelParameter(const std::optional<Tensor>& parameter, double offset, const ChannelsCall& a)
-      : ChannelParameter(parameter, offset, a.geometry.channels, a.geometry.columns ? a.geometry.per_channel : 1,
-                         a.geometry.columns ? a.geometry.repeat : 1, a.dtype == DType::float64) {}
+      : ChannelParameter(parameter, offset, a.geometry.channels, a.geometry.per_channel, a.geometry.repeat, a.dtype == DType::float64) {}
   // `each` times in a row, and the whole `times` times
   ChannelParameter(const std::optional<Tensor>& parameter, double offset, int64_t channels, int64_t each, int64_t times,
                    bool in_double) {
@@ -185,7 +200,7 @@ void finish_streams() {
 bool keeps_gradient(const ChannelsCall& a) {
   constexpr int64_t largest_kept = 65536;
   const ChannelsGeometry& g = a.geometry;
-  return a.dy && a.out && !a.remembered && !g.columns && a.activation == Activation::silu && g.count <= largest_kept;
+  return a.dy && a.out && !a.remembered && g.walk == Walk::planes && a.activation == Activation::silu && g.count <= largest_kept;
 }
 
 // Memory for numbers of the arithmetic type, on a cache line; none for none.
@@ -214,11 +229,8 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   constexpr int64_t many_blocks = 16, grain = 16384;
   const ChannelsGeometry& g = a.geometry;
   const int64_t per_block = g.statistics_per_block, size = std::max<int64_t>(1, g.count * per_block);
-  const int64_t factors = g.columns ? factors_per_column * padded(g.width) : 0;
-  const auto over = [](ChannelsPhase phase, const ChannelsCall& call, int64_t begin, int64_t end) {
-    if (phase) phase(call, begin, end);
-  };
-  if (g.blocks >= many_blocks || size * g.blocks <= grain) {
+  const int64_t factors = g.walk == Walk::planes ? 0 : factors_per_column * padded(g.width);
+  if (g.walk == Walk::groups || g.blocks >= many_blocks || size * g.blocks <= grain) {
     parallel_for(g.blocks, ceil_divide(grain, size), [&](int64_t begin, int64_t end) {
       const Scratch sums(items * partial), own_factors(factors), kept(keeps_gradient(a) ? size : 0);
       ChannelsCall own = a;
@@ -226,14 +238,21 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
       own.factors = own_factors.data();
       own.kept = kept.data();
       for (int64_t block = begin; block < end; ++block) {
-        const int64_t first = block * per_block;
         own.first_block = block;
         own.first_item = block * items;
-        over(phases.prepare, own, first, first + per_block);
-        over(phases.measure, own, own.first_item, own.first_item + items);
-        over(phases.merge, own, first, first + per_block);
-        over(phases.write, own, own.first_item, own.first_item + items);
-        over(phases.repair, own, first, first + per_block);
+        const int64_t first = block * per_block, last = std::min(first + per_block, g.statistics);
+        const int64_t last_item = g.walk == Walk::groups ? last : own.first_item + items;
+        const auto over_statistics = [&](ChannelsPhase phase) {
+          if (phase) phase(own, first, last);
+        };
+        const auto over_items = [&](ChannelsPhase phase) {
+          if (phase) phase(own, own.first_item, last_item);
+        };
+        over_statistics(phases.prepare);
+        over_items(phases.measure);
+        over_statistics(phases.merge);
+        over_items(phases.write);
+        over_statistics(phases.repair);
       }
       if (a.streamed) finish_streams();
     });
@@ -274,7 +293,7 @@ ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int
   ChannelsCall a{};
   a.geometry = geometry_of(x, last, groups, mask.has_value());
   // given statistics: any order will do, and that of memory is the fastest
-  if (remembered && !a.geometry.columns) a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value());
+  if (remembered && a.geometry.walk == Walk::planes) a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value());
   a.dtype = dtype_of(x);
   a.eps = eps;
   a.eps_mode = static_cast<EpsMode>(eps_mode);
@@ -338,7 +357,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   a.streamed = is_streamed(x);
   a.statistics = statistics.data_ptr();
   a.variance = variances.data_ptr();
-  const ChannelsWalk& phases = walk(a.geometry);
+  const ChannelsWalk& phases = phases_of(a.geometry);
   if (a.remembered) {
     const ChannelParameter means(mean, 0.0, channels, 1, 1, true), given(variance, 0.0, channels, 1, 1, true);
     kernels().remember(a, means.data(), given.data());
@@ -372,7 +391,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   const Mask valid(mask, x, a);
   const ChannelParameter w(weight, weight_offset, a), b(bias, 0.0, a);
   const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(2 * g.lanes())]);
-  std::vector<double> means(static_cast<size_t>(2 * g.statistics));
+  std::vector<double> means(static_cast<size_t>(g.walk == Walk::groups ? 0 : 2 * g.statistics));
   a.x = source.data_ptr();
   a.dy = upstream.data_ptr();
   a.weight = w.data();
@@ -382,7 +401,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   a.streamed = is_streamed(x);
   a.sums = sums.get();
   a.means = means.data();
-  const ChannelsWalk& phases = walk(g);
+  const ChannelsWalk& phases = phases_of(g);
   const bool sum = need_dweight || need_dbias || !remembered;
   run(a, g.sum_items, sum_partial(g), {phases.prepare, sum ? phases.sum : nullptr, sum ? phases.merge_sums : nullptr,
                                        need_dx ? phases.write_gradient : nullptr, kernels().repair_gradient});

@@ -182,6 +182,7 @@ template <class C>
 struct Wide {
   static constexpr int parts = Lanes<C>::width / Lanes<double>::width;
   Doubles part[parts];
+  Wide() = default;
   explicit Wide(typename Lanes<C>::vector v) {
     if constexpr (parts == 1) {
       part[0] = v;

@@ -10,7 +10,12 @@ namespace {
 template <class Body>
 void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body) {
   const ChannelsGeometry& g = a.geometry;
-  if (g.columns) {
+  if (g.walk == Walk::groups) {
+    const int64_t first = statistic % g.groups * g.count, block = statistic / g.statistics_per_block;
+    for (int64_t i = 0; i < g.count; ++i) body(statistic * g.count + i, block * g.width + first + i, first + i);
+    return;
+  }
+  if (g.walk == Walk::columns) {
     const int64_t outer = statistic / g.statistics_per_block, first = statistic % g.statistics_per_block * g.fold;
     for (int64_t row = outer * g.rows; row < (outer + 1) * g.rows; ++row) {
       if (a.mask && !a.mask[row]) continue;
@@ -107,7 +112,9 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   const auto upstream_at = [&](int64_t offset, int64_t affine) {
     return affine_of.gradient(to_double(dy[offset]), x_hat_at(offset), affine);
   };
-  for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) { a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0; });
+  if (a.geometry.walk != Walk::groups) {  // there others have added to these sums too
+    for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) { a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0; });
+  }
   for_each_element(a, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
     const double upstream = upstream_at(offset, affine), x_hat = x_hat_at(offset);
     const double g = upstream * affine_of.weight(affine);
@@ -162,11 +169,10 @@ void remember(const ChannelsCall& a, const double* mean, const double* variance)
 
 void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
   const ChannelsGeometry& g = a.geometry;
-  const int64_t columns = g.columns ? g.per_channel : 1, span = channels * columns;
-  const int64_t spans = g.columns ? g.outer * g.repeat : g.outer;
+  const int64_t columns = g.per_channel, span = channels * columns, lanes = g.lanes();
   for (int64_t channel = 0; channel < channels; ++channel) {
     double total = 0;
-    for (int64_t start = channel * columns; start < spans * span; start += span) {
+    for (int64_t start = channel * columns; start < lanes; start += span) {
       for (int64_t i = start; i < start + columns; ++i) total += a.sums[i * 2 + which];
     }
     by_dtype(dtype, [&](auto t) { narrow(static_cast<decltype(t)*>(out) + channel, &total, 1); });

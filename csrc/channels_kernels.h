@@ -1,9 +1,11 @@
 // What the operators in channels.cpp ask of the channel kernels; plain data only, shared by every instruction set.
 //
-// A dense tensor is walked in one of two ways. Planes: (outer, channels, positions) with long runs of positions, each
+// A dense tensor is walked in one of three ways. Planes: (outer, channels, positions) with long runs of positions, each
 // run one channel's; a statistic covers a channel over the batch, or a group of consecutive channels of one sample.
 // Columns: (outer, rows, width) with a statistic for every `fold` neighbouring columns of an outer index, each
-// channel being `per_channel` neighbouring columns; this is channels-last, and contiguous with few positions.
+// channel being `per_channel` neighbouring columns; this is channels-last, and contiguous with few positions. Groups: the
+// groups of a sample where they have few positions, each a row of `fold` neighbouring columns and a statistic; an item
+// is a group, and a block some samples.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
@@ -19,23 +21,27 @@ enum class Activation : int { none, relu, silu };
 
 constexpr int64_t strip = 512;  // columns at a time: their sums stay in the first-level cache
 
+enum class Walk : int { planes, columns, groups };
+
 struct ChannelsGeometry {
-  bool columns;
+  Walk walk;
   int64_t outer, channels, positions;      // planes
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
-  // Columns. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
+  // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
   int64_t span() const { return width / repeat; }  // columns until the channels begin anew
   int64_t strips() const { return (width + strip - 1) / strip; }
 
   int64_t statistics, count;  // how many there are, and elements in each
-  // A block is what one thread can do alone: a statistic (planes) or an outer index (columns).
+  // A block is what one thread can do alone: a statistic (planes), an outer index (columns), some samples (groups).
   int64_t blocks, statistics_per_block;
   int64_t measure_items, sum_items;  // per block
   int64_t item_size;                 // elements of a statistic (planes), rows of a strip (columns)
   int64_t parts;                     // planes, backward: items per run of positions
-  // lanes are what the sums of the backward are kept for: a channel of a sample, or a column of an outer index
-  int64_t lanes() const { return columns ? outer * width : outer * channels; }
+  // lanes are what the sums of the backward are kept for: a channel of a sample, or a column of an outer index or block
+  int64_t lanes() const {
+    return walk == Walk::planes ? outer * channels : walk == Walk::columns ? outer * width : blocks * width;
+  }
 };
 
 struct ChannelsCall {
@@ -51,7 +57,7 @@ struct ChannelsCall {
   const int64_t* valid;  // with a mask: valid positions of each sample (groups) or of all (a single number)
   const void* x;
   const void* dy;
-  const void* weight;  // arithmetic type, offset included, per channel (planes) or column (columns of one outer index)
+  const void* weight;  // arithmetic type, offset included, per channel (planes) or column of one outer index
   const void* bias;
   void* out;         // y or dx; null where dx is not wanted
   // arithmetic type, (statistics, width): mean, what it lost in rounding, 1/scale, what it lost [, its bend]
@@ -59,7 +65,7 @@ struct ChannelsCall {
   void* variance;    // arithmetic type, (statistics)
   bool streamed;     // out is larger than the caches: write past them
   void* kept;        // backward: arithmetic type, room for a gradient of each element of the block, or null
-  // arithmetic type, columns: the factors of each column, for the blocks from first_block on
+  // Columns: the factors of each, in the arithmetic type, for the blocks from first_block on. Groups: their sums.
   void* factors;
   int64_t first_block;
   double* partial;  // sums of the items from first_item on
@@ -97,13 +103,14 @@ struct ChannelsKernels {
 // doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
 // valid elements (in a column); or the two sums
 inline int64_t strip_stride(const ChannelsGeometry& g) { return padded(g.width < strip ? g.width : strip); }
-inline int64_t measure_partial(const ChannelsGeometry& g) { return g.columns ? 3 * strip_stride(g) + 1 : 4; }
-inline int64_t sum_partial(const ChannelsGeometry& g) { return g.columns ? 2 * strip_stride(g) : 2; }
+inline int64_t measure_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4; }
+inline int64_t sum_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 2 * strip_stride(g) : 2; }
 // factors of a column
 constexpr int64_t factors_per_column = 7;
 
 extern const ChannelsWalk channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512;
 extern const ChannelsWalk channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512;
+extern const ChannelsWalk channels_groups_kernels_baseline, channels_groups_kernels_avx2, channels_groups_kernels_avx512;
 extern const ChannelsKernels channels_kernels_baseline, channels_kernels_avx2, channels_kernels_avx512;
 
 }  // namespace evenkeel
