@@ -73,20 +73,21 @@ void measure_one(const ChannelsCall& a, int64_t statistic) {
   };
   MergedSums merged;
   merged.count = static_cast<double>(group.count);
-  const double first = to_double(x[0]);
-  Doubles total = {}, square = {}, lost = {};
-  for_each_position<C>(group.count, [&](auto at) {
-    for (const Doubles& part : differences(at, first).part) total += part;
-  });
-  merged.shift = first + sum_of_lanes(total) / merged.count;
-  for_each_position<C>(group.count, [&](auto at) {
-    for (const Doubles& part : differences(at, merged.shift).part) {
-      lost += part;
-      square += part * part;
-    }
-  });
-  merged.sum = sum_of_lanes(lost);
-  merged.square = sum_of_lanes(square);
+  const auto sum_about = [&](double shift) {
+    Doubles total = {}, square = {};
+    for_each_position<C>(group.count, [&](auto at) {
+      for (const Doubles& part : differences(at, shift).part) {
+        total += part;
+        square += part * part;
+      }
+    });
+    merged.shift = shift;
+    merged.sum = sum_of_lanes(total);
+    merged.square = sum_of_lanes(square);
+  };
+  // any element is near enough to the mean for floats: its square is at most `count` variances away
+  sum_about(to_double(x[0]));
+  if constexpr (sizeof(C) == sizeof(double)) sum_about(merged.shift + merged.sum / merged.count);
   save_merged<C>(a, statistic, merged);
   const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
   with_activation_of<extras>(a, [&](auto activation) {
