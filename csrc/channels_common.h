@@ -187,6 +187,12 @@ struct Wide {
     if constexpr (parts == 1) {
       part[0] = v;
     } else {
+#if defined(__AVX512F__)  // g++ converts in quarters
+      const __m512 floats = bits_as<__m512>(v);
+      part[0] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_castps512_ps256(floats)));
+      part[1] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, floats, 1)));
+      return;
+#endif
       HalfFloats halves[2];
       std::memcpy(halves, &v, sizeof(v));
       for (int i = 0; i < parts; ++i) part[i] = __builtin_convertvector(halves[i], Doubles);
@@ -196,6 +202,12 @@ struct Wide {
     if constexpr (parts == 1) {
       return part[0];
     } else {
+#if defined(__AVX512F__)
+      const __m256 low = _mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(part[0]));
+      const __m256 high = _mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(part[1]));
+      return bits_as<typename Lanes<C>::vector>(
+          _mm512_maskz_insertf32x8(0xffff, _mm512_zextps256_ps512(low), high, 1));
+#endif
       HalfFloats halves[2];
       for (int i = 0; i < parts; ++i) halves[i] = __builtin_convertvector(part[i], HalfFloats);
       return bits_as<typename Lanes<C>::vector>(halves);
