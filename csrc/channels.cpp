@@ -103,7 +103,8 @@ int64_t repeats_of(int64_t rows, int64_t columns) {
   return repeat;
 }
 
-ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked) {
+// measured: from this input; given statistics may be applied in any order
+ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked, bool measured) {
   // With fewer positions than this, neighbouring channels are treated together as columns.
   constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, item = 4096, block = 65536;
   const auto sizes = x.sizes();
@@ -121,7 +122,10 @@ ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool ma
   g.count = groups ? share * positions : batch * positions;
   const int64_t fewest_positions = masked ? 2 : groups || batch < fewest_rows ? few_positions : few_batch_positions;
   g.per_channel = g.repeat = 1;
-  if (groups && !last && !masked && positions < few_positions) {
+  // groups: sums of as many columns stay in the second-level cache
+  constexpr int64_t few_positions_of_groups = 64, most_columns = 16384;
+  const bool few = positions < few_positions || (positions < few_positions_of_groups && channels * positions <= most_columns);
+  if (groups && !last && !masked && measured && few) {
     constexpr int64_t most_samples = 32, many_blocks = 16;
     const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, most_samples);
     g.walk = Walk::groups;
@@ -291,9 +295,11 @@ ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int
   STD_TORCH_CHECK(!remembered || groups == 0, "evenkeel: given statistics belong to channels, not to groups");
   STD_TORCH_CHECK(activation >= 0 && activation <= 2, "evenkeel: activation must be 0 (none), 1 (relu) or 2 (silu)");
   ChannelsCall a{};
-  a.geometry = geometry_of(x, last, groups, mask.has_value());
-  // given statistics: any order will do, and that of memory is the fastest
-  if (remembered && a.geometry.walk == Walk::planes) a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value());
+  a.geometry = geometry_of(x, last, groups, mask.has_value(), true);
+  // given statistics: the order of memory is the fastest
+  if (remembered && a.geometry.walk == Walk::planes) {
+    a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value(), false);
+  }
   a.dtype = dtype_of(x);
   a.eps = eps;
   a.eps_mode = static_cast<EpsMode>(eps_mode);

@@ -165,16 +165,19 @@ void sum_one(const ChannelsCall& a, int64_t statistic) {
   });
 }
 
-// The sums of a block's columns, where its first row is.
+// The sums of a block's channels, where its first row is.
 template <class T, bool>
 void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const ChannelsGeometry& g = a.geometry;
   if (statistic % g.statistics_per_block) return;
   const double* sums = static_cast<const double*>(a.factors);
-  double* out = a.sums + statistic / g.statistics_per_block * g.width * 2;
-  for (int64_t i = 0; i < g.width; ++i) {
-    out[i * 2] = sums[i];
-    out[i * 2 + 1] = sums[column_stride(g) + i];
+  double* out = a.sums + statistic / g.statistics_per_block * g.channels * 2;
+  for (int64_t channel = 0; channel < g.channels; ++channel) {
+    for (int which = 0; which < 2; ++which) {
+      const double* columns = sums + which * column_stride(g) + channel * g.per_channel;
+      out[channel * 2 + which] = 0;
+      for (int64_t i = 0; i < g.per_channel; ++i) out[channel * 2 + which] += columns[i];
+    }
   }
 }
 

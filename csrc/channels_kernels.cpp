@@ -12,7 +12,9 @@ void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body
   const ChannelsGeometry& g = a.geometry;
   if (g.walk == Walk::groups) {
     const int64_t first = statistic % g.groups * g.count, block = statistic / g.statistics_per_block;
-    for (int64_t i = 0; i < g.count; ++i) body(statistic * g.count + i, block * g.width + first + i, first + i);
+    for (int64_t i = 0; i < g.count; ++i) {
+      body(statistic * g.count + i, block * g.channels + (first + i) / g.per_channel, first + i);
+    }
     return;
   }
   if (g.walk == Walk::columns) {
@@ -169,7 +171,7 @@ void remember(const ChannelsCall& a, const double* mean, const double* variance)
 
 void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
   const ChannelsGeometry& g = a.geometry;
-  const int64_t columns = g.per_channel, span = channels * columns, lanes = g.lanes();
+  const int64_t columns = g.walk == Walk::columns ? g.per_channel : 1, span = channels * columns, lanes = g.lanes();
   for (int64_t channel = 0; channel < channels; ++channel) {
     double total = 0;
     for (int64_t start = channel * columns; start < lanes; start += span) {

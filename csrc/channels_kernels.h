@@ -38,9 +38,9 @@ struct ChannelsGeometry {
   int64_t measure_items, sum_items;  // per block
   int64_t item_size;                 // elements of a statistic (planes), rows of a strip (columns)
   int64_t parts;                     // planes, backward: items per run of positions
-  // lanes are what the sums of the backward are kept for: a channel of a sample, or a column of an outer index or block
+  // lanes are what the sums of the backward are kept for: a channel of a sample or block, or a column of an outer index
   int64_t lanes() const {
-    return walk == Walk::planes ? outer * channels : walk == Walk::columns ? outer * width : blocks * width;
+    return walk == Walk::planes ? outer * channels : walk == Walk::columns ? outer * width : blocks * channels;
   }
 };
 
