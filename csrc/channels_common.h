@@ -187,10 +187,12 @@ struct Wide {
     if constexpr (parts == 1) {
       part[0] = v;
     } else {
-#if defined(__AVX512F__)  // g++ converts in quarters
-      const __m512 floats = bits_as<__m512>(v);
-      part[0] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_castps512_ps256(floats)));
-      part[1] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, floats, 1)));
+#if defined(__AVX512F__) && __has_builtin(__builtin_shufflevector)  // g++ converts in quarters
+      const auto doubles = [](HalfFloats half) {
+        return bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, bits_as<__m256>(half)));
+      };
+      part[0] = doubles(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
+      part[1] = doubles(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
       return;
 #endif
       HalfFloats halves[2];
@@ -202,11 +204,9 @@ struct Wide {
     if constexpr (parts == 1) {
       return part[0];
     } else {
-#if defined(__AVX512F__)
-      const __m256 low = _mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(part[0]));
-      const __m256 high = _mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(part[1]));
-      return bits_as<typename Lanes<C>::vector>(
-          _mm512_maskz_insertf32x8(0xffff, _mm512_zextps256_ps512(low), high, 1));
+#if defined(__AVX512F__) && __has_builtin(__builtin_shufflevector)
+      const auto half = [](Doubles v) { return bits_as<HalfFloats>(_mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(v))); };
+      return __builtin_shufflevector(half(part[0]), half(part[1]), 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #endif
       HalfFloats halves[2];
       for (int i = 0; i < parts; ++i) halves[i] = __builtin_convertvector(part[i], HalfFloats);

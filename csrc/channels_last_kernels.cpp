@@ -11,7 +11,9 @@ namespace EVENKEEL_ISA {
 namespace {
 
 constexpr int64_t rows_per_flush = 16;  // sums in the arithmetic type stay short
-constexpr int64_t rows_at_a_time = 8;   // of all columns, in the first-level cache
+
+// Rows whose factors stay in registers: memory wants whole rows, one after the other.
+int64_t rows_at_a_time(int64_t columns) { return columns <= 64 ? 64 : 1; }
 
 // Sums of K terms for each of up to `strip` columns.
 template <class C, int K>
@@ -147,7 +149,7 @@ void write_one(const ChannelsCall& a, int64_t item) {
         });
       }
     }
-    for_each_tile<C>(block.count, block.columns, rows_at_a_time, is_streamed(a, y),
+    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), is_streamed(a, y),
                      [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], scale[vectors], shift[vectors];
@@ -359,7 +361,7 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
     });
   }
   with_activation_of<extras>(a, [&](auto activation) {
-    for_each_tile<C>(block.count, block.columns, rows_at_a_time, is_streamed(a, dx),
+    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), is_streamed(a, dx),
                      [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], reciprocal[vectors], weight[vectors], shift[vectors], slope[vectors];
