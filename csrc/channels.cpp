@@ -165,19 +165,23 @@ void divide_runs(ChannelsGeometry& g) {
   g.sum_items = g.parts * (g.groups ? g.channels / g.groups : g.outer);
 }
 
-// weight + offset or bias in the arithmetic type, for every channel (planes) or column.
+// weight + offset or bias in double, for every channel (planes) or column: the sum of a weight and an offset is not
+// rounded. A vector's length further it may be read.
 class ChannelParameter {
  public:
-  ChannelParameter(const std::optional<Tensor>& parameter, double offset, const ChannelsCall& a)
-      : ChannelParameter(parameter, offset, a.geometry.channels, a.geometry.per_channel, a.geometry.repeat, a.dtype == DType::float64) {}
+  ChannelParameter(const std::optional<Tensor>& parameter, double offset, const ChannelsGeometry& g)
+      : ChannelParameter(parameter, offset, g.channels, g.per_channel, g.repeat) {}
   // `each` times in a row, and the whole `times` times
-  ChannelParameter(const std::optional<Tensor>& parameter, double offset, int64_t channels, int64_t each, int64_t times,
-                   bool in_double) {
+  ChannelParameter(const std::optional<Tensor>& parameter, double offset, int64_t channels, int64_t each,
+                   int64_t times) {
+    constexpr int64_t vector = 16;
     if (!parameter) return;
     STD_TORCH_CHECK(parameter->numel() == channels, "evenkeel: a parameter must have one element a channel");
     const Tensor source = as_contiguous(*parameter);
-    values_.reset(new double[static_cast<size_t>(channels * each * times)]);
-    kernels().widen(source.data_ptr(), dtype_of(source), offset, channels, each, times, in_double, values_.get());
+    const int64_t count = channels * each * times;
+    values_.reset(new double[static_cast<size_t>(count + vector)]);
+    kernels().widen(source.data_ptr(), dtype_of(source), offset, channels, each, times, values_.get());
+    std::fill_n(values_.get() + count, vector, 0.0);
   }
   const double* data() const { return values_.get(); }
 
@@ -355,7 +359,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   Tensor statistics = empty(shape, arithmetic), variances = empty({count}, arithmetic);
   const Tensor source = dense(x, last);
   const Mask valid(mask, x, a);
-  const ChannelParameter w(weight, weight_offset, a), b(bias, 0.0, a);
+  const ChannelParameter w(weight, weight_offset, a.geometry), b(bias, 0.0, a.geometry);
   a.x = source.data_ptr();
   a.weight = w.data();
   a.bias = b.data();
@@ -365,7 +369,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   a.variance = variances.data_ptr();
   const ChannelsWalk& phases = phases_of(a.geometry);
   if (a.remembered) {
-    const ChannelParameter means(mean, 0.0, channels, 1, 1, true), given(variance, 0.0, channels, 1, 1, true);
+    const ChannelParameter means(mean, 0.0, channels, 1, 1), given(variance, 0.0, channels, 1, 1);
     kernels().remember(a, means.data(), given.data());
     run(a, a.geometry.measure_items, 0, {phases.prepare, nullptr, nullptr, phases.write, nullptr});
   } else {
@@ -395,7 +399,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   const ChannelsGeometry& g = a.geometry;
   const Tensor source = dense(x, last), upstream = dense(dy, last), saved = as_contiguous(statistics);
   const Mask valid(mask, x, a);
-  const ChannelParameter w(weight, weight_offset, a), b(bias, 0.0, a);
+  const ChannelParameter w(weight, weight_offset, a.geometry), b(bias, 0.0, a.geometry);
   const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(2 * g.lanes())]);
   std::vector<double> means(static_cast<size_t>(g.walk == Walk::groups ? 0 : 2 * g.statistics));
   a.x = source.data_ptr();

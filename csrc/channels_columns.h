@@ -79,10 +79,9 @@ struct ColumnFactors {
 
 template <class C>
 void fill_affine(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<C>& s) {
-  const C *weights = static_cast<const C*>(a.weight), *biases = static_cast<const C*>(a.bias);
   ColumnFactors<C> factors(a, statistic / a.geometry.statistics_per_block, 0);
   for_each_run(a.geometry, statistic, [&](int64_t i, int64_t columns) {
-    factors.set(i, columns, Affine<C>(s, weights ? weights[i] : 1, biases ? biases[i] : 0));
+    factors.set(i, columns, Affine<C>(s, a.weight_of(i), a.bias_of(i)));
   });
 }
 
@@ -137,9 +136,9 @@ class ValidRows {
 // The statistics of neighbouring columns, one value for each, for arithmetic in double.
 template <class C>
 struct ColumnStatistics {
-  C mean[strip], mean_rest[strip], weight[strip], bias[strip];
+  C mean[strip], mean_rest[strip];
   C cancels[strip];  // 1 where terms may cancel
-  double exact_mean[strip], exact_scale[strip], exact_reciprocal[strip], exact_mean_g[strip], exact_slope[strip];
+  double weight[strip], bias[strip], exact_mean[strip], exact_scale[strip], exact_reciprocal[strip], exact_mean_g[strip], exact_slope[strip];
   bool any_cancels = false;
 
   ColumnStatistics(const ChannelsCall& a, const Block& b) {
@@ -173,8 +172,9 @@ struct ColumnStatistics {
   }
   template <class At>
   Wide<C> wide_affine(const At& at, Wide<C> v) const {
-    const Wide<C> shift(Whole<C>{at.i}.load(bias));
-    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = v.part[i] * doubles(exact_scale, at.i, i) + shift.part[i];
+    for (int i = 0; i < Wide<C>::parts; ++i) {
+      v.part[i] = v.part[i] * doubles(exact_scale, at.i, i) + doubles(bias, at.i, i);
+    }
     return v;
   }
   // in double where terms cancel
@@ -195,19 +195,17 @@ struct ColumnStatistics {
     const double reciprocal_of_all = s.exact_reciprocal(), mean_of_all = s.exact_mean();
     const double gradient = a.means ? a.means[index * 2] : 0;
     const double along = a.means ? exact_slope_of(s, a.means[index * 2 + 1]) : 0;
-    const C* weights = a.weight ? static_cast<const C*>(a.weight) + first : nullptr;
-    const C* biases = a.bias ? static_cast<const C*>(a.bias) + first : nullptr;
     for (int64_t i = begin; i < end; ++i) {
       mean[i] = s.mean;
       mean_rest[i] = s.mean_rest;
-      weight[i] = weights ? weights[i] : 1;
-      bias[i] = biases ? biases[i] : 0;
+      weight[i] = a.weight_of(first + i);
+      bias[i] = a.bias_of(first + i);
       cancels[i] = 0;
       exact_mean[i] = mean_of_all;
       exact_reciprocal[i] = reciprocal_of_all;
       exact_mean_g[i] = gradient;
       exact_slope[i] = along;
-      exact_scale[i] = reciprocal_of_all * static_cast<double>(weight[i]);
+      exact_scale[i] = reciprocal_of_all * weight[i];
     }
     if (!a.remembered) return;
     for (int64_t i = begin; i < end; ++i) {

@@ -173,7 +173,7 @@ inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(
 
 // Whether (x - mean) * scale + bias can be far smaller than its terms. With statistics of this very input it cannot.
 template <class C>
-bool may_cancel(const ChannelStatistics<C>& s, C weight, C bias) {
+bool may_cancel(const ChannelStatistics<C>& s, double weight, double bias) {
   return std::abs(s.mean * s.reciprocal) > 4 || std::abs(bias) > 4 * std::abs(weight);
 }
 

@@ -157,13 +157,12 @@ void write_one(const ChannelsCall& a, int64_t item) {
   using V = typename Lanes<C>::vector;
   const Span span = measure_span(a.geometry, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
-  const C *weights = static_cast<const C*>(a.weight), *biases = static_cast<const C*>(a.bias);
   const int64_t ahead = a.geometry.groups && a.activation != Activation::silu ? 0 : next_block(a.geometry);
   for_each_run(runs_of(a.geometry, span.statistic), span.begin, span.end,
                [&](int64_t offset, int64_t length, int64_t channel) {
     const T* x = static_cast<const T*>(a.x) + offset;
     T* y = static_cast<T*>(a.out) + offset;
-    const C weight = weights ? weights[channel] : 1, bias = biases ? biases[channel] : 0;
+    const double weight = a.weight_of(channel), bias = a.bias_of(channel);
     const bool streamed = a.streamed && on_a_cache_line(y);
     with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
       const auto over = [&](const auto& affine) {
@@ -174,14 +173,14 @@ void write_one(const ChannelsCall& a, int64_t item) {
         }, streamed);
       };
       if (a.remembered && may_cancel(s, weight, bias)) {
-        const double factor = s.exact_reciprocal() * static_cast<double>(weight);
+        const double factor = s.exact_reciprocal() * weight;
         over([&](V value) {
           Wide<C> v = wide_centred<C>(value, s);
-          for (auto& part : v.part) part = part * factor + static_cast<double>(bias);
+          for (auto& part : v.part) part = part * factor + bias;
           return v.rounded();
         });
       } else {
-        over(Affine<C>(s, static_cast<double>(weight), static_cast<double>(bias)));
+        over(Affine<C>(s, weight, bias));
       }
     });
   });
@@ -212,9 +211,9 @@ class Upstream {
         dy_(static_cast<const T*>(a.dy) + part.offset),
         valid_(valid_lanes<extras>(a, part.offset)),
         activation_(a.activation),
-        weight_(a.weight ? static_cast<const C*>(a.weight)[part.channel] : 1),
-        bias_(a.bias ? static_cast<const C*>(a.bias)[part.channel] : 0),
-        affine_(s, static_cast<double>(weight_), static_cast<double>(bias_)),
+        weight_(a.weight_of(part.channel)),
+        bias_(a.bias_of(part.channel)),
+        affine_(s, weight_, bias_),
         exactly_(extras && (has_few_elements(a, part.statistic) || (a.remembered && may_cancel(s, weight_, bias_)))) {}
   bool exactly() const { return exactly_; }
   // at a position whose input is x
@@ -233,9 +232,9 @@ class Upstream {
       if (activation_ == Activation::none) return upstream;
       if (!exactly_) return Wide<C>(keep(at, through(at.load(dy_), x)));
       const Wide<C> centred = wide_centred<C>(x, statistics_);
-      const double scale = statistics_.exact_reciprocal() * static_cast<double>(weight_);
+      const double scale = statistics_.exact_reciprocal() * weight_;
       for (int i = 0; i < Wide<C>::parts; ++i) {
-        const Doubles input = centred.part[i] * scale + static_cast<double>(bias_);
+        const Doubles input = centred.part[i] * scale + bias_;
         upstream.part[i] = through_activation<double>(upstream.part[i], input, activation_);
       }
       return upstream;
@@ -256,7 +255,7 @@ class Upstream {
   const T* dy_;
   const ValidLanes valid_;
   const Activation activation_;
-  const C weight_, bias_;
+  const double weight_, bias_;
   const Affine<C> affine_;
   const bool exactly_;
 };
@@ -276,8 +275,7 @@ void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<
   using C = typename Compute<T>::type;
   using V = typename Lanes<C>::vector;
   const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
-  const C *weights = static_cast<const C*>(a.weight), *biases = static_cast<const C*>(a.bias);
-  const Affine<C> affine(s, weights ? weights[part.channel] : 1, biases ? biases[part.channel] : 0);
+  const Affine<C> affine(s, a.weight_of(part.channel), a.bias_of(part.channel));
   C* const kept = kept_at<C>(a, part);
   with_extras<extras>(a, part.offset, [&](auto activation, const auto& valid) {
     sum_terms<C>(part.length, sums, [&](auto at, V(&out)[2]) {
@@ -337,7 +335,6 @@ template <class T, bool>
 void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   using C = typename Compute<T>::type;
   const ChannelsGeometry& g = a.geometry;
-  const C* weight = static_cast<const C*>(a.weight);
   const int64_t runs = g.sum_items / g.parts, first = statistic * g.sum_items;
   const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
   double mean_g = 0, mean_gx = 0;
@@ -350,7 +347,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
       sums[1] += a.partial[(item - a.first_item) * 2 + 1];
     }
     sums[1] *= reciprocal;
-    const double w = weight ? static_cast<double>(weight[lane % g.channels]) : 1;
+    const double w = a.weight_of(lane % g.channels);
     mean_g += w * sums[0];
     mean_gx += w * sums[1];
   }
@@ -368,10 +365,9 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   const T* x = static_cast<const T*>(a.x) + part.offset;
   const Upstream<T, extras> upstream(a, part, s);
   T* dx = static_cast<T*>(a.out) + part.offset;
-  const C* weight = static_cast<const C*>(a.weight);
-  const C w = weight ? weight[part.channel] : 1;
+  const double w = a.weight_of(part.channel);
   if (a.remembered) {
-    const C scale = scale_of(s, static_cast<double>(w));
+    const C scale = scale_of(s, w);
     for_each_position<C>(part.length, [&](auto at) {
       at.store(dx, upstream.at(at, upstream.keep(at, at.load(x))) * scale);
     });
@@ -385,14 +381,14 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
       const Wide<C> centred = wide_centred<C>(value, s);
       Wide<C> v = upstream.wide(at, value);
       for (int i = 0; i < Wide<C>::parts; ++i) {
-        v.part[i] = ((v.part[i] * static_cast<double>(w) - wide_mean_g) - centred.part[i] * along) * factor;
+        v.part[i] = ((v.part[i] * w - wide_mean_g) - centred.part[i] * along) * factor;
       }
       at.store(dx, upstream.keep(at, v.rounded()));
     });
     return;
   }
   using V = typename Lanes<C>::vector;
-  const Projection<C> project(s, static_cast<double>(w), wide_mean_g, mean_gx);
+  const Projection<C> project(s, w, wide_mean_g, mean_gx);
   const T* dy = static_cast<const T*>(a.dy) + part.offset;
   const int64_t ahead = a.geometry.groups ? 0 : a.geometry.positions;
   const bool streamed = a.streamed && on_a_cache_line(dx);

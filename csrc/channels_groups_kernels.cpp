@@ -30,22 +30,21 @@ template <class T>
 struct Group {
   using C = typename Compute<T>::type;
   int64_t column, offset, count;
-  const C *weights, *biases;
+  const double *weights, *biases;
   Group(const ChannelsCall& a, int64_t statistic)
       : column(statistic % a.geometry.groups * a.geometry.count),
         offset(statistic * a.geometry.count),
         count(a.geometry.count),
-        weights(a.weight ? static_cast<const C*>(a.weight) + column : nullptr),
-        biases(a.bias ? static_cast<const C*>(a.bias) + column : nullptr) {}
-  template <class At>
-  Wide<C> weight(const At& at) const {
-    return Wide<C>(weights ? at.load(weights) : typename Lanes<C>::vector{} + C(1));
-  }
+        weights(a.weight ? a.weight + column : nullptr),
+        biases(a.bias ? a.bias + column : nullptr) {}
+  Doubles weight(int64_t i) const { return weights ? load(weights + i) : Doubles{} + 1.0; }
   // the input of the activation, given x_hat
   template <class At>
   Wide<C> affine(const At& at, Wide<C> v) const {
-    const Wide<C> factor = weight(at), shift(biases ? at.load(biases) : typename Lanes<C>::vector{});
-    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = v.part[i] * factor.part[i] + shift.part[i];
+    for (int i = 0; i < Wide<C>::parts; ++i) {
+      const int64_t first = at.i + i * Lanes<double>::width;
+      v.part[i] = v.part[i] * weight(first) + (biases ? load(biases + first) : Doubles{});
+    }
     return v;
   }
 };
@@ -141,24 +140,25 @@ void sum_one(const ChannelsCall& a, int64_t statistic) {
     Doubles total = {}, product = {};
     for_each_position<C>(group.count, [&](auto at) {
       const Wide<C> x_hat = keep_wide(at, scaled<C>(wide_centred<C>(at.load(x), s), reciprocal));
-      const Wide<C> upstream = upstream_at(at, x_hat), weight = group.weight(at);
+      const Wide<C> upstream = upstream_at(at, x_hat);
       for (int i = 0; i < parts; ++i) {
         const Whole<double> lanes{at.i + i * Lanes<double>::width};
         const Doubles along = upstream.part[i] * x_hat.part[i];
         lanes.store(own, lanes.load(own) + upstream.part[i]);
         lanes.store(own + stride, lanes.load(own + stride) + along);
-        total += upstream.part[i] * weight.part[i];
-        product += along * weight.part[i];
+        total += upstream.part[i] * group.weight(lanes.i);
+        product += along * group.weight(lanes.i);
       }
     });
     if (!a.out) return;
     T* dx = static_cast<T*>(a.out) + group.offset;
     const double mean_g = sum_of_lanes(total) / n, along = static_cast<double>(s.bend) * (sum_of_lanes(product) / n);
     for_each_position<C>(group.count, [&](auto at) {
-      const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), reciprocal), weight = group.weight(at);
+      const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), reciprocal);
       Wide<C> v = keeps ? kept[at.i / width] : upstream_at(at, x_hat);
       for (int i = 0; i < parts; ++i) {
-        v.part[i] = ((v.part[i] * weight.part[i] - mean_g) - x_hat.part[i] * along) * reciprocal;
+        const Doubles weight = group.weight(at.i + i * Lanes<double>::width);
+        v.part[i] = ((v.part[i] * weight - mean_g) - x_hat.part[i] * along) * reciprocal;
       }
       at.store(dx, v.rounded());
     });

@@ -65,24 +65,19 @@ double normalized_in_double(double x, const ChannelStatistics<double>& s) {
 // The affine of a statistic outside float's range, and the activation after it; in vectors of one element.
 class WideAffine {
  public:
-  explicit WideAffine(const ChannelsCall& a)
-      : weight_(static_cast<const float*>(a.weight)),
-        bias_(static_cast<const float*>(a.bias)),
-        activation_(a.activation) {}
-  double weight(int64_t affine) const { return weight_ ? to_double(weight_[affine]) : 1; }
+  explicit WideAffine(const ChannelsCall& a) : call_(a) {}
   double output(double x_hat, int64_t affine) const {
-    return activate<double>(Doubles{} + input(x_hat, affine), activation_)[0];
+    return activate<double>(Doubles{} + input(x_hat, affine), call_.activation)[0];
   }
   double gradient(double upstream, double x_hat, int64_t affine) const {
-    return through_activation<double>(Doubles{} + upstream, Doubles{} + input(x_hat, affine), activation_)[0];
+    return through_activation<double>(Doubles{} + upstream, Doubles{} + input(x_hat, affine), call_.activation)[0];
   }
 
  private:
   double input(double x_hat, int64_t affine) const {
-    return x_hat * weight(affine) + (bias_ ? to_double(bias_[affine]) : 0);
+    return x_hat * call_.weight_of(affine) + call_.bias_of(affine);
   }
-  const float *weight_, *bias_;
-  Activation activation_;
+  const ChannelsCall& call_;
 };
 
 template <class T>
@@ -119,7 +114,7 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   }
   for_each_element(a, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
     const double upstream = upstream_at(offset, affine), x_hat = x_hat_at(offset);
-    const double g = upstream * affine_of.weight(affine);
+    const double g = upstream * a.weight_of(affine);
     a.sums[lane * 2] += upstream;
     a.sums[lane * 2 + 1] += upstream * x_hat;
     mean_g += g;
@@ -129,7 +124,7 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   mean_g /= n;
   mean_gx /= n;
   for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t affine) {
-    const double g = upstream_at(offset, affine) * affine_of.weight(affine);
+    const double g = upstream_at(offset, affine) * a.weight_of(affine);
     const double v = ((g - mean_g) - x_hat_at(offset) * s.bend * mean_gx) * s.reciprocal;
     narrow(static_cast<T*>(a.out) + offset, &v, 1);
   });
@@ -182,18 +177,14 @@ void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, voi
 }
 
 void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,
-                    bool in_double, void* out) {
-  const auto widen_into = [&](auto* to) {
-    by_dtype(dtype, [&](auto t) {
-      for (int64_t i = 0; i < n; ++i) {
-        const double value = to_double(static_cast<const decltype(t)*>(source)[i]) + offset;
-        for (int64_t k = 0; k < each; ++k) to[i * each + k] = static_cast<std::remove_reference_t<decltype(*to)>>(value);
-      }
-    });
-    for (int64_t k = 1; k < times; ++k) std::memcpy(to + k * n * each, to, n * each * sizeof(*to));
-  };
-  if (in_double) return widen_into(static_cast<double*>(out));
-  widen_into(static_cast<float*>(out));
+                    double* out) {
+  by_dtype(dtype, [&](auto t) {
+    for (int64_t i = 0; i < n; ++i) {
+      const double value = to_double(static_cast<const decltype(t)*>(source)[i]) + offset;
+      for (int64_t k = 0; k < each; ++k) out[i * each + k] = value;
+    }
+  });
+  for (int64_t k = 1; k < times; ++k) std::memcpy(out + k * n * each, out, n * each * sizeof(double));
 }
 
 }  // namespace

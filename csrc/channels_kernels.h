@@ -57,8 +57,11 @@ struct ChannelsCall {
   const int64_t* valid;  // with a mask: valid positions of each sample (groups) or of all (a single number)
   const void* x;
   const void* dy;
-  const void* weight;  // arithmetic type, offset included, per channel (planes) or column of one outer index
-  const void* bias;
+  // offset included, per channel (planes) or column of one outer index; null for 1 and 0
+  const double* weight;
+  const double* bias;
+  double weight_of(int64_t i) const { return weight ? weight[i] : 1; }
+  double bias_of(int64_t i) const { return bias ? bias[i] : 0; }
   void* out;         // y or dx; null where dx is not wanted
   // arithmetic type, (statistics, width): mean, what it lost in rounding, 1/scale, what it lost [, its bend]
   void* statistics;
@@ -95,9 +98,8 @@ struct ChannelsKernels {
   ChannelsPhase repair_gradient;  // statistics
   // out[c] = the sums of channel c's lanes: of dy (which = 0) or dy * x_hat (1)
   void (*finish)(const ChannelsCall&, int which, int64_t channels, DType dtype, void* out);
-  // out = source + offset in the arithmetic type, each element `each` times in a row, and the whole `times` times
-  void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, bool in_double,
-                void* out);
+  // out = source + offset, each element `each` times in a row, and the whole `times` times
+  void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, double* out);
 };
 
 // doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of

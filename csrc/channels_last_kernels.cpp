@@ -290,7 +290,6 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   using C = typename Compute<T>::type;
   const ChannelsGeometry& g = a.geometry;
   const int64_t outer = statistic / g.statistics_per_block, stride = strip_stride(g);
-  const C* weights = static_cast<const C*>(a.weight);
   const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
   const double reciprocal = s.exact_reciprocal();
   const double rest = is_short<extras>(a, outer) ? static_cast<double>(s.mean_rest) : 0;
@@ -310,7 +309,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
       sum += sums[2 * k];
       product += sums[2 * k + 1];
     }
-    const double w = weights ? static_cast<double>(weights[column]) : 1;
+    const double w = a.weight_of(column);
     mean_g += w * sum;
     mean_gx += w * product;
   });
@@ -319,7 +318,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   a.means[statistic * 2 + 1] = mean_gx /= n;
   ColumnFactors<C> factors(a, outer, 0);
   for_each_run(g, statistic, [&](int64_t i, int64_t columns) {
-    factors.set(i, columns, Projection<C>(s, weights ? static_cast<double>(weights[i]) : 1, mean_g, mean_gx));
+    factors.set(i, columns, Projection<C>(s, a.weight_of(i), mean_g, mean_gx));
   });
 }
 
@@ -329,11 +328,11 @@ inline typename Lanes<typename Compute<T>::type>::vector exact_gradient(
     const ColumnStatistics<typename Compute<T>::type>& s, const Upstream<T, extras>& upstream, const At& at,
     const T* dy, const T* x) {
   using C = typename Compute<T>::type;
-  const Wide<C> centred = s.wide_centred(at, x), weight(Whole<C>{at.i}.load(s.weight));
+  const Wide<C> centred = s.wide_centred(at, x);
   Wide<C> v = upstream.wide(at, dy, x);
   for (int i = 0; i < Wide<C>::parts; ++i) {
     const auto of = [&](const double* values) { return s.doubles(values, at.i, i); };
-    v.part[i] = ((v.part[i] * weight.part[i] - of(s.exact_mean_g)) - centred.part[i] * of(s.exact_slope)) *
+    v.part[i] = ((v.part[i] * of(s.weight) - of(s.exact_mean_g)) - centred.part[i] * of(s.exact_slope)) *
                 of(s.exact_reciprocal);
   }
   return v.rounded();
