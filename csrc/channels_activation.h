@@ -99,9 +99,9 @@ struct Exponential<double> {
   static constexpr int mantissa = 52;
   static constexpr double round = 0x1.8p52 + 1023;
   static constexpr int terms = 13;  // Taylor's
-  static constexpr double coefficients[] = {1.0,           -1.0,           1.0 / 2,         -1.0 / 6,      1.0 / 24,
-                                            -1.0 / 120,    1.0 / 720,      -1.0 / 5040,     1.0 / 40320,   -1.0 / 362880,
-                                            1.0 / 3628800, -1.0 / 39916800, 1.0 / 479001600, -1.0 / 6227020800};
+  static constexpr double coefficients[] = {
+      1.0,       -1.0,        1.0 / 2,       -1.0 / 6,      1.0 / 24,        -1.0 / 120,      1.0 / 720,
+      -1.0 / 5040, 1.0 / 40320, -1.0 / 362880, 1.0 / 3628800, -1.0 / 39916800, 1.0 / 479001600, -1.0 / 6227020800};
 };
 
 template <class C>

@@ -85,8 +85,8 @@ void fill_affine(const ChannelsCall& a, int64_t statistic, const ChannelStatisti
   });
 }
 
-// Calls body(tile, position of its vector t, first row, end): a few rows at a time, and of these a few vectors of columns
-// at a time, which leaves them registers for sums and factors.
+// Calls body(tile, position of its vector t, first row, end): a few rows at a time, and of these a few vectors of
+// columns at a time, which leaves them registers for sums and factors.
 template <class C, class Body>
 void for_each_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, bool streamed, const Body& body) {
   constexpr int64_t width = Lanes<C>::width;
@@ -138,7 +138,8 @@ template <class C>
 struct ColumnStatistics {
   C mean[strip], mean_rest[strip];
   C cancels[strip];  // 1 where terms may cancel
-  double weight[strip], bias[strip], exact_mean[strip], exact_scale[strip], exact_reciprocal[strip], exact_mean_g[strip], exact_slope[strip];
+  double weight[strip], bias[strip];
+  double exact_mean[strip], exact_scale[strip], exact_reciprocal[strip], exact_mean_g[strip], exact_slope[strip];
   bool any_cancels = false;
 
   ColumnStatistics(const ChannelsCall& a, const Block& b) {

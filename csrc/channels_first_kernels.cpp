@@ -4,68 +4,11 @@
 // guess of the item's mean, in a second pass about a better one, while the item is in cache. So a mean of 1e4 with a
 // spread of 0.01 costs no accuracy, a constant channel gives exactly 0, and memory is read once. The items of a
 // statistic are merged in double.
-#include "channels_common.h"
+#include "channels_planes.h"
 
 namespace evenkeel {
 namespace EVENKEEL_ISA {
 namespace {
-
-// The runs that make up a statistic: run i begins at base + i * stride and belongs to channel + i * next_channel.
-struct Runs {
-  int64_t base, length, stride, channel, next_channel;
-};
-
-Runs runs_of(const ChannelsGeometry& g, int64_t statistic) {
-  const int64_t p = g.positions;
-  if (g.groups == 0) return {statistic * p, p, g.channels * p, statistic, 0};
-  const int64_t share = g.channels / g.groups;
-  return {statistic * share * p, p, p, statistic % g.groups * share, 1};
-}
-
-// From an element to that of the next statistic at the same place. It is fetched while this one is written, since memory
-// is idle then.
-int64_t next_block(const ChannelsGeometry& g) { return g.groups ? g.count : g.positions; }
-
-inline void fetch_ahead(const void* p) { __builtin_prefetch(p, 0, 2); }
-
-// Calls body(offset, length, channel) for the runs, or parts of runs, between two positions of a statistic.
-template <class Body>
-void for_each_run(const Runs& runs, int64_t begin, int64_t end, const Body& body) {
-  while (begin < end) {
-    const int64_t run = begin / runs.length, at = begin % runs.length;
-    const int64_t rest = runs.length - at, count = rest < end - begin ? rest : end - begin;
-    body(runs.base + run * runs.stride + at, count, runs.channel + run * runs.next_channel);
-    begin += count;
-  }
-}
-
-// The mask's run for that of x from an offset on.
-template <bool extras>
-ValidLanes valid_lanes(const ChannelsCall& a, int64_t offset) {
-  if (!extras || !a.mask) return {nullptr};
-  const ChannelsGeometry& g = a.geometry;
-  return {a.mask + offset / (g.channels * g.positions) * g.positions + offset % g.positions};
-}
-
-// Calls body(activation, valid lanes of the run at an offset), both known at compile time where they can be.
-template <bool extras, class Body>
-void with_extras(const ChannelsCall& a, int64_t offset, const Body& body) {
-  with_activation_of<extras>(a, [&](auto activation) {
-    if constexpr (extras) {
-      if (a.mask) return body(activation, valid_lanes<extras>(a, offset));
-    }
-    body(activation, AllLanes{});
-  });
-}
-
-struct Span {
-  int64_t statistic, begin, end;
-};
-
-Span measure_span(const ChannelsGeometry& g, int64_t item) {
-  const int64_t begin = item % g.measure_items * g.item_size, end = begin + g.item_size;
-  return {item / g.measure_items, begin, end < g.count ? end : g.count};
-}
 
 // A first guess of the mean of [begin, end): that of a few elements, or the first valid one.
 template <class T, bool extras>
@@ -131,7 +74,7 @@ void measure_one(const ChannelsCall& a, int64_t item) {
     });
   };
   pass();
-  if (!is_fair_shift(count, sum, square)) {
+  if (!is_good_shift(count, sum, square)) {
     shift = static_cast<C>(static_cast<double>(shift) + sum / count);
     pass();
   }
@@ -157,7 +100,7 @@ void write_one(const ChannelsCall& a, int64_t item) {
   using V = typename Lanes<C>::vector;
   const Span span = measure_span(a.geometry, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
-  const int64_t ahead = a.geometry.groups && a.activation != Activation::silu ? 0 : next_block(a.geometry);
+  const int64_t ahead = fetched_ahead(a.geometry, a.activation == Activation::silu);
   for_each_run(runs_of(a.geometry, span.statistic), span.begin, span.end,
                [&](int64_t offset, int64_t length, int64_t channel) {
     const T* x = static_cast<const T*>(a.x) + offset;
@@ -167,7 +110,7 @@ void write_one(const ChannelsCall& a, int64_t item) {
     with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
       const auto over = [&](const auto& affine) {
         for_each_position<C>(length, [&](auto at) {
-          if (decltype(activation)::value == Activation::silu || ahead) fetch_ahead(x + at.i + ahead);
+          if (ahead) fetch(x + at.i + ahead);
           const V v = activate<decltype(activation)::value, C>(affine(at.load(x)));
           at.store(y, extras ? valid.keep(at, v) : v);
         }, streamed);
@@ -184,20 +127,6 @@ void write_one(const ChannelsCall& a, int64_t item) {
       }
     });
   });
-}
-
-// An item of the backward is one part of one run: the sums are kept for each channel of each sample.
-struct Part {
-  int64_t statistic, channel, offset, length;
-  int64_t place;  // in the statistic
-};
-
-Part part_of(const ChannelsGeometry& g, int64_t item) {
-  const int64_t statistic = item / g.sum_items, run = item % g.sum_items / g.parts;
-  const int64_t begin = item % g.parts * g.item_size, rest = g.positions - begin;
-  const Runs runs = runs_of(g, statistic);
-  return {statistic, runs.channel + run * runs.next_channel, runs.base + run * runs.stride + begin,
-          rest < g.item_size ? rest : g.item_size, run * g.positions + begin};
 }
 
 // The upstream gradient of a part, led through the activation, 0 where it is not valid.
@@ -390,13 +319,13 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   using V = typename Lanes<C>::vector;
   const Projection<C> project(s, w, wide_mean_g, mean_gx);
   const T* dy = static_cast<const T*>(a.dy) + part.offset;
-  const int64_t ahead = a.geometry.groups ? 0 : a.geometry.positions;
+  const int64_t ahead = fetched_ahead(a.geometry, false);
   const bool streamed = a.streamed && on_a_cache_line(dx);
   const auto over = [&](const auto& gradient) {
     for_each_position<C>(part.length, [&](auto at) {
       if (ahead) {
-      fetch_ahead(x + at.i + ahead);
-      fetch_ahead(dy + at.i + ahead);
+        fetch(x + at.i + ahead);
+        fetch(dy + at.i + ahead);
       }
       const V value = upstream.keep(at, at.load(x));
       at.store(dx, upstream.keep(at, project(gradient(at, value), value)));

@@ -1,8 +1,8 @@
-// The channel pattern over groups of few positions, contiguous: each group of a sample is a row of its own, whose columns
-// have a weight each. Compiled once per instruction set.
+// The channel pattern over groups of few positions, contiguous: each group of a sample is a row of its own, whose
+// columns have a weight each. Compiled once per instruction set.
 //
-// A row is short, and its sums are chance: all arithmetic is in double, and memory or the root of each row is the bound
-// all the same. One pass over an item does everything. The gradients of the affine are summed over the samples of a block.
+// A row may be so short that its gradient is by chance far smaller than its terms: all is computed in double. One phase
+// does everything for an item. The gradients of the affine are summed over the samples of a block.
 #include "channels_common.h"
 
 namespace evenkeel {

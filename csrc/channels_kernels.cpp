@@ -110,7 +110,9 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
     return affine_of.gradient(to_double(dy[offset]), x_hat_at(offset), affine);
   };
   if (a.geometry.walk != Walk::groups) {  // there others have added to these sums too
-    for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) { a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0; });
+    for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) {
+      a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0;
+    });
   }
   for_each_element(a, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
     const double upstream = upstream_at(offset, affine), x_hat = x_hat_at(offset);

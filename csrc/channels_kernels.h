@@ -3,9 +3,8 @@
 // A dense tensor is walked in one of three ways. Planes: (outer, channels, positions) with long runs of positions, each
 // run one channel's; a statistic covers a channel over the batch, or a group of consecutive channels of one sample.
 // Columns: (outer, rows, width) with a statistic for every `fold` neighbouring columns of an outer index, each
-// channel being `per_channel` neighbouring columns; this is channels-last, and contiguous with few positions. Groups: the
-// groups of a sample where they have few positions, each a row of `fold` neighbouring columns and a statistic; an item
-// is a group, and a block some samples.
+// channel being `per_channel` neighbouring columns; this is channels-last, and contiguous with few positions. Groups:
+// contiguous, of few positions; each group of a sample is a row, a statistic and an item, and a block is some samples.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
@@ -105,14 +104,17 @@ struct ChannelsKernels {
 // doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
 // valid elements (in a column); or the two sums
 inline int64_t strip_stride(const ChannelsGeometry& g) { return padded(g.width < strip ? g.width : strip); }
-inline int64_t measure_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4; }
+inline int64_t measure_partial(const ChannelsGeometry& g) {
+  return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4;
+}
 inline int64_t sum_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 2 * strip_stride(g) : 2; }
 // factors of a column
 constexpr int64_t factors_per_column = 7;
 
 extern const ChannelsWalk channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512;
 extern const ChannelsWalk channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512;
-extern const ChannelsWalk channels_groups_kernels_baseline, channels_groups_kernels_avx2, channels_groups_kernels_avx512;
+extern const ChannelsWalk channels_groups_kernels_baseline, channels_groups_kernels_avx2,
+    channels_groups_kernels_avx512;
 extern const ChannelsKernels channels_kernels_baseline, channels_kernels_avx2, channels_kernels_avx512;
 
 }  // namespace evenkeel
