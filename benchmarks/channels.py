@@ -9,6 +9,7 @@ import evenkeel as ek
 from benchmarks.timing import Call, Case
 
 Norm = Callable[..., Tensor]
+Key = tuple[str, str, str]
 GROUPS = 32
 Torch = torch.nn.functional
 Ours = ek.functional
@@ -31,17 +32,15 @@ NORMS: dict[str, tuple[Norm, Norm]] = {
     "GroupNorm": (lambda x, w, b: Ours.group_norm(x, GROUPS, w, b), lambda x, w, b: Torch.group_norm(x, GROUPS, w, b)),
     "GroupNorm + SiLU": (lambda x, w, b: Ours.group_norm(x, GROUPS, w, b, activation="silu"), silu_after),
 }
-# Limits by norm, passes and layout, in shares of a contender's time.
-LIMITS: dict[tuple[str, str, str], dict[str, float]] = {
+# Limits by norm, passes and layout, in shares of a contender's time; elsewhere never slower than torch.
+NEVER_SLOWER = {"torch": 1.0}
+LIMITS: dict[Key, dict[str, float]] = {
     ("BatchNorm", "forward + backward", "contiguous"): {"copy": 5.5, "torch": 1.0},
-    ("BatchNorm", "forward", "channels-last"): {"torch": 1.0},
-    ("BatchNorm", "forward + backward", "channels-last"): {"torch": 1.0},
     ("InstanceNorm", "forward", "contiguous"): {"torch": 0.35},
-    ("GroupNorm", "forward", "channels-last"): {"torch": 1.0},
     ("GroupNorm", "forward + backward", "contiguous"): {"torch": 0.8},
-    ("GroupNorm", "forward + backward", "channels-last"): {"torch": 1.0},
+    ("GroupNorm", "forward + backward", "channels-last"): {"torch": 0.8},
     ("GroupNorm + SiLU", "forward + backward", "contiguous"): {"torch": 0.5},
-    ("GroupNorm + SiLU", "forward + backward", "channels-last"): {"torch": 1.0},
+    ("GroupNorm + SiLU", "forward + backward", "channels-last"): {"torch": 0.5},
 }
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels-last": torch.channels_last}
 IMAGES = (32, 64, 56, 56)
@@ -50,9 +49,11 @@ AWKWARD: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("BatchNorm", (32, 3, 224, 224), "channels-last"),
     ("BatchNorm", (32, 256, 7, 7), "contiguous"),
     ("BatchNorm", (32, 256, 7, 7), "channels-last"),
+    ("BatchNorm", (32, 256, 14, 14), "channels-last"),
     ("BatchNorm", (32, 64, 1000), "contiguous"),
     ("BatchNorm", (4, 32, 16, 56, 56), "contiguous"),
     ("GroupNorm", (4096, 512), "contiguous"),
+    ("GroupNorm", (32, 256, 7, 7), "contiguous"),
 )
 
 
@@ -72,7 +73,7 @@ def both_passes(norm: Norm, gradient: Tensor, *tensors: Tensor) -> Call:
     return lambda: torch.autograd.grad(norm(*leaves), leaves, gradient)
 
 
-def pair(name: str, shape: tuple[int, ...], layout: str, limits: dict[str, dict[str, float]]) -> Iterator[Case]:
+def pair(name: str, shape: tuple[int, ...], layout: str, limits: dict[Key, dict[str, float]]) -> Iterator[Case]:
     """Yield a norm's forward, and forward with backward."""
     x, gradient = (torch.randn(shape).contiguous(memory_format=LAYOUTS[layout]) for _ in range(2))
     weight, bias = torch.rand(shape[1]), torch.rand(shape[1])
@@ -86,14 +87,17 @@ def pair(name: str, shape: tuple[int, ...], layout: str, limits: dict[str, dict[
             by: forward(f, x, weight, bias) if passes == "forward" else both_passes(f, gradient, x, weight, bias)
             for by, f in owners.items()
         }
-        yield Case(name=f"{name} {passes}, {title}", calls=copy | calls, limits=limits.get(passes, {}))
+        yield Case(
+            name=f"{name} {passes}, {title}",
+            calls=copy | calls,
+            limits=limits.get((name, passes, layout), NEVER_SLOWER),
+        )
 
 
 def cases() -> Iterator[Case]:
     """Yield the cases; results are allocated anew in each call, by us and by torch, the copy writes where it wrote."""
     for layout in LAYOUTS:
         for name in NORMS:
-            limits = {passes: LIMITS.get((name, passes, layout), {}) for passes in ("forward", "forward + backward")}
-            yield from pair(name, IMAGES, layout, limits)
+            yield from pair(name, IMAGES, layout, LIMITS)
     for name, shape, layout in AWKWARD:
-        yield from pair(name, shape, layout, {key: {"torch": 1.0} for key in ("forward", "forward + backward")})
+        yield from pair(name, shape, layout, {})

@@ -1,8 +1,10 @@
 // The operators of the channel pattern: layout, allocation and the division of work; the *_kernels.cpp compute.
-#include "channels_kernels.h"
+#include "channels_geometry.h"
 
 #include <algorithm>
-#include <numeric>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "operators.h"
 #include "runtime.h"
@@ -21,20 +23,24 @@ const Table& of_level(const Table& baseline, const Table& avx2, const Table& avx
 const ChannelsKernels& kernels() {
   return of_level(channels_kernels_baseline, channels_kernels_avx2, channels_kernels_avx512);
 }
-const ChannelsWalk& walk(const ChannelsGeometry& g) {
-  if (g.columns) {
-    return of_level(channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512);
+const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
+  switch (g.walk) {
+    case Walk::columns:
+      return of_level(channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512);
+    case Walk::groups:
+      return of_level(channels_groups_kernels_baseline, channels_groups_kernels_avx2, channels_groups_kernels_avx512);
+    default:
+      return of_level(channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512);
   }
-  return of_level(channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512);
 }
 #else
 const ChannelsKernels& kernels() { return channels_kernels_baseline; }
-const ChannelsWalk& walk(const ChannelsGeometry& g) {
-  return g.columns ? channels_last_kernels_baseline : channels_first_kernels_baseline;
+const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
+  return g.walk == Walk::columns  ? channels_last_kernels_baseline
+         : g.walk == Walk::groups ? channels_groups_kernels_baseline
+                                  : channels_first_kernels_baseline;
 }
 #endif
-
-int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 std::vector<int64_t> sizes_of(const Tensor& t) {
   const auto sizes = t.sizes();
@@ -85,77 +91,23 @@ Tensor empty_in_format(const Tensor& x, bool last) {
   return Tensor(handle);
 }
 
-// How many rows of a few columns are treated as one: enough to fill vectors, of the divisors of the rows.
-int64_t repeats_of(int64_t rows, int64_t columns) {
-  constexpr int64_t lanes = 16, many_columns = 64;
-  if (columns >= many_columns) return 1;
-  int64_t repeat = lanes / std::gcd(lanes, columns);
-  while (rows % repeat) repeat /= 2;
-  return repeat;
-}
-
-ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked) {
-  // With fewer positions than this, neighbouring channels are treated together as columns.
-  constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, item = 4096, block = 32768;
-  const auto sizes = x.sizes();
-  STD_TORCH_CHECK(sizes.size() >= 2, "evenkeel: expected (batch, channels, ...)");
-  STD_TORCH_CHECK(groups >= 0 && (groups == 0 || sizes[1] % groups == 0), "evenkeel: groups must divide the channels");
-  ChannelsGeometry g{};
-  const int64_t batch = sizes[0], channels = sizes[1];
-  int64_t positions = 1;
-  for (size_t axis = 2; axis < sizes.size(); ++axis) positions *= sizes[axis];
-  g.channels = channels;
-  g.groups = groups;
-  g.positions = positions;
-  const int64_t share = groups ? channels / groups : 1;
-  g.statistics = groups ? batch * groups : channels;
-  g.count = groups ? share * positions : batch * positions;
-  const int64_t fewest_positions = masked ? 2 : groups || batch < fewest_rows ? few_positions : few_batch_positions;
-  g.columns = last || positions < fewest_positions;
-  if (g.columns) {
-    g.per_channel = last ? 1 : positions;
-    g.fold = share * g.per_channel;
-    g.outer = groups ? batch : 1;
-    g.rows = (groups ? 1 : batch) * (last ? positions : 1);
-    g.repeat = masked ? 1 : repeats_of(g.rows, channels * g.per_channel);
-    g.rows /= g.repeat;
-    g.width = channels * g.per_channel * g.repeat;
-    g.blocks = g.outer;
-    g.statistics_per_block = groups ? groups : channels;
-    g.item_size = std::max(fewest_rows, block / std::max<int64_t>(g.width, 1));
-    g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size);
-  } else {
-    g.outer = batch;
-    g.blocks = g.statistics;
-    g.statistics_per_block = 1;
-    g.item_size = positions < item ? item / positions * positions : item;
-    g.measure_items = ceil_divide(g.count, g.item_size);
-  }
-  return g;
-}
-
-// The backward of planes keeps sums for each run of positions.
-void divide_runs(ChannelsGeometry& g) {
-  if (g.columns) return;
-  g.item_size = 4096;
-  g.parts = ceil_divide(g.positions, g.item_size);
-  g.sum_items = g.parts * (g.groups ? g.channels / g.groups : g.outer);
-}
-
-// weight + offset or bias in the arithmetic type, for every channel (planes) or column.
+// weight + offset or bias in double, for every channel (planes) or column: the sum of a weight and an offset is not
+// rounded. A vector's length further it may be read.
 class ChannelParameter {
  public:
-  ChannelParameter(const std::optional<Tensor>& parameter, double offset, const ChannelsCall& a)
-      : ChannelParameter(parameter, offset, a.geometry.channels, a.geometry.columns ? a.geometry.per_channel : 1,
-                         a.geometry.columns ? a.geometry.repeat : 1, a.dtype == DType::float64) {}
+  ChannelParameter(const std::optional<Tensor>& parameter, double offset, const ChannelsGeometry& g)
+      : ChannelParameter(parameter, offset, g.channels, g.per_channel, g.repeat) {}
   // `each` times in a row, and the whole `times` times
-  ChannelParameter(const std::optional<Tensor>& parameter, double offset, int64_t channels, int64_t each, int64_t times,
-                   bool in_double) {
+  ChannelParameter(const std::optional<Tensor>& parameter, double offset, int64_t channels, int64_t each,
+                   int64_t times) {
+    constexpr int64_t vector = 16;
     if (!parameter) return;
     STD_TORCH_CHECK(parameter->numel() == channels, "evenkeel: a parameter must have one element a channel");
     const Tensor source = as_contiguous(*parameter);
-    values_.reset(new double[static_cast<size_t>(channels * each * times)]);
-    kernels().widen(source.data_ptr(), dtype_of(source), offset, channels, each, times, in_double, values_.get());
+    const int64_t count = channels * each * times;
+    values_.reset(new double[static_cast<size_t>(count + vector)]);
+    kernels().widen(source.data_ptr(), dtype_of(source), offset, channels, each, times, values_.get());
+    std::fill_n(values_.get() + count, vector, 0.0);
   }
   const double* data() const { return values_.get(); }
 
@@ -163,56 +115,122 @@ class ChannelParameter {
   std::unique_ptr<double[]> values_;
 };
 
+// Where x and an output are more than this, an output's lines are gone from the caches before they are needed.
+constexpr int64_t largest_cached = int64_t{32} << 20;
+
+bool is_streamed(const Tensor& x) {
+  const int64_t width = dtype_of(x) == DType::float64 ? 8 : dtype_of(x) == DType::float32 ? 4 : 2;
+  return 2 * x.numel() * width > largest_cached;
+}
+
+// After writing past the caches and before another thread may read.
+void finish_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+// Whether a block's gradients after the activation are kept from the sums to dx: in planes, and small enough for cache.
+bool keeps_gradient(const ChannelsCall& a) {
+  constexpr int64_t largest_kept = 65536;
+  const ChannelsGeometry& g = a.geometry;
+  return a.dy && a.out && !a.remembered && g.walk == Walk::planes && a.activation == Activation::silu &&
+         g.count <= largest_kept;
+}
+
+// Memory for numbers of the arithmetic type, on a cache line; none for none.
+class Scratch {
+ public:
+  explicit Scratch(int64_t count) {
+    if (count == 0) return;
+    memory_.reset(new double[static_cast<size_t>(count + 7)]);
+    const auto start = reinterpret_cast<uintptr_t>(memory_.get());
+    data_ = memory_.get() + (64 - start % 64) % 64 / sizeof(double);
+  }
+  double* data() const { return data_; }
+
+ private:
+  std::unique_ptr<double[]> memory_;
+  double* data_ = nullptr;
+};
+
 // Runs phases over blocks: each block by one thread, whose cache then holds it from the first phase to the last; or,
 // with few blocks, all threads on one phase after the other. The bits are the same.
-template <class Items, class Statistics, class Write>
-void run(ChannelsCall a, int64_t items, int64_t partial, const Items& measure, const Statistics& merge,
-         const Write& write, const Statistics& repair) {
+struct Phases {
+  ChannelsPhase prepare, measure, merge, write, repair;  // null where there is nothing to do
+};
+
+void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   constexpr int64_t many_blocks = 16, grain = 16384;
   const ChannelsGeometry& g = a.geometry;
   const int64_t per_block = g.statistics_per_block, size = std::max<int64_t>(1, g.count * per_block);
-  if (g.blocks >= many_blocks || size * g.blocks <= grain) {
+  const int64_t factors = g.walk == Walk::planes ? 0 : factors_per_column * padded(g.width);
+  if (g.walk == Walk::groups || g.blocks >= many_blocks || size * g.blocks <= grain) {
     parallel_for(g.blocks, ceil_divide(grain, size), [&](int64_t begin, int64_t end) {
-      const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(items * partial)]);
+      const Scratch sums(items * partial), own_factors(factors), kept(keeps_gradient(a) ? size : 0);
       ChannelsCall own = a;
-      own.partial = sums.get();
+      own.partial = sums.data();
+      own.factors = own_factors.data();
+      own.kept = kept.data();
       for (int64_t block = begin; block < end; ++block) {
+        own.first_block = block;
         own.first_item = block * items;
-        measure(own, block * items, (block + 1) * items);
-        merge(own, block * per_block, (block + 1) * per_block);
-        write(own, block * items, (block + 1) * items);
-        repair(own, block * per_block, (block + 1) * per_block);
+        const int64_t first = block * per_block, last = std::min(first + per_block, g.statistics);
+        const int64_t last_item = g.walk == Walk::groups ? last : own.first_item + items;
+        const auto over_statistics = [&](ChannelsPhase phase) {
+          if (phase) phase(own, first, last);
+        };
+        const auto over_items = [&](ChannelsPhase phase) {
+          if (phase) phase(own, own.first_item, last_item);
+        };
+        over_statistics(phases.prepare);
+        over_items(phases.measure);
+        over_statistics(phases.merge);
+        over_items(phases.write);
+        over_statistics(phases.repair);
       }
+      if (a.streamed) finish_streams();
     });
     return;
   }
-  const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(g.blocks * items * partial)]);
-  a.partial = sums.get();
-  a.first_item = 0;
+  const Scratch sums(g.blocks * items * partial), all_factors(g.blocks * factors);
+  a.partial = sums.data();
+  a.factors = all_factors.data();
   const int64_t items_per_chunk = std::max<int64_t>(1, grain / ceil_divide(size, items));
-  const int64_t statistics_per_chunk = std::max<int64_t>(1, grain / std::max<int64_t>(g.count / 64, 1));
-  const auto over_items = [&](const auto& phase) {
+  const int64_t statistics_per_chunk = std::max<int64_t>(1, grain / std::max<int64_t>({g.count / 64, 4 * g.fold, 1}));
+  const auto over_items = [&](ChannelsPhase phase) {
+    if (!phase) return;
     parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) { phase(a, begin, end); });
   };
-  const auto over_statistics = [&](const auto& phase) {
+  // the last item first: of what was measured it is the likeliest to be in cache still
+  const auto back_over_items = [&](ChannelsPhase phase) {
+    if (!phase) return;
+    parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) {
+      for (int64_t item = end; item-- > begin;) phase(a, item, item + 1);
+      if (a.streamed) finish_streams();
+    });
+  };
+  const auto over_statistics = [&](ChannelsPhase phase) {
+    if (!phase) return;
     parallel_for(g.statistics, statistics_per_chunk, [&](int64_t begin, int64_t end) { phase(a, begin, end); });
   };
-  over_items(measure);
-  over_statistics(merge);
-  over_items(write);
-  over_statistics(repair);
+  over_statistics(phases.prepare);
+  over_items(phases.measure);
+  over_statistics(phases.merge);
+  back_over_items(phases.write);
+  over_statistics(phases.repair);
 }
-
-void nothing(const ChannelsCall&, int64_t, int64_t) {}
 
 ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int64_t eps_mode, bool remembered,
                      const std::optional<Tensor>& mask, int64_t activation) {
   STD_TORCH_CHECK(!remembered || groups == 0, "evenkeel: given statistics belong to channels, not to groups");
   STD_TORCH_CHECK(activation >= 0 && activation <= 2, "evenkeel: activation must be 0 (none), 1 (relu) or 2 (silu)");
   ChannelsCall a{};
-  a.geometry = geometry_of(x, last, groups, mask.has_value());
-  // given statistics: any order will do, and that of memory is the fastest
-  if (remembered && !a.geometry.columns) a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value());
+  a.geometry = geometry_of(x, last, groups, mask.has_value(), true);
+  // given statistics: the order of memory is the fastest
+  if (remembered && a.geometry.walk == Walk::planes) {
+    a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value(), false);
+  }
   a.dtype = dtype_of(x);
   a.eps = eps;
   a.eps_mode = static_cast<EpsMode>(eps_mode);
@@ -268,21 +286,22 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   Tensor statistics = empty(shape, arithmetic), variances = empty({count}, arithmetic);
   const Tensor source = dense(x, last);
   const Mask valid(mask, x, a);
-  const ChannelParameter w(weight, weight_offset, a), b(bias, 0.0, a);
+  const ChannelParameter w(weight, weight_offset, a.geometry), b(bias, 0.0, a.geometry);
   a.x = source.data_ptr();
   a.weight = w.data();
   a.bias = b.data();
   a.out = y.data_ptr();
+  a.streamed = is_streamed(x);
   a.statistics = statistics.data_ptr();
   a.variance = variances.data_ptr();
-  const ChannelsWalk& phases = walk(a.geometry);
+  const ChannelsWalk& phases = phases_of(a.geometry);
   if (a.remembered) {
-    const ChannelParameter means(mean, 0.0, channels, 1, 1, true), given(variance, 0.0, channels, 1, 1, true);
+    const ChannelParameter means(mean, 0.0, channels, 1, 1), given(variance, 0.0, channels, 1, 1);
     kernels().remember(a, means.data(), given.data());
-    run(a, a.geometry.measure_items, 0, nothing, nothing, phases.write, nothing);
+    run(a, a.geometry.measure_items, 0, {phases.prepare, nullptr, nullptr, phases.write, nullptr});
   } else {
-    run(a, a.geometry.measure_items, measure_partial(a.geometry), phases.measure, phases.merge, phases.write,
-        kernels().repair);
+    run(a, a.geometry.measure_items, measure_partial(a.geometry),
+        {nullptr, phases.measure, phases.merge, phases.write, kernels().repair});
   }
   return {y, statistics, variances};
 }
@@ -307,21 +326,22 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   const ChannelsGeometry& g = a.geometry;
   const Tensor source = dense(x, last), upstream = dense(dy, last), saved = as_contiguous(statistics);
   const Mask valid(mask, x, a);
-  const ChannelParameter w(weight, weight_offset, a), b(bias, 0.0, a);
+  const ChannelParameter w(weight, weight_offset, a.geometry), b(bias, 0.0, a.geometry);
   const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(2 * g.lanes())]);
-  std::vector<double> means(static_cast<size_t>(2 * g.statistics));
+  std::vector<double> means(static_cast<size_t>(g.walk == Walk::groups ? 0 : 2 * g.statistics));
   a.x = source.data_ptr();
   a.dy = upstream.data_ptr();
   a.weight = w.data();
   a.bias = b.data();
   a.statistics = saved.data_ptr();
   a.out = need_dx ? dx.data_ptr() : nullptr;
+  a.streamed = is_streamed(x);
   a.sums = sums.get();
   a.means = means.data();
-  const ChannelsWalk& phases = walk(g);
+  const ChannelsWalk& phases = phases_of(g);
   const bool sum = need_dweight || need_dbias || !remembered;
-  run(a, g.sum_items, sum_partial(g), sum ? phases.sum : nothing, sum ? phases.merge_sums : nothing,
-      need_dx ? phases.write_gradient : nothing, kernels().repair_gradient);
+  run(a, g.sum_items, sum_partial(g), {phases.prepare, sum ? phases.sum : nullptr, sum ? phases.merge_sums : nullptr,
+                                       need_dx ? phases.write_gradient : nullptr, kernels().repair_gradient});
   if (need_dweight) kernels().finish(a, 1, g.channels, dtype_of(dweight), dweight.data_ptr());
   if (need_dbias) kernels().finish(a, 0, g.channels, dtype_of(dbias), dbias.data_ptr());
   return {dx, dweight, dbias};

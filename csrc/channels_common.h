@@ -35,10 +35,30 @@ struct MergedSums {
     sum += item_sum + item_count * step;
     square += item_square + step * (2 * item_sum + item_count * step);
   }
+  // the same of n items of as many elements each
+  void add(double item_count, int64_t n, const double* shifts, const double* sums, const double* squares) {
+    if (n < Lanes<double>::width) {
+      for (int64_t i = 0; i < n; ++i) add(item_count, shifts[i], sums[i], squares[i]);
+      return;
+    }
+    if (item_count == 0) return;
+    if (count == 0) shift = shifts[0];
+    Doubles total = {}, total_square = {};
+    for_each_position<double>(n, [&](auto at) {
+      const Doubles step = at.load(shifts) - shift, item_sum = at.load(sums);
+      total += at.keep(item_sum + item_count * step);
+      total_square += at.keep(at.load(squares) + step * (2.0 * item_sum + item_count * step));
+    });
+    count += static_cast<double>(n) * item_count;
+    sum += sum_of_lanes(total);
+    square += sum_of_lanes(total_square);
+  }
 };
 
-// Whether sums about a shift need no second pass about a better one: the shift is within a deviation of the mean.
+// Whether sums about a shift need no second pass about a better one: the shift is within a deviation of the mean, or half
+// of one. Half is more accurate where one element makes the deviation, but one column in twenty would need the second.
 inline bool is_fair_shift(double count, double sum, double square) { return 2 * sum * sum <= count * square; }
+inline bool is_good_shift(double count, double sum, double square) { return 5 * sum * sum <= count * square; }
 
 // Elements that share a statistic; 1 where none is valid.
 inline double count_of(const ChannelsCall& a, int64_t statistic) {
@@ -107,13 +127,20 @@ void save_merged(const ChannelsCall& a, int64_t index, const MergedSums& merged)
   static_cast<C*>(a.variance)[index] = static_cast<C>(variance);
 }
 
-template <class C, class At, class T>
-inline typename Lanes<C>::vector centred_at(const At& at, const T* x, const ChannelStatistics<C>& s) {
-  return (at.load(x) - s.mean) - s.mean_rest;
-}
+// y = (x - mean) * scale + shift, of fewer roundings than the steps it stands for. What the mean lost in rounding is in
+// the shift: the elements are no finer than an ulp of the mean, so against their spread it is small.
+template <class C>
+struct Affine {
+  C mean, scale, shift;
+  Affine(const ChannelStatistics<C>& s, double weight, double bias) : mean(s.mean) {
+    const double exact = s.exact_reciprocal() * weight;
+    scale = static_cast<C>(exact);
+    shift = static_cast<C>(bias - static_cast<double>(s.mean_rest) * exact);
+  }
+  typename Lanes<C>::vector operator()(typename Lanes<C>::vector x) const { return (x - mean) * scale + shift; }
+};
 
-// Factors of the differences from the mean, of fewer roundings than the steps they stand for: weight / scale in y, and
-// bend * mean(g * x_hat) / scale in dx.
+// Factors of the differences from the mean: weight / scale in y, and bend * mean(g * x_hat) / scale in dx.
 template <class C>
 C scale_of(const ChannelStatistics<C>& s, double weight) {
   return static_cast<C>(s.exact_reciprocal() * weight);
@@ -122,14 +149,33 @@ template <class C>
 double exact_slope_of(const ChannelStatistics<C>& s, double mean_gx) {
   return s.exact_reciprocal() * static_cast<double>(s.bend) * mean_gx;
 }
+
+// dx = g * weight - shift - x_hat * slope, with everything over the scale and x_hat from the rounded mean.
 template <class C>
-C slope_of(const ChannelStatistics<C>& s, double mean_gx) {
-  return static_cast<C>(exact_slope_of(s, mean_gx));
+struct Projection {
+  using V = typename Lanes<C>::vector;
+  C mean, reciprocal, weight, shift, slope;
+  Projection(const ChannelStatistics<C>& s, double w, double mean_g, double mean_gx)
+      : mean(s.mean), reciprocal(s.reciprocal), weight(scale_of(s, w)) {
+    const double exact = s.exact_reciprocal(), along = exact_slope_of(s, mean_gx);
+    slope = static_cast<C>(along);
+    shift = static_cast<C>((mean_g - static_cast<double>(s.mean_rest) * along) * exact);
+  }
+  V operator()(V g, V x) const { return (g * weight - shift) - ((x - mean) * reciprocal) * slope; }
+};
+
+// Whether the sums of the backward may be of floats in their shortest parts. Where few channels share a parameter's
+// gradient, all of them may by chance be far smaller than their terms, and the terms' roundings show.
+inline bool sums_are_short(const ChannelsCall& a) {
+  constexpr int64_t many_channels = 16;
+  return a.dtype == DType::float64 || (!a.remembered && a.geometry.channels >= many_channels);
 }
+
+inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
 // Whether (x - mean) * scale + bias can be far smaller than its terms. With statistics of this very input it cannot.
 template <class C>
-bool may_cancel(const ChannelStatistics<C>& s, C weight, C bias) {
+bool may_cancel(const ChannelStatistics<C>& s, double weight, double bias) {
   return std::abs(s.mean * s.reciprocal) > 4 || std::abs(bias) > 4 * std::abs(weight);
 }
 
@@ -138,10 +184,19 @@ template <class C>
 struct Wide {
   static constexpr int parts = Lanes<C>::width / Lanes<double>::width;
   Doubles part[parts];
+  Wide() = default;
   explicit Wide(typename Lanes<C>::vector v) {
     if constexpr (parts == 1) {
       part[0] = v;
     } else {
+#if defined(__AVX512F__) && __has_builtin(__builtin_shufflevector)  // g++ converts in quarters
+      const auto doubles = [](HalfFloats half) {
+        return bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, bits_as<__m256>(half)));
+      };
+      part[0] = doubles(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
+      part[1] = doubles(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+      return;
+#endif
       HalfFloats halves[2];
       std::memcpy(halves, &v, sizeof(v));
       for (int i = 0; i < parts; ++i) part[i] = __builtin_convertvector(halves[i], Doubles);
@@ -151,6 +206,11 @@ struct Wide {
     if constexpr (parts == 1) {
       return part[0];
     } else {
+#if defined(__AVX512F__) && __has_builtin(__builtin_shufflevector)
+      const auto half = [](Doubles v) { return bits_as<HalfFloats>(_mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(v))); };
+      return __builtin_shufflevector(half(part[0]), half(part[1]),  //
+                                     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+#endif
       HalfFloats halves[2];
       for (int i = 0; i < parts; ++i) halves[i] = __builtin_convertvector(part[i], HalfFloats);
       return bits_as<typename Lanes<C>::vector>(halves);
@@ -195,6 +255,14 @@ inline void add_lanes(typename Lanes<C>::vector v, double* total) {
   }
 }
 
+// Where everything is valid.
+struct AllLanes {
+  template <class At, class V>
+  V keep(const At& at, V v) const {
+    return at.keep(v);
+  }
+};
+
 // A run of the mask, or null where everything is valid.
 struct ValidLanes {
   const uint8_t* mask;
@@ -233,6 +301,16 @@ void by_dtype(DType dtype, const Body& body) {
   }
 }
 
+// The activation known at compile time; without extras there is none.
+template <bool extras, class Body>
+inline void with_activation_of(const ChannelsCall& a, const Body& body) {
+  if constexpr (extras) {
+    with_activation(a.activation, body);
+  } else {
+    body(std::integral_constant<Activation, Activation::none>{});
+  }
+}
+
 // Calls body(value of x's type, whether there is a mask or an activation or few elements, as a type).
 template <class Body>
 void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
@@ -262,6 +340,7 @@ void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
   namespace evenkeel {                                                                           \
   namespace EVENKEEL_ISA {                                                                       \
   namespace {                                                                                    \
+  EVENKEEL_CHANNELS_PHASE(prepare)                                                               \
   EVENKEEL_CHANNELS_PHASE(measure)                                                               \
   EVENKEEL_CHANNELS_PHASE(merge)                                                                 \
   EVENKEEL_CHANNELS_PHASE(write)                                                                 \
@@ -272,6 +351,6 @@ void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
   }                                                                                              \
   extern const ChannelsWalk EVENKEEL_JOIN(table, EVENKEEL_ISA);                                  \
   const ChannelsWalk EVENKEEL_JOIN(table, EVENKEEL_ISA) = {                                      \
-      EVENKEEL_ISA::measure, EVENKEEL_ISA::merge,      EVENKEEL_ISA::write,                      \
-      EVENKEEL_ISA::sum,     EVENKEEL_ISA::merge_sums, EVENKEEL_ISA::write_gradient};            \
+      EVENKEEL_ISA::prepare, EVENKEEL_ISA::measure, EVENKEEL_ISA::merge, EVENKEEL_ISA::write,    \
+      EVENKEEL_ISA::sum, EVENKEEL_ISA::merge_sums, EVENKEEL_ISA::write_gradient};                \
   }

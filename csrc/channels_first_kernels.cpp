@@ -4,51 +4,11 @@
 // guess of the item's mean, in a second pass about a better one, while the item is in cache. So a mean of 1e4 with a
 // spread of 0.01 costs no accuracy, a constant channel gives exactly 0, and memory is read once. The items of a
 // statistic are merged in double.
-#include "channels_common.h"
+#include "channels_planes.h"
 
 namespace evenkeel {
 namespace EVENKEEL_ISA {
 namespace {
-
-// The runs that make up a statistic: run i begins at base + i * stride and belongs to channel + i * next_channel.
-struct Runs {
-  int64_t base, length, stride, channel, next_channel;
-};
-
-Runs runs_of(const ChannelsGeometry& g, int64_t statistic) {
-  const int64_t p = g.positions;
-  if (g.groups == 0) return {statistic * p, p, g.channels * p, statistic, 0};
-  const int64_t share = g.channels / g.groups;
-  return {statistic * share * p, p, p, statistic % g.groups * share, 1};
-}
-
-// Calls body(offset, length, channel) for the runs, or parts of runs, between two positions of a statistic.
-template <class Body>
-void for_each_run(const Runs& runs, int64_t begin, int64_t end, const Body& body) {
-  while (begin < end) {
-    const int64_t run = begin / runs.length, at = begin % runs.length;
-    const int64_t rest = runs.length - at, count = rest < end - begin ? rest : end - begin;
-    body(runs.base + run * runs.stride + at, count, runs.channel + run * runs.next_channel);
-    begin += count;
-  }
-}
-
-// The mask's run for that of x from an offset on.
-template <bool extras>
-ValidLanes valid_lanes(const ChannelsCall& a, int64_t offset) {
-  if (!extras || !a.mask) return {nullptr};
-  const ChannelsGeometry& g = a.geometry;
-  return {a.mask + offset / (g.channels * g.positions) * g.positions + offset % g.positions};
-}
-
-struct Span {
-  int64_t statistic, begin, end;
-};
-
-Span measure_span(const ChannelsGeometry& g, int64_t item) {
-  const int64_t begin = item % g.measure_items * g.item_size, end = begin + g.item_size;
-  return {item / g.measure_items, begin, end < g.count ? end : g.count};
-}
 
 // A first guess of the mean of [begin, end): that of a few elements, or the first valid one.
 template <class T, bool extras>
@@ -75,6 +35,9 @@ typename Compute<T>::type guess_mean(const ChannelsCall& a, const Runs& runs, in
   });
   return static_cast<C>(found / static_cast<double>(stop - begin));
 }
+
+template <class T, bool>
+void prepare_one(const ChannelsCall&, int64_t) {}
 
 template <class T, bool extras>
 void measure_one(const ChannelsCall& a, int64_t item) {
@@ -111,7 +74,7 @@ void measure_one(const ChannelsCall& a, int64_t item) {
     });
   };
   pass();
-  if (!is_fair_shift(count, sum, square)) {
+  if (!is_good_shift(count, sum, square)) {
     shift = static_cast<C>(static_cast<double>(shift) + sum / count);
     pass();
   }
@@ -137,45 +100,33 @@ void write_one(const ChannelsCall& a, int64_t item) {
   using V = typename Lanes<C>::vector;
   const Span span = measure_span(a.geometry, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
-  const C *weights = static_cast<const C*>(a.weight), *biases = static_cast<const C*>(a.bias);
-  const Activation activation = a.activation;
+  const int64_t ahead = fetched_ahead(a.geometry, a.activation == Activation::silu);
   for_each_run(runs_of(a.geometry, span.statistic), span.begin, span.end,
                [&](int64_t offset, int64_t length, int64_t channel) {
     const T* x = static_cast<const T*>(a.x) + offset;
     T* y = static_cast<T*>(a.out) + offset;
-    const C weight = weights ? weights[channel] : 1, bias = biases ? biases[channel] : 0;
-    const C scale = scale_of(s, static_cast<double>(weight));
-    const ValidLanes valid = valid_lanes<extras>(a, offset);
-    const auto finish = [&](auto at, V v) {
-      if constexpr (extras) v = valid.keep(at, activate<C>(v, activation));
-      at.store(y, v);
-    };
-    if (a.remembered && may_cancel(s, weight, bias)) {
-      const double factor = s.exact_reciprocal() * static_cast<double>(weight);
-      for_each_position<C>(length, [&](auto at) {
-        Wide<C> v = wide_centred<C>(at.load(x), s);
-        for (auto& part : v.part) part = part * factor + static_cast<double>(bias);
-        finish(at, v.rounded());
-      });
-    } else if (biases) {
-      for_each_position<C>(length, [&](auto at) { finish(at, centred_at(at, x, s) * scale + bias); });
-    } else {
-      for_each_position<C>(length, [&](auto at) { finish(at, centred_at(at, x, s) * scale); });
-    }
+    const double weight = a.weight_of(channel), bias = a.bias_of(channel);
+    const bool streamed = a.streamed && on_a_cache_line(y);
+    with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
+      const auto over = [&](const auto& affine) {
+        for_each_position<C>(length, [&](auto at) {
+          if (ahead) fetch(x + at.i + ahead);
+          const V v = activate<decltype(activation)::value, C>(affine(at.load(x)));
+          at.store(y, extras ? valid.keep(at, v) : v);
+        }, streamed);
+      };
+      if (a.remembered && may_cancel(s, weight, bias)) {
+        const double factor = s.exact_reciprocal() * weight;
+        over([&](V value) {
+          Wide<C> v = wide_centred<C>(value, s);
+          for (auto& part : v.part) part = part * factor + bias;
+          return v.rounded();
+        });
+      } else {
+        over(Affine<C>(s, weight, bias));
+      }
+    });
   });
-}
-
-// An item of the backward is one part of one run: the sums are kept for each channel of each sample.
-struct Part {
-  int64_t statistic, channel, offset, length;
-};
-
-Part part_of(const ChannelsGeometry& g, int64_t item) {
-  const int64_t statistic = item / g.sum_items, run = item % g.sum_items / g.parts;
-  const int64_t begin = item % g.parts * g.item_size, rest = g.positions - begin;
-  const Runs runs = runs_of(g, statistic);
-  return {statistic, runs.channel + run * runs.next_channel, runs.base + run * runs.stride + begin,
-          rest < g.item_size ? rest : g.item_size};
 }
 
 // The upstream gradient of a part, led through the activation, 0 where it is not valid.
@@ -188,17 +139,12 @@ class Upstream {
       : statistics_(s),
         dy_(static_cast<const T*>(a.dy) + part.offset),
         valid_(valid_lanes<extras>(a, part.offset)),
-        activation_(a.activation) {
-    const C weight = a.weight ? static_cast<const C*>(a.weight)[part.channel] : 1;
-    bias_ = a.bias ? static_cast<const C*>(a.bias)[part.channel] : 0;
-    scale_ = s.exact_reciprocal() * static_cast<double>(weight);
-    exactly_ = extras && (has_few_elements(a, part.statistic) || (a.remembered && may_cancel(s, weight, bias_)));
-  }
+        activation_(a.activation),
+        weight_(a.weight_of(part.channel)),
+        bias_(a.bias_of(part.channel)),
+        affine_(s, weight_, bias_),
+        exactly_(extras && (has_few_elements(a, part.statistic) || (a.remembered && may_cancel(s, weight_, bias_)))) {}
   bool exactly() const { return exactly_; }
-  // Whether sum_one leaves this gradient in dx, for the slope costs more than memory does.
-  bool is_kept(const ChannelsCall& a) const {
-    return extras && sizeof(T) == sizeof(C) && a.out && !a.remembered && !exactly_ && activation_ == Activation::silu;
-  }
   // at a position whose input is x
   template <class At>
   V at(const At& at, V x) const {
@@ -215,8 +161,9 @@ class Upstream {
       if (activation_ == Activation::none) return upstream;
       if (!exactly_) return Wide<C>(keep(at, through(at.load(dy_), x)));
       const Wide<C> centred = wide_centred<C>(x, statistics_);
+      const double scale = statistics_.exact_reciprocal() * weight_;
       for (int i = 0; i < Wide<C>::parts; ++i) {
-        const Doubles input = centred.part[i] * scale_ + static_cast<double>(bias_);
+        const Doubles input = centred.part[i] * scale + bias_;
         upstream.part[i] = through_activation<double>(upstream.part[i], input, activation_);
       }
       return upstream;
@@ -231,53 +178,92 @@ class Upstream {
 
  private:
   V through(V upstream, V x) const {
-    const V centred = (x - statistics_.mean) - statistics_.mean_rest;
-    return through_activation<C>(upstream, centred * static_cast<C>(scale_) + bias_, activation_);
+    return through_activation<C>(upstream, affine_(x), activation_);
   }
   const ChannelStatistics<C> statistics_;
   const T* dy_;
-  ValidLanes valid_;
-  Activation activation_;
-  bool exactly_;
-  C bias_;
-  double scale_;
+  const ValidLanes valid_;
+  const Activation activation_;
+  const double weight_, bias_;
+  const Affine<C> affine_;
+  const bool exactly_;
 };
 
-// In double: terms of both signs cancel, and memory is the bound all the same. Lanes past the end have dy = 0.
+// Where sum_one leaves the gradient that went through the activation for write_gradient_one: the slope costs more than
+// memory in cache does.
+template <class C>
+C* kept_at(const ChannelsCall& a, const Part& part) {
+  return a.kept && sums_are_short(a) ? static_cast<C*>(a.kept) + part.place : nullptr;
+}
+
+// The sums of the gradient, and of its products with the differences from the rounded mean. Lanes past the end have
+// dy = 0.
 template <class T, bool extras>
-void sum_one(const ChannelsCall& a, int64_t item) {
+void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<typename Compute<T>::type>& s,
+               double (&sums)[2]) {
   using C = typename Compute<T>::type;
-  const Part part = part_of(a.geometry, item);
-  const ChannelStatistics<C> s = restore_statistics<C>(a, part.statistic);
-  const T* x = static_cast<const T*>(a.x) + part.offset;
-  const Upstream<T, extras> upstream(a, part, s);
+  using V = typename Lanes<C>::vector;
+  const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
+  const Affine<C> affine(s, a.weight_of(part.channel), a.bias_of(part.channel));
+  C* const kept = kept_at<C>(a, part);
+  with_extras<extras>(a, part.offset, [&](auto activation, const auto& valid) {
+    sum_terms<C>(part.length, sums, [&](auto at, V(&out)[2]) {
+      V value = at.load(x), upstream = at.load(dy);
+      if constexpr (extras) {
+        value = valid.keep(at, value);
+        upstream = valid.keep(at, through_activation<decltype(activation)::value, C>(upstream, affine(value)));
+        if (decltype(activation)::value == Activation::silu && kept) at.store(kept, upstream);
+      }
+      out[0] = upstream;
+      out[1] = upstream * (value - s.mean);
+    });
+  });
+}
+
+// In double: terms of both signs cancel.
+template <class T, bool extras>
+void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
+              const ChannelStatistics<typename Compute<T>::type>& s, double (&sums)[2]) {
+  using C = typename Compute<T>::type;
   constexpr int parts = Wide<C>::parts;
   Doubles gradient[parts] = {}, product[parts] = {};
-  T* kept = upstream.is_kept(a) ? static_cast<T*>(a.out) + part.offset : nullptr;
-  for_each_position<C>(part.length, [&](auto at) {
+  for_each_position<C>(length, [&](auto at) {
     const auto value = upstream.keep(at, at.load(x));
     const Wide<C> wide = upstream.wide(at, value), difference = wide_centred<C>(value, s);
-    if constexpr (extras) {
-      if (kept) at.store(kept, wide.rounded());
-    }
     for (int i = 0; i < parts; ++i) {
       gradient[i] += wide.part[i];
       product[i] += wide.part[i] * difference.part[i];
     }
   });
-  double* partial = a.partial + (item - a.first_item) * 2;
-  partial[0] = partial[1] = 0;
+  sums[0] = sums[1] = 0;
   for (int i = 0; i < parts; ++i) {
-    partial[0] += sum_of_lanes(gradient[i]);
-    partial[1] += sum_of_lanes(product[i]);
+    sums[0] += sum_of_lanes(gradient[i]);
+    sums[1] += sum_of_lanes(product[i]);
   }
+}
+
+template <class T, bool extras>
+void sum_one(const ChannelsCall& a, int64_t item) {
+  using C = typename Compute<T>::type;
+  const Part part = part_of(a.geometry, item);
+  const ChannelStatistics<C> s = restore_statistics<C>(a, part.statistic);
+  const Upstream<T, extras> upstream(a, part, s);
+  double sums[2];
+  if (sums_are_short(a) && !upstream.exactly()) {
+    sum_short<T, extras>(a, part, s, sums);
+    sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
+  } else {
+    sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  }
+  double* partial = a.partial + (item - a.first_item) * 2;
+  partial[0] = sums[0];
+  partial[1] = sums[1];
 }
 
 template <class T, bool>
 void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   using C = typename Compute<T>::type;
   const ChannelsGeometry& g = a.geometry;
-  const C* weight = static_cast<const C*>(a.weight);
   const int64_t runs = g.sum_items / g.parts, first = statistic * g.sum_items;
   const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
   double mean_g = 0, mean_gx = 0;
@@ -290,7 +276,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
       sums[1] += a.partial[(item - a.first_item) * 2 + 1];
     }
     sums[1] *= reciprocal;
-    const double w = weight ? static_cast<double>(weight[lane % g.channels]) : 1;
+    const double w = a.weight_of(lane % g.channels);
     mean_g += w * sums[0];
     mean_gx += w * sums[1];
   }
@@ -308,10 +294,9 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   const T* x = static_cast<const T*>(a.x) + part.offset;
   const Upstream<T, extras> upstream(a, part, s);
   T* dx = static_cast<T*>(a.out) + part.offset;
-  const C* weight = static_cast<const C*>(a.weight);
-  const C w = weight ? weight[part.channel] : 1;
+  const double w = a.weight_of(part.channel);
   if (a.remembered) {
-    const C scale = scale_of(s, static_cast<double>(w));
+    const C scale = scale_of(s, w);
     for_each_position<C>(part.length, [&](auto at) {
       at.store(dx, upstream.at(at, upstream.keep(at, at.load(x))) * scale);
     });
@@ -325,22 +310,29 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
       const Wide<C> centred = wide_centred<C>(value, s);
       Wide<C> v = upstream.wide(at, value);
       for (int i = 0; i < Wide<C>::parts; ++i) {
-        v.part[i] = ((v.part[i] * static_cast<double>(w) - wide_mean_g) - centred.part[i] * along) * factor;
+        v.part[i] = ((v.part[i] * w - wide_mean_g) - centred.part[i] * along) * factor;
       }
       at.store(dx, upstream.keep(at, v.rounded()));
     });
     return;
   }
   using V = typename Lanes<C>::vector;
-  const bool kept = upstream.is_kept(a);
-  const V weights = V{} + w, reciprocal = V{} + s.reciprocal;
-  const V mean_g = V{} + static_cast<C>(wide_mean_g), slope = V{} + slope_of(s, mean_gx);
-  for_each_position<C>(part.length, [&](auto at) {
-    const V value = upstream.keep(at, at.load(x));
-    const V gradient = kept ? at.load(dx) : upstream.at(at, value);
-    const V v = project<C>(gradient, (value - s.mean) - s.mean_rest, weights, mean_g, slope, reciprocal);
-    at.store(dx, upstream.keep(at, v));
-  });
+  const Projection<C> project(s, w, wide_mean_g, mean_gx);
+  const T* dy = static_cast<const T*>(a.dy) + part.offset;
+  const int64_t ahead = fetched_ahead(a.geometry, false);
+  const bool streamed = a.streamed && on_a_cache_line(dx);
+  const auto over = [&](const auto& gradient) {
+    for_each_position<C>(part.length, [&](auto at) {
+      if (ahead) {
+        fetch(x + at.i + ahead);
+        fetch(dy + at.i + ahead);
+      }
+      const V value = upstream.keep(at, at.load(x));
+      at.store(dx, upstream.keep(at, project(gradient(at, value), value)));
+    }, streamed);
+  };
+  if (const C* kept = kept_at<C>(a, part); extras && kept) return over([&](auto at, V) { return at.load(kept); });
+  over([&](auto at, V value) { return upstream.at(at, value); });
 }
 
 }  // namespace

@@ -10,7 +10,14 @@ namespace {
 template <class Body>
 void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body) {
   const ChannelsGeometry& g = a.geometry;
-  if (g.columns) {
+  if (g.walk == Walk::groups) {
+    const int64_t first = statistic % g.groups * g.count, block = statistic / g.statistics_per_block;
+    for (int64_t i = 0; i < g.count; ++i) {
+      body(statistic * g.count + i, block * g.channels + (first + i) / g.per_channel, first + i);
+    }
+    return;
+  }
+  if (g.walk == Walk::columns) {
     const int64_t outer = statistic / g.statistics_per_block, first = statistic % g.statistics_per_block * g.fold;
     for (int64_t row = outer * g.rows; row < (outer + 1) * g.rows; ++row) {
       if (a.mask && !a.mask[row]) continue;
@@ -58,24 +65,19 @@ double normalized_in_double(double x, const ChannelStatistics<double>& s) {
 // The affine of a statistic outside float's range, and the activation after it; in vectors of one element.
 class WideAffine {
  public:
-  explicit WideAffine(const ChannelsCall& a)
-      : weight_(static_cast<const float*>(a.weight)),
-        bias_(static_cast<const float*>(a.bias)),
-        activation_(a.activation) {}
-  double weight(int64_t affine) const { return weight_ ? to_double(weight_[affine]) : 1; }
+  explicit WideAffine(const ChannelsCall& a) : call_(a) {}
   double output(double x_hat, int64_t affine) const {
-    return activate<double>(Doubles{} + input(x_hat, affine), activation_)[0];
+    return activate<double>(Doubles{} + input(x_hat, affine), call_.activation)[0];
   }
   double gradient(double upstream, double x_hat, int64_t affine) const {
-    return through_activation<double>(Doubles{} + upstream, Doubles{} + input(x_hat, affine), activation_)[0];
+    return through_activation<double>(Doubles{} + upstream, Doubles{} + input(x_hat, affine), call_.activation)[0];
   }
 
  private:
   double input(double x_hat, int64_t affine) const {
-    return x_hat * weight(affine) + (bias_ ? to_double(bias_[affine]) : 0);
+    return x_hat * call_.weight_of(affine) + call_.bias_of(affine);
   }
-  const float *weight_, *bias_;
-  Activation activation_;
+  const ChannelsCall& call_;
 };
 
 template <class T>
@@ -107,10 +109,14 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   const auto upstream_at = [&](int64_t offset, int64_t affine) {
     return affine_of.gradient(to_double(dy[offset]), x_hat_at(offset), affine);
   };
-  for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) { a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0; });
+  if (a.geometry.walk != Walk::groups) {  // there others have added to these sums too
+    for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) {
+      a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0;
+    });
+  }
   for_each_element(a, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
     const double upstream = upstream_at(offset, affine), x_hat = x_hat_at(offset);
-    const double g = upstream * affine_of.weight(affine);
+    const double g = upstream * a.weight_of(affine);
     a.sums[lane * 2] += upstream;
     a.sums[lane * 2 + 1] += upstream * x_hat;
     mean_g += g;
@@ -120,7 +126,7 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   mean_g /= n;
   mean_gx /= n;
   for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t affine) {
-    const double g = upstream_at(offset, affine) * affine_of.weight(affine);
+    const double g = upstream_at(offset, affine) * a.weight_of(affine);
     const double v = ((g - mean_g) - x_hat_at(offset) * s.bend * mean_gx) * s.reciprocal;
     narrow(static_cast<T*>(a.out) + offset, &v, 1);
   });
@@ -162,11 +168,10 @@ void remember(const ChannelsCall& a, const double* mean, const double* variance)
 
 void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
   const ChannelsGeometry& g = a.geometry;
-  const int64_t columns = g.columns ? g.per_channel : 1, span = channels * columns;
-  const int64_t spans = g.columns ? g.outer * g.repeat : g.outer;
+  const int64_t columns = g.walk == Walk::columns ? g.per_channel : 1, span = channels * columns, lanes = g.lanes();
   for (int64_t channel = 0; channel < channels; ++channel) {
     double total = 0;
-    for (int64_t start = channel * columns; start < spans * span; start += span) {
+    for (int64_t start = channel * columns; start < lanes; start += span) {
       for (int64_t i = start; i < start + columns; ++i) total += a.sums[i * 2 + which];
     }
     by_dtype(dtype, [&](auto t) { narrow(static_cast<decltype(t)*>(out) + channel, &total, 1); });
@@ -174,17 +179,14 @@ void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, voi
 }
 
 void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,
-                    bool in_double, void* out) {
+                    double* out) {
   by_dtype(dtype, [&](auto t) {
-    for (int64_t i = 0; i < n * each * times; ++i) {
-      const double value = to_double(static_cast<const decltype(t)*>(source)[i / each % n]) + offset;
-      if (in_double) {
-        static_cast<double*>(out)[i] = value;
-      } else {
-        static_cast<float*>(out)[i] = static_cast<float>(value);
-      }
+    for (int64_t i = 0; i < n; ++i) {
+      const double value = to_double(static_cast<const decltype(t)*>(source)[i]) + offset;
+      for (int64_t k = 0; k < each; ++k) out[i * each + k] = value;
     }
   });
+  for (int64_t k = 1; k < times; ++k) std::memcpy(out + k * n * each, out, n * each * sizeof(double));
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 // What the operators in channels.cpp ask of the channel kernels; plain data only, shared by every instruction set.
 //
-// A dense tensor is walked in one of two ways. Planes: (outer, channels, positions) with long runs of positions, each
+// A dense tensor is walked in one of three ways. Planes: (outer, channels, positions) with long runs of positions, each
 // run one channel's; a statistic covers a channel over the batch, or a group of consecutive channels of one sample.
 // Columns: (outer, rows, width) with a statistic for every `fold` neighbouring columns of an outer index, each
-// channel being `per_channel` neighbouring columns; this is channels-last, and contiguous with few positions.
+// channel being `per_channel` neighbouring columns; this is channels-last, and contiguous with few positions. Groups:
+// contiguous, of few positions; each group of a sample is a row, a statistic and an item, and a block is some samples.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
@@ -17,22 +18,29 @@ namespace evenkeel {
 
 enum class Activation : int { none, relu, silu };
 
+constexpr int64_t strip = 512;  // columns at a time: their sums stay in the first-level cache
+
+enum class Walk : int { planes, columns, groups };
+
 struct ChannelsGeometry {
-  bool columns;
+  Walk walk;
   int64_t outer, channels, positions;      // planes
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
-  // Columns. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
+  // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
   int64_t span() const { return width / repeat; }  // columns until the channels begin anew
+  int64_t strips() const { return (width + strip - 1) / strip; }
 
   int64_t statistics, count;  // how many there are, and elements in each
-  // A block is what one thread can do alone: a statistic (planes) or an outer index (columns).
+  // A block is what one thread can do alone: a statistic (planes), an outer index (columns), some samples (groups).
   int64_t blocks, statistics_per_block;
   int64_t measure_items, sum_items;  // per block
-  int64_t item_size;                 // elements of a statistic (planes), rows (columns)
+  int64_t item_size;                 // elements of a statistic (planes), rows of a strip (columns)
   int64_t parts;                     // planes, backward: items per run of positions
-  // lanes are what the sums of the backward are kept for: a channel of a sample, or a column of an outer index
-  int64_t lanes() const { return columns ? outer * width : outer * channels; }
+  // lanes are what the sums of the backward are kept for: a channel of a sample or block, or a column of an outer index
+  int64_t lanes() const {
+    return walk == Walk::planes ? outer * channels : walk == Walk::columns ? outer * width : blocks * channels;
+  }
 };
 
 struct ChannelsCall {
@@ -48,13 +56,21 @@ struct ChannelsCall {
   const int64_t* valid;  // with a mask: valid positions of each sample (groups) or of all (a single number)
   const void* x;
   const void* dy;
-  const void* weight;  // arithmetic type, offset included, per channel (planes) or column (columns of one outer index)
-  const void* bias;
+  // offset included, per channel (planes) or column of one outer index; null for 1 and 0
+  const double* weight;
+  const double* bias;
+  double weight_of(int64_t i) const { return weight ? weight[i] : 1; }
+  double bias_of(int64_t i) const { return bias ? bias[i] : 0; }
   void* out;         // y or dx; null where dx is not wanted
   // arithmetic type, (statistics, width): mean, what it lost in rounding, 1/scale, what it lost [, its bend]
   void* statistics;
   void* variance;    // arithmetic type, (statistics)
-  double* partial;   // sums of the items from first_item on
+  bool streamed;     // out is larger than the caches: write past them
+  void* kept;        // backward: arithmetic type, room for a gradient of each element of the block, or null
+  // Columns: the factors of each, in the arithmetic type, for the blocks from first_block on. Groups: their sums.
+  void* factors;
+  int64_t first_block;
+  double* partial;  // sums of the items from first_item on
   int64_t first_item;
   double* sums;   // backward: (lanes, 2), the sums of dy and dy * x_hat
   double* means;  // backward: (statistics, 2), the means of g and g * x_hat
@@ -65,6 +81,7 @@ struct ChannelsCall {
 using ChannelsPhase = void (*)(const ChannelsCall&, int64_t begin, int64_t end);
 
 struct ChannelsWalk {
+  ChannelsPhase prepare;         // statistics: what is given or was saved
   ChannelsPhase measure;         // measure items
   ChannelsPhase merge;           // statistics
   ChannelsPhase write;           // measure items
@@ -80,18 +97,24 @@ struct ChannelsKernels {
   ChannelsPhase repair_gradient;  // statistics
   // out[c] = the sums of channel c's lanes: of dy (which = 0) or dy * x_hat (1)
   void (*finish)(const ChannelsCall&, int which, int64_t channels, DType dtype, void* out);
-  // out = source + offset in the arithmetic type, each element `each` times in a row, and the whole `times` times
-  void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, bool in_double,
-                void* out);
+  // out = source + offset, each element `each` times in a row, and the whole `times` times
+  void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, double* out);
 };
 
 // doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
 // valid elements (in a column); or the two sums
-inline int64_t measure_partial(const ChannelsGeometry& g) { return g.columns ? 3 * padded(g.width) + 1 : 4; }
-inline int64_t sum_partial(const ChannelsGeometry& g) { return g.columns ? 2 * padded(g.width) : 2; }
+inline int64_t strip_stride(const ChannelsGeometry& g) { return padded(g.width < strip ? g.width : strip); }
+inline int64_t measure_partial(const ChannelsGeometry& g) {
+  return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4;
+}
+inline int64_t sum_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 2 * strip_stride(g) : 2; }
+// factors of a column
+constexpr int64_t factors_per_column = 7;
 
 extern const ChannelsWalk channels_first_kernels_baseline, channels_first_kernels_avx2, channels_first_kernels_avx512;
 extern const ChannelsWalk channels_last_kernels_baseline, channels_last_kernels_avx2, channels_last_kernels_avx512;
+extern const ChannelsWalk channels_groups_kernels_baseline, channels_groups_kernels_avx2,
+    channels_groups_kernels_avx512;
 extern const ChannelsKernels channels_kernels_baseline, channels_kernels_avx2, channels_kernels_avx512;
 
 }  // namespace evenkeel

@@ -86,6 +86,7 @@ class ChannelsFunction(torch.autograd.Function):
         *options: Any,
     ) -> tuple[Tensor, ...]:
         y, statistics, variances = _ops.channels_forward(x, weight, bias, mean, variance, valid, *options)
+        ctx.set_materialize_grads(False)  # nobody needs zeros for the statistics
         ctx.mark_non_differentiable(statistics, variances)
         ctx.save_for_backward(x, weight, bias, statistics, valid)
         ctx.remembered = mean is not None
@@ -98,6 +99,8 @@ class ChannelsFunction(torch.autograd.Function):
         x, weight, bias, statistics, valid = ctx.saved_tensors
         needed = ctx.needs_input_grad[:3]
         rest = (None,) * (3 + len(ctx.options))
+        if dy is None:
+            return (None, None, None, *rest)
         create_graph = torch.is_grad_enabled()
         if not create_graph and not composite_required():
             outputs = _ops.channels_backward(

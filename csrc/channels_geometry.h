@@ -1,0 +1,86 @@
+// How the channel operators divide a tensor, by its shape alone.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+
+#include "channels_kernels.h"
+#include "runtime.h"
+
+namespace evenkeel {
+
+inline int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// How many rows of a few columns are treated as one: enough to fill vectors, of the divisors of the rows.
+inline int64_t repeats_of(int64_t rows, int64_t columns) {
+  constexpr int64_t lanes = 16, many_columns = 64;
+  if (columns >= many_columns) return 1;
+  int64_t repeat = lanes / std::gcd(lanes, columns);
+  while (rows % repeat) repeat /= 2;
+  return repeat;
+}
+
+// measured: from this input; given statistics may be applied in any order
+inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked, bool measured) {
+  // With fewer positions than this, neighbouring channels are treated together as columns.
+  constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, item = 4096, block = 65536;
+  const auto sizes = x.sizes();
+  STD_TORCH_CHECK(sizes.size() >= 2, "evenkeel: expected (batch, channels, ...)");
+  STD_TORCH_CHECK(groups >= 0 && (groups == 0 || sizes[1] % groups == 0), "evenkeel: groups must divide the channels");
+  ChannelsGeometry g{};
+  const int64_t batch = sizes[0], channels = sizes[1];
+  int64_t positions = 1;
+  for (size_t axis = 2; axis < sizes.size(); ++axis) positions *= sizes[axis];
+  g.channels = channels;
+  g.groups = groups;
+  g.positions = positions;
+  const int64_t share = groups ? channels / groups : 1;
+  g.statistics = groups ? batch * groups : channels;
+  g.count = groups ? share * positions : batch * positions;
+  const int64_t fewest_positions = masked ? 2 : groups || batch < fewest_rows ? few_positions : few_batch_positions;
+  g.per_channel = g.repeat = 1;
+  // groups: sums of as many columns stay in the second-level cache
+  constexpr int64_t few_positions_of_groups = 64, most_columns = 16384;
+  const bool few =
+      positions < few_positions || (positions < few_positions_of_groups && channels * positions <= most_columns);
+  if (groups && !last && !masked && measured && few) {
+    constexpr int64_t most_samples = 32, many_blocks = 16;
+    const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, most_samples);
+    g.walk = Walk::groups;
+    g.per_channel = positions;
+    g.width = channels * positions;
+    g.outer = batch;
+    g.blocks = ceil_divide(batch, samples);
+    g.statistics_per_block = g.measure_items = g.sum_items = samples * groups;
+  } else if (last || positions < fewest_positions) {
+    g.walk = Walk::columns;
+    g.per_channel = last ? 1 : positions;
+    g.fold = share * g.per_channel;
+    g.outer = groups ? batch : 1;
+    g.rows = (groups ? 1 : batch) * (last ? positions : 1);
+    g.repeat = masked ? 1 : repeats_of(g.rows, channels * g.per_channel);
+    g.rows /= g.repeat;
+    g.width = channels * g.per_channel * g.repeat;
+    g.blocks = g.outer;
+    g.statistics_per_block = groups ? groups : channels;
+    g.item_size = std::max(fewest_rows, block / std::clamp<int64_t>(g.width, 1, strip));
+    g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
+  } else {
+    g.outer = batch;
+    g.blocks = g.statistics;
+    g.statistics_per_block = 1;
+    g.item_size = positions < item ? item / positions * positions : item;
+    g.measure_items = ceil_divide(g.count, g.item_size);
+  }
+  return g;
+}
+
+// The backward of planes keeps sums for each run of positions.
+inline void divide_runs(ChannelsGeometry& g) {
+  if (g.walk != Walk::planes) return;
+  g.item_size = 4096;
+  g.parts = ceil_divide(g.positions, g.item_size);
+  g.sum_items = g.parts * (g.groups ? g.channels / g.groups : g.outer);
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,93 @@
+"""Where the channel kernels change their way through memory: groups of few positions, outputs past the caches."""
+
+import pytest
+import torch
+from channel_calls import FLOATS, MEASURED, call, errors, results, rows, same_bits, tensors
+
+from evenkeel import functional as F
+from evenkeel.testing import ulp_error
+
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+# A matrix, a sequence, images; one vector, several, a part of one; one sample to a block, several, fewer in the last.
+FEW_POSITIONS = ((5, 32), (40, 12), (49, 34, 3), (3, 6, 7, 7), (33, 8, 5, 3), (2, 256, 8, 7))
+LARGE = (17, 64, 65, 65)  # more than 16 MB: written past the caches
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("shape", FEW_POSITIONS, ids=str)
+def test_groups_of_few_positions(shape, dtype, activation):
+    x = torch.randn(shape).to(dtype)
+    mine = results("group_norm", x, activation=activation)
+    exact = results("group_norm", x, torch.float64, activation=activation, backend="reference")
+    alone = results("group_norm", x)  # an activation may leave a row only its smallest values
+    # float64 is compared with float64: neither of the two is exact
+    limit = {torch.float32: 3.0, torch.float64: 16.0}.get(dtype, 0.51)
+    for a, b, scale in zip(mine[:2], exact[:2], alone[:2], strict=True):
+        a, b, scale = (rows("group_norm", t) for t in (a, b, scale))
+        assert ulp_error(torch.cat([a, scale], -1), torch.cat([b, scale.double()], -1)) <= limit
+    for a, b in zip(mine[2:], exact[2:], strict=True):
+        tolerance = max(torch.finfo(dtype).eps, 1e-14)  # of terms about 1, and of the largest sum of them
+        torch.testing.assert_close(a.double(), b, rtol=0, atol=tolerance * max(1, b.abs().max().item()))
+
+
+@pytest.mark.parametrize("shape", FEW_POSITIONS, ids=str)
+@pytest.mark.parametrize("norm", ["group_norm", "instance_norm"])
+def test_a_group_of_few_positions_does_not_depend_on_the_batch(norm, shape):
+    if norm == "instance_norm" and len(shape) == 2:
+        pytest.skip("a single position has no spread")
+    x = torch.randn(shape)
+    weight, bias, cotangent = tensors(x)
+    y, dx, *_ = results(norm, x)
+    alone = x[1:2].clone().requires_grad_()
+    y_alone = call(norm, alone, weight, bias)
+    assert torch.equal(y[1:2], y_alone)
+    assert torch.equal(dx[1:2], torch.autograd.grad(y_alone, alone, cotangent[1:2])[0])
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e-25])
+def test_groups_of_few_positions_outside_of_what_float_squares_hold(scale):
+    """Some samples of a block are done again, and add to the sums of the others."""
+    x = torch.randn(49, 34, 3)
+    x[::3] *= scale
+    mine = results("group_norm", x, eps=0.0)
+    exact = results("group_norm", x, torch.float64, eps=0.0, backend="reference")
+    assert max(errors("group_norm", mine, exact)) <= 3.0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("norm", MEASURED)
+def test_large_outputs(norm, layout):
+    """Bits of a sample alone where statistics are its own; accuracy where they are not."""
+    x = torch.randn(LARGE).contiguous(memory_format=LAYOUTS[layout])
+    weight, bias, cotangent = tensors(x)
+    extras = {} if norm == "instance_norm" else {"activation": "silu"}
+    mine = results(norm, x, **extras)
+    if norm == "batch_norm":
+        plain = results(norm, x)
+        exact = results(norm, x, torch.float64, backend="reference")
+        assert max(errors(norm, plain, exact)) <= 3.0
+        expected = torch.nn.functional.silu(exact[0])
+        assert ulp_error(mine[0].transpose(0, 1).flatten(1), expected.transpose(0, 1).flatten(1)) <= 3.0
+        return
+    alone = x[:1].clone(memory_format=torch.preserve_format).requires_grad_()
+    y = call(norm, alone, weight, bias, **extras)
+    dx = torch.autograd.grad(y, alone, cotangent[:1].contiguous(memory_format=LAYOUTS[layout]))[0]
+    assert same_bits((mine[0][:1], mine[1][:1]), (y.detach(), dx))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mean", [1e2, 1e4, 1e6])
+def test_weight_offset_where_terms_cancel(mean, layout):
+    """1 + weight is not rounded: far from the given mean the bias takes back what the factor makes of it."""
+    x = torch.randn(6, 8, 20, 19).contiguous(memory_format=LAYOUTS[layout])
+    weight = torch.randn(8)
+    bias = (mean * (weight.double() + 1)).float()
+    given = torch.full((8,), mean, dtype=torch.float64), torch.ones(8, dtype=torch.float64)
+
+    def inference(backend, *tensors):
+        return F.batch_norm(tensors[0], *given, *tensors[1:], eps=0.0, weight_offset=1.0, backend=backend)
+
+    mine = inference("cpu", x, weight, bias)
+    exact = inference("reference", x.double(), weight.double(), bias.double())
+    assert ulp_error(mine.transpose(0, 1).flatten(1), exact.transpose(0, 1).flatten(1)) <= 3.0
