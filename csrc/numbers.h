@@ -15,19 +15,18 @@ namespace EVENKEEL_ISA {
 template <class T>
 inline constexpr bool is_float = std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, f16>;
 
-inline void widen(Floats v, Doubles (&out)[2]) {
-  HalfFloats halves[2];
-  std::memcpy(halves, &v, sizeof(v));
-  out[0] = __builtin_convertvector(halves[0], Doubles);
-  out[1] = __builtin_convertvector(halves[1], Doubles);
-}
-
 inline void widen(Ints v, Doubles (&out)[2]) {
+#if defined(__AVX512F__)
+  const __m512i whole = bits_as<__m512i>(v);
+  out[0] = bits_as<Doubles>(_mm512_maskz_cvtepi32_pd(0xff, _mm512_maskz_extracti32x8_epi32(0xff, whole, 0)));
+  out[1] = bits_as<Doubles>(_mm512_maskz_cvtepi32_pd(0xff, _mm512_maskz_extracti32x8_epi32(0xff, whole, 1)));
+#else
   typedef int32_t HalfInts __attribute__((vector_size(32)));
   HalfInts halves[2];
   std::memcpy(halves, &v, sizeof(v));
   out[0] = __builtin_convertvector(halves[0], Doubles);
   out[1] = __builtin_convertvector(halves[1], Doubles);
+#endif
 }
 
 typedef uint8_t Bytes __attribute__((vector_size(16)));
@@ -70,7 +69,7 @@ inline void load_doubles(const T* p, Doubles (&out)[2]) {
 }
 
 inline Floats as_floats(const Doubles (&v)[2]) {
-  HalfFloats halves[2] = {__builtin_convertvector(v[0], HalfFloats), __builtin_convertvector(v[1], HalfFloats)};
+  HalfFloats halves[2] = {Eight<float>::from(v[0]), Eight<float>::from(v[1])};
   return bits_as<Floats>(halves);
 }
 inline void store_doubles(double* p, const Doubles (&v)[2]) {

@@ -340,10 +340,23 @@ inline Doubles as_doubles(HalfFloats v) {
   return __builtin_convertvector(v, Doubles);
 #endif
 }
-inline Doubles as_doubles(Floats v) {
+// Both halves of a vector in double.
+inline void widen(Floats v, Doubles (&out)[2]) {
+#if defined(__AVX512F__)
+  const __m512 whole = bits_as<__m512>(v);  // a copy of the halves would go through memory
+  out[0] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, whole, 0)));
+  out[1] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, whole, 1)));
+#else
   HalfFloats halves[2];
   std::memcpy(halves, &v, sizeof(v));
-  return as_doubles(halves[0]) + as_doubles(halves[1]);
+  out[0] = as_doubles(halves[0]);
+  out[1] = as_doubles(halves[1]);
+#endif
+}
+inline Doubles as_doubles(Floats v) {
+  Doubles halves[2];
+  widen(v, halves);
+  return halves[0] + halves[1];
 }
 inline Doubles as_doubles(Doubles v) { return v; }
 
