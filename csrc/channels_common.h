@@ -237,14 +237,6 @@ inline bool has_few_elements(const ChannelsCall& a, int64_t statistic) {
   return count_of(a, statistic) <= few;
 }
 
-// ((upstream * weight - mean_g) - centred * slope) * reciprocal
-template <class C>
-inline typename Lanes<C>::vector project(typename Lanes<C>::vector upstream, typename Lanes<C>::vector centred,
-                                         typename Lanes<C>::vector weight, typename Lanes<C>::vector mean_g,
-                                         typename Lanes<C>::vector slope, typename Lanes<C>::vector reciprocal) {
-  return ((upstream * weight - mean_g) - centred * slope) * reciprocal;
-}
-
 // total[i] += v[i]
 template <class C>
 inline void add_lanes(typename Lanes<C>::vector v, double* total) {
