@@ -154,12 +154,12 @@ class Scratch {
   double* data_ = nullptr;
 };
 
-// Runs phases over blocks: each block by one thread, whose cache then holds it from the first phase to the last; or,
-// with few blocks, all threads on one phase after the other. The bits are the same.
 struct Phases {
   ChannelsPhase prepare, measure, merge, write, repair;  // null where there is nothing to do
 };
 
+// Runs phases over blocks: each block by one thread, whose cache then holds it from the first phase to the last; or,
+// with few blocks, all threads on one phase after the other. The bits are the same.
 void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   constexpr int64_t many_blocks = 16, grain = 16384;
   const ChannelsGeometry& g = a.geometry;

@@ -11,9 +11,9 @@ namespace {
 
 // Rows of a strip of columns of an outer index.
 struct Block {
-  int64_t outer, begin, end, count;
-  int64_t first_row;           // of the tensor
-  int64_t first, columns;      // of the strip
+  int64_t outer, count;
+  int64_t first_row;       // of the tensor
+  int64_t first, columns;  // of the strip
   template <class T>
   T* at(T* tensor, int64_t width) const {
     return tensor + first_row * width + first;
@@ -24,7 +24,7 @@ Block block_of(const ChannelsGeometry& g, int64_t items, int64_t item) {
   const int64_t outer = item / items, begin = item % items / g.strips() * g.item_size, stop = begin + g.item_size;
   const int64_t end = stop < g.rows ? stop : g.rows, first = item % g.strips() * strip;
   const int64_t columns = g.width - first < strip ? g.width - first : strip;
-  return {outer, begin, end, end - begin, outer * g.rows + begin, first, columns};
+  return {outer, end - begin, outer * g.rows + begin, first, columns};
 }
 
 // Calls body(first column, columns) for the neighbouring columns of a statistic in one strip, and of one channel.

@@ -189,31 +189,14 @@ struct Wide {
     if constexpr (parts == 1) {
       part[0] = v;
     } else {
-#if defined(__AVX512F__) && __has_builtin(__builtin_shufflevector)  // g++ converts in quarters
-      const auto doubles = [](HalfFloats half) {
-        return bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, bits_as<__m256>(half)));
-      };
-      part[0] = doubles(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7));
-      part[1] = doubles(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
-      return;
-#endif
-      HalfFloats halves[2];
-      std::memcpy(halves, &v, sizeof(v));
-      for (int i = 0; i < parts; ++i) part[i] = __builtin_convertvector(halves[i], Doubles);
+      widen(v, part);
     }
   }
   typename Lanes<C>::vector rounded() const {
     if constexpr (parts == 1) {
       return part[0];
     } else {
-#if defined(__AVX512F__) && __has_builtin(__builtin_shufflevector)
-      const auto half = [](Doubles v) { return bits_as<HalfFloats>(_mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(v))); };
-      return __builtin_shufflevector(half(part[0]), half(part[1]),  //
-                                     0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-#endif
-      HalfFloats halves[2];
-      for (int i = 0; i < parts; ++i) halves[i] = __builtin_convertvector(part[i], HalfFloats);
-      return bits_as<typename Lanes<C>::vector>(halves);
+      return as_floats(part);
     }
   }
 };
@@ -235,14 +218,6 @@ inline bool has_few_elements(const ChannelsCall& a, int64_t statistic) {
   constexpr int64_t few = 64;
   if (a.remembered) return a.activation != Activation::none && a.geometry.positions <= few;
   return count_of(a, statistic) <= few;
-}
-
-// ((upstream * weight - mean_g) - centred * slope) * reciprocal
-template <class C>
-inline typename Lanes<C>::vector project(typename Lanes<C>::vector upstream, typename Lanes<C>::vector centred,
-                                         typename Lanes<C>::vector weight, typename Lanes<C>::vector mean_g,
-                                         typename Lanes<C>::vector slope, typename Lanes<C>::vector reciprocal) {
-  return ((upstream * weight - mean_g) - centred * slope) * reciprocal;
 }
 
 // total[i] += v[i]

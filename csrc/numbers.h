@@ -68,10 +68,6 @@ inline void load_doubles(const T* p, Doubles (&out)[2]) {
   }
 }
 
-inline Floats as_floats(const Doubles (&v)[2]) {
-  HalfFloats halves[2] = {Eight<float>::from(v[0]), Eight<float>::from(v[1])};
-  return bits_as<Floats>(halves);
-}
 inline void store_doubles(double* p, const Doubles (&v)[2]) {
   store(p, v[0]);
   store(p + 8, v[1]);

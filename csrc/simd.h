@@ -314,8 +314,8 @@ inline void store_near(const Rest<C>& at, T* p, const V& v) {
   at.store(p, v);
 }
 
-// Calls body(position) along a row of n elements. streamed: stores go past the caches; what is stored to reaches a cache
-// line after `head` elements.
+// Calls body(position) along a row of n elements. streamed: stores go past the caches, and what is stored to reaches a
+// cache line after `head` elements.
 template <class C, class Body>
 inline void for_each_position(int64_t n, const Body& body, bool streamed = false, int64_t head = 0) {
   constexpr int width = Lanes<C>::width;
@@ -379,6 +379,17 @@ struct Eight<double> {
   using vector = Doubles;
   static vector from(Doubles v) { return v; }
 };
+
+// Both halves rounded.
+inline Floats as_floats(const Doubles (&v)[2]) {
+#if defined(__AVX512F__)
+  const __m512 low = _mm512_castps256_ps512(bits_as<__m256>(Eight<float>::from(v[0])));
+  return bits_as<Floats>(_mm512_maskz_insertf32x8(0xffff, low, bits_as<__m256>(Eight<float>::from(v[1])), 1));
+#else
+  const HalfFloats halves[2] = {Eight<float>::from(v[0]), Eight<float>::from(v[1])};
+  return bits_as<Floats>(halves);
+#endif
+}
 
 inline Doubles choose(Lanes<double>::mask condition, Doubles yes, Doubles no) {
   using Mask = Lanes<double>::mask;

@@ -95,7 +95,7 @@ def batch_norm(
             Statistics come from the valid positions only, padded outputs and their gradients are 0. A channel
             without a single valid position leaves the running statistics as they are.
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
-        weight_offset: added to the weight before use, in float32.
+        weight_offset: added to the weight before use, in float32 at least.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
         activation: ``relu`` or ``silu``, applied to the result before it is rounded, or None.
         backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.

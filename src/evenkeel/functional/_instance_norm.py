@@ -87,7 +87,7 @@ def instance_norm(
         eps: ε, added to the variance (or as ``eps_mode`` says).
         mask: boolean, True where valid; (batch,), (batch, time), or the input's shape without its channel axis.
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
-        weight_offset: added to the weight before use, in float32.
+        weight_offset: added to the weight before use, in float32 at least.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
         backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
 
