@@ -1,4 +1,5 @@
 // The operators of the row pattern: shapes, strides, allocation and the division of work; rows_*_kernels.cpp compute.
+#include <algorithm>
 #include <cmath>
 
 #include "operators.h"
@@ -167,6 +168,13 @@ void finish(const std::vector<double>& partial, int64_t tasks, int64_t features,
   });
 }
 
+// How rows are divided into tasks depends on their number alone, never on the threads: 32 tasks of 64 rows and more.
+// Each costs sums of its own over the parameters, so that fewer rows, down to 16, only make up 8 tasks.
+int64_t rows_per_task(int64_t rows) {
+  const auto share = [&](int64_t tasks) { return (rows + tasks - 1) / tasks; };
+  return std::max(share(32), std::min<int64_t>(64, std::max<int64_t>(16, share(8))));
+}
+
 // The gradients of the parameters; what a.dx and a.dresidual name is written too.
 std::tuple<Tensor, Tensor> run_backward(RowsBackward& a, const std::optional<Tensor>& weight,
                                         const std::optional<Tensor>& bias, const Tensor& statistics,
@@ -181,10 +189,7 @@ std::tuple<Tensor, Tensor> run_backward(RowsBackward& a, const std::optional<Ten
   a.is_double = none == ScalarType::Double;
   a.streamed = is_streamed(a.spec, a.dx, a.x);
 
-  // How rows are divided into tasks depends on their number alone, never on the threads.
-  constexpr int64_t most_tasks = 32, fewest_rows = 64;
-  const int64_t share = (a.spec.rows + most_tasks - 1) / most_tasks;
-  a.rows_per_task = share > fewest_rows ? share : fewest_rows;
+  a.rows_per_task = rows_per_task(a.spec.rows);
   const int64_t tasks = (a.spec.rows + a.rows_per_task - 1) / a.rows_per_task;
   a.padded_features = padded(features);
   std::vector<double> dweight_partial(need_dweight ? tasks * a.padded_features : 0);
