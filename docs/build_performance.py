@@ -40,7 +40,8 @@ NOTES = {
         'compiled. **The rule: `backend="auto"` runs the operator while compiling, as without a compiler**: it '
         "was faster forward and about as fast forward + backward even between neighbours that fuse ([log](log.md)), "
         "and it keeps the bits of the uncompiled model. Where a profile says otherwise, a module's "
-        '`backend="reference"` chooses the other. '
+        '`backend="reference"` chooses the other. torch.nn\'s LayerNorm and RMSNorm, fused with an addition and a GELU '
+        "and nothing else, take less time forward than ours; with the backward, or beside a matrix product, they are even."
         " Exported programs (`torch.export`, ONNX) always hold torch's own operators."
     ),
 }
@@ -131,8 +132,9 @@ def main() -> None:
     run = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     machine, versions = run["machine"], run["versions"]
     results: list[Result] = run["results"]
-    limited = [(r, by, limit) for r in results for by, limit in r["limits"].items() if by in r["seconds"]]
-    missed = [f"{r['name']} ({by})" for r, by, limit in limited if (share(r, by) or 0.0) > limit]
+    limited = [(share(r, by), limit) for r in results for by, limit in r["limits"].items() if by in r["seconds"]]
+    missed = sum(value is not None and value > limit for value, limit in limited)
+    processors = machine["threads"].rpartition(", ")[2]  # each section says how many threads torch used
     lines = [
         "# Performance",
         "",
@@ -143,10 +145,10 @@ def main() -> None:
         "brackets is the project's own target; bold misses it. Fresh large outputs cost page faults: cases say where "
         "outputs are reused (`out=`).",
         "",
-        f"{len(limited) - len(missed)} of {len(limited)} targets are met."
-        + (f" Missed: {'; '.join(missed)}." if missed else ""),
+        f"{len(limited) - missed} of {len(limited)} targets are met; the machine is shared, so that figures near a limit "
+        "change sides from run to run.",
         "",
-        f"{run['date']}; {machine['processor']}, {machine['system']}, {machine['threads']}; "
+        f"{run['date']}; {machine['processor']}, {machine['system']}, {processors}; "
         f"evenkeel {versions['evenkeel']} ({run['simd']}), torch {versions['torch']}, Python {versions['python']}; "
         f"{run['repeats']} repeats.",
         "",
@@ -155,7 +157,7 @@ def main() -> None:
     for suite in dict.fromkeys(result["suite"] for result in results):
         lines += section(suite, [result for result in results if result["suite"] == suite], target.parent)
     write_text_atomically(target, "\n".join(lines))
-    print(f"wrote {target}: {len(results)} cases, {len(missed)} targets missed")
+    print(f"wrote {target}: {len(results)} cases, {missed} targets missed")
 
 
 if __name__ == "__main__":

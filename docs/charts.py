@@ -11,6 +11,7 @@ from evenkeel.report._style import FONT_FAMILY, LIGHT
 # ours first; the colours of every figure of the project, told apart by shape too
 DRAWN = (("#d55e00", "circle"), ("#0072b2", "square"), ("#009e73", "diamond"), ("#cc79a7", "triangle"))
 LEFT, RIGHT, ROW, TOP, WIDTH = 330, 70, 22, 74, 920
+LETTER = 7.2  # the usual width of one in the labels, which the reader's font may exceed
 BEYOND = 1.04  # where what is infinite or not a number stands, as a share of the axis
 
 
@@ -55,18 +56,20 @@ def dot_chart(title: str, unit: str, rows: Mapping[str, Mapping[str, float]], *,
     """
     owners = list(dict.fromkeys(owner for values in rows.values() for owner in values))
     low, high = extent([v for values in rows.values() for v in values.values()], line)
-    span, bottom = WIDTH - LEFT - RIGHT, TOP + ROW * len(rows)
+    left = max(LEFT, 20 + LETTER * max(map(len, rows), default=0))
+    width = WIDTH + left - LEFT
+    span, bottom = width - left - RIGHT, TOP + ROW * len(rows)
 
     def place(value: float) -> float:
         if not math.isfinite(value):
-            return LEFT + span * BEYOND
+            return left + span * BEYOND
         share = math.log(max(value, low) / low) / math.log(high / low)
-        return LEFT + span * share
+        return left + span * share
 
     parts = [text(12, 24, title, size=16), text(12, 42, unit, colour=LIGHT["muted"])]
     for index, owner in enumerate(owners):
         colour, shape = DRAWN[index]
-        parts += [mark(shape, LEFT + 150 * index, 58, colour, owner), text(LEFT + 150 * index + 10, 62, owner)]
+        parts += [mark(shape, left + 150 * index, 58, colour, owner), text(left + 150 * index + 10, 62, owner)]
     for tick in ticks(low, high):
         x = place(tick)
         parts.append(f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="{LIGHT["grid"]}"/>')
@@ -75,12 +78,12 @@ def dot_chart(title: str, unit: str, rows: Mapping[str, Mapping[str, float]], *,
     parts.append(text(place(line), bottom + 32, said, anchor="middle"))
     for index, (case, values) in enumerate(rows.items()):
         y = TOP + ROW * (index + 0.5)
-        parts.append(text(LEFT - 14, y + 4, case, anchor="end"))
+        parts.append(text(left - 14, y + 4, case, anchor="end"))
         for (colour, shape), owner in zip(DRAWN, owners, strict=False):
             if owner in values:
                 parts.append(mark(shape, place(values[owner]), y, colour, f"{owner}: {values[owner]:.3g}"))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {bottom + 44}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 44}" '
         f'font-family="{html.escape(FONT_FAMILY)}" role="img">'
         f'<title>{html.escape(title)}</title><rect width="100%" height="100%" fill="{LIGHT["surface"]}"/>'
         + "\n".join(parts)
