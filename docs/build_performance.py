@@ -41,7 +41,8 @@ NOTES = {
         "was faster forward and about as fast forward + backward even between neighbours that fuse ([log](log.md)), "
         "and it keeps the bits of the uncompiled model. Where a profile says otherwise, a module's "
         '`backend="reference"` chooses the other. torch.nn\'s LayerNorm and RMSNorm, fused with an addition and a GELU '
-        "and nothing else, take less time forward than ours; with the backward, or beside a matrix product, they are even."
+        "and nothing else, take less time forward than ours; with the backward, or beside a matrix product, they are "
+        "even."
         " Exported programs (`torch.export`, ONNX) always hold torch's own operators."
     ),
 }
@@ -145,8 +146,8 @@ def main() -> None:
         "brackets is the project's own target; bold misses it. Fresh large outputs cost page faults: cases say where "
         "outputs are reused (`out=`).",
         "",
-        f"{len(limited) - missed} of {len(limited)} targets are met; the machine is shared, so that figures near a limit "
-        "change sides from run to run.",
+        f"{len(limited) - missed} of {len(limited)} targets are met; the machine is shared, so that figures near a "
+        "limit change sides from run to run.",
         "",
         f"{run['date']}; {machine['processor']}, {machine['system']}, {processors}; "
         f"evenkeel {versions['evenkeel']} ({run['simd']}), torch {versions['torch']}, Python {versions['python']}; "
