@@ -1,0 +1,104 @@
+"""The row kernels at every short length, in mixed company, past the caches; and what calls without gradients refuse."""
+
+import pytest
+import torch
+
+from evenkeel import functional as F
+
+NORMS = ("layer_norm", "rms_norm")
+every_norm = pytest.mark.parametrize("norm", NORMS)
+# bounds on errors of single steps: far above rounding, far below a misplaced element
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2, torch.float64: 1e-9}
+every_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+
+
+def run(norm, x, weight, cotangent, backend="cpu"):
+    """y, dx and dweight."""
+    leaves = [x.detach().requires_grad_(), weight.detach().requires_grad_()]
+    y = getattr(F, norm)(leaves[0], x.shape[-1:], leaves[1], eps=1e-3, backend=backend)
+    return (y.detach(), *torch.autograd.grad(y, leaves, cotangent))
+
+
+def exact(norm, *tensors):
+    return run(norm, *(t.double() for t in tensors), backend="reference")
+
+
+@every_norm
+@every_dtype
+def test_every_short_length(norm, dtype):
+    for features in range(1, 71):  # two vectors of bfloat16, and some
+        x, cotangent = (torch.randn(21, features).to(dtype) for _ in range(2))
+        weight = torch.randn(features).to(dtype)
+        found, wanted = run(norm, x, weight, cotangent), exact(norm, x, weight, cotangent)
+        for mine, theirs in zip(found, wanted, strict=True):
+            scale = theirs.abs().max() + 1
+            assert ((mine.double() - theirs).abs() <= TOLERANCES[dtype] * scale).all(), features
+
+
+@every_norm
+@every_dtype
+@pytest.mark.parametrize("features", [33, 768])
+def test_rows_of_every_kind_side_by_side(norm, dtype, features):
+    # usual rows, means that need both their parts, and scales that are done in double
+    scales = torch.tensor([1.0, 1.0, 1e-3, 1e30 if dtype in (torch.float32, torch.bfloat16) else 1e3])
+    shifts = torch.tensor([0.0, 1e3, 0.0, 0.0])
+    kinds = torch.arange(50) % 7 % 4
+    x = (shifts[kinds][:, None] + scales[kinds][:, None] * torch.randn(50, features)).to(dtype)
+    cotangent, weight = torch.randn(50, features).to(dtype), torch.randn(features).to(dtype)
+    y, dx, dweight = run(norm, x, weight, cotangent)
+    for row in range(50):
+        alone = run(norm, x[row : row + 1], weight, cotangent[row : row + 1])
+        assert torch.equal(y[row], alone[0][0])
+        assert torch.equal(dx[row], alone[1][0])
+    wanted = exact(norm, x, weight, cotangent)[2]
+    assert ((dweight.double() - wanted).abs() <= TOLERANCES[dtype] * (wanted.abs().max() + 1)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("features", [1024, 1023])  # rows on cache lines, and not
+def test_a_sum_past_the_caches(dtype, features):
+    rows = (12 << 20) // features // dtype.itemsize
+    x, residual = (torch.randn(rows, features).to(dtype) for _ in range(2))
+    weight = torch.randn(features).to(dtype)
+    y, total = F.add_rms_norm(x, residual, (features,), weight, backend="cpu")
+    assert torch.equal(total, x + residual)
+    for part in (slice(0, 50), slice(rows - 50, rows)):
+        few = F.add_rms_norm(x[part], residual[part], (features,), weight, backend="cpu")
+        assert torch.equal(y[part], few[0])
+        assert torch.equal(total[part], few[1])
+
+
+ONES = torch.ones(4)
+REFUSED = {
+    "other sizes": ((torch.ones(3, 5), (4,), ONES), {}),
+    "no sizes": ((torch.ones(3, 4), (), None), {}),
+    "too many sizes": ((ONES, (1, 4), None), {}),
+    "a weight of another shape": ((torch.ones(3, 2, 4), (2, 4), torch.ones(8)), {}),
+    "a number": ((torch.tensor(1.0), (1,), None), {}),
+    "integers": ((torch.ones(3, 4, dtype=torch.int32), (4,), ONES), {}),
+    "an integer weight": ((torch.ones(3, 4), (4,), torch.ones(4, dtype=torch.int32)), {}),
+    "an unknown eps_mode": ((torch.ones(3, 4), (4,), ONES), {"eps_mode": "above"}),
+    "an unknown cast": ((torch.ones(3, 4), (4,), ONES), {"cast": "never"}),
+    "an unknown backend": ((torch.ones(3, 4), (4,), ONES), {"backend": "tpu"}),
+}
+
+
+@every_norm
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_call_without_gradients_refuses_the_same(norm, case):
+    arguments, options = REFUSED[case]
+    errors = []
+    for gradients in (True, False):
+        with torch.set_grad_enabled(gradients), pytest.raises((ValueError, RuntimeError, TypeError)) as caught:
+            getattr(F, norm)(*arguments, **options)
+        errors.append((type(caught.value), str(caught.value)))
+    assert errors[0] == errors[1]
+
+
+@every_norm
+def test_a_call_without_gradients_gives_the_same_bits(norm):
+    x, weight = torch.randn(3, 5, 33), torch.randn(5, 33)
+    with_gradients = getattr(F, norm)(x.clone().requires_grad_(), (5, 33), weight)
+    with torch.no_grad():
+        for shape in ((5, 33), [5, 33], torch.Size([5, 33])):
+            assert torch.equal(getattr(F, norm)(x, shape, weight), with_gradients)
