@@ -187,7 +187,7 @@ std::tuple<Tensor, Tensor> run_backward(RowsBackward& a, const std::optional<Ten
   Tensor dbias = need_dbias ? empty(sizes_of(*bias), bias->scalar_type()) : empty({0}, none);
   if (features == 0) return {dweight, dbias};
   a.is_double = none == ScalarType::Double;
-  a.streamed = is_streamed(a.spec, a.dx, a.x);
+  a.streamed = a.dx.data && is_streamed(a.spec, a.dx, a.x);
 
   a.rows_per_task = rows_per_task(a.spec.rows);
   const int64_t tasks = (a.spec.rows + a.rows_per_task - 1) / a.rows_per_task;

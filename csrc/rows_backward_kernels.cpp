@@ -189,17 +189,24 @@ class ParameterSums {
   }
   C* dweight() const { return part(dweight_total_, 0); }
   C* dbias() const { return part(dbias_total_, 1); }
-  C* dweight_of_unusual() const { return part(dweight_total_, apart ? 2 : 0); }
-  C* dbias_of_unusual() const { return part(dbias_total_, apart ? 3 : 1); }
+  C* dweight_of_unusual() {
+    unusual_ = apart;
+    return part(dweight_total_, apart ? 2 : 0);
+  }
+  C* dbias_of_unusual() {
+    unusual_ = apart;
+    return part(dbias_total_, apart ? 3 : 1);
+  }
   double* dweight_total() const { return dweight_total_; }
   double* dbias_total() const { return dbias_total_; }
 
-  void flush() const {
+  void flush() {
     if constexpr (is_float) {
       if (dweight_total_) EVENKEEL_ISA::flush<L>(dweight_total_, dweight(), features_);
       if (dbias_total_) EVENKEEL_ISA::flush<L>(dbias_total_, dbias(), features_);
-      if (apart && dweight_total_) EVENKEEL_ISA::flush<C>(dweight_total_, dweight_of_unusual(), features_);
-      if (apart && dbias_total_) EVENKEEL_ISA::flush<C>(dbias_total_, dbias_of_unusual(), features_);
+      if (unusual_ && dweight_total_) EVENKEEL_ISA::flush<C>(dweight_total_, dweight_of_unusual(), features_);
+      if (unusual_ && dbias_total_) EVENKEEL_ISA::flush<C>(dbias_total_, dbias_of_unusual(), features_);
+      unusual_ = false;
     }
   }
 
@@ -215,11 +222,12 @@ class ParameterSums {
   int64_t features_, stride_;
   Buffer<C> buffer_;
   double *dweight_total_, *dbias_total_;
+  bool unusual_ = false;  // whether their sums hold anything
 };
 
 // One row by itself, of any kind.
 template <class L, class C>
-void backward_row(const RowsBackward& a, int64_t row, const ParameterSums<L, C>& sums, C* scratch) {
+void backward_row(const RowsBackward& a, int64_t row, ParameterSums<L, C>& sums, C* scratch) {
   const int64_t n = a.spec.features, stride = a.padded_features;
   BackwardRow<C> r;
   r.x = source_row(a, row, scratch, scratch + stride);
@@ -242,7 +250,7 @@ struct BackwardWork {
   const T *x[R], *dy[R];
   T* dx[R];
   Statistics<C> statistics[R];
-  Slopes<C> slopes[R];
+  Slopes<C> slopes[R] = {};
 };
 
 // The two passes, R rows at once: the parameters and their gradients are then read and written once for all. The weight
@@ -356,7 +364,7 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
   constexpr int64_t rows_per_flush = 16;  // float sums of 64 rows exceeded 3 ulps; longer sums are double
   const int64_t n = a.spec.features, stride = padded_pairs(n);
   const Buffer<C> scratch(5 * stride);
-  const ParameterSums<L, C> sums(a, task);
+  ParameterSums<L, C> sums(a, task);
   const C* weight = in_order<L>(static_cast<const C*>(a.weight), scratch.data() + 4 * stride, n);
   const int64_t first = task * a.rows_per_task;
   const int64_t last = first + a.rows_per_task < a.spec.rows ? first + a.rows_per_task : a.spec.rows;

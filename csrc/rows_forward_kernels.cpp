@@ -180,19 +180,26 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
           static_cast<float>(s.reciprocal), static_cast<float>(s.bend)};
 }
 
+inline Statistics<double> measure_row(const RowsForward& a, const double* x, int64_t) {
+  return measure<double>(x, a.spec);
+}
+inline Statistics<float> measure_row(const RowsForward& a, const float* x, int64_t row) {
+  if (a.early) {
+    return {0, 0, 1.0f / std::sqrt(mean_square_as_torch(x, a.spec.features) + static_cast<float>(a.spec.eps)), 1};
+  }
+  // the bits of adding first: a row of bfloat16 is summed in another order than one of float
+  if (a.residual.data && a.rounded && a.x.dtype == DType::bfloat16 && a.sum.dtype == DType::bfloat16) {
+    return measure<float>(static_cast<const bf16*>(a.sum.data) + row_offset(a.sum.layout, row), a.spec);
+  }
+  return measure<float>(x, a.spec);
+}
+
 // One row from x (in the arithmetic type) to y; returns its statistics.
 template <class C>
 Statistics<C> forward_row(const RowsForward& a, const C* x, int64_t row) {
-  Statistics<C> s{0, 0, 0, 1};
+  const Statistics<C> s = measure_row(a, x, row);
   if constexpr (std::is_same_v<C, float>) {
-    if (a.early) {
-      s.reciprocal = 1.0f / std::sqrt(mean_square_as_torch(x, a.spec.features) + static_cast<float>(a.spec.eps));
-    } else {
-      s = measure<C>(x, a.spec);
-    }
     if (!safe(s)) return forward_row_in_double(a, x, row);
-  } else {
-    s = measure<C>(x, a.spec);
   }
   with_row<C>(a.y, row, [&](auto* y) {
     if constexpr (std::is_same_v<C, float>) {

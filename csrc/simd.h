@@ -156,7 +156,7 @@ inline void store(f16* p, Floats v) {
   const Floats shifted = bits_as<Floats>(magnitude) + 0.5f;
   half = choose(magnitude < 0x38800000u, bits_as<UnsignedInts>(shifted) - 0x3f000000u, half);
   half = choose(magnitude >= 0x477ff000u, UnsignedInts{} + 0x7c00u, half);
-  half = choose(magnitude > 0x7f800000u, UnsignedInts{} + 0x7e00u, half);
+  half = choose(magnitude > 0x7f800000u, ((magnitude >> 13) & 0x3ffu) | 0x7e00u, half);
   const Shorts s = __builtin_convertvector(half | ((bits >> 16) & 0x8000u), Shorts);
   std::memcpy(p, &s, sizeof(s));
 #endif

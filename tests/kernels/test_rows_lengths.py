@@ -75,9 +75,12 @@ REFUSED = {
     "too many sizes": ((ONES, (1, 4), None), {}),
     "a weight of another shape": ((torch.ones(3, 2, 4), (2, 4), torch.ones(8)), {}),
     "a number": ((torch.tensor(1.0), (1,), None), {}),
+    "a number and no sizes": ((torch.tensor(1.0), (), None), {}),
+    "a weight without memory": ((torch.ones(3, 4), (4,), torch.ones(4, device="meta")), {}),
     "integers": ((torch.ones(3, 4, dtype=torch.int32), (4,), ONES), {}),
     "an integer weight": ((torch.ones(3, 4), (4,), torch.ones(4, dtype=torch.int32)), {}),
     "an unknown eps_mode": ((torch.ones(3, 4), (4,), ONES), {"eps_mode": "above"}),
+    "a list for eps_mode": ((torch.ones(3, 4), (4,), ONES), {"eps_mode": []}),
     "an unknown cast": ((torch.ones(3, 4), (4,), ONES), {"cast": "never"}),
     "an unknown backend": ((torch.ones(3, 4), (4,), ONES), {"backend": "tpu"}),
 }

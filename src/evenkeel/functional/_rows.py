@@ -164,7 +164,7 @@ def rows(
             return _row_operators.rows_inference(
                 input, weight, bias, len(shape), statistic, eps, eps_mode, weight_offset
             )
-        except (RuntimeError, KeyError):
+        except (RuntimeError, KeyError, TypeError):
             pass  # below it is said what is wrong
     check_options(name, eps_mode, cast)
     if not fits(input, shape, weight, bias):
@@ -189,13 +189,15 @@ def is_quick(input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias:
     The kernel looks at dtypes and at the parameters' shapes itself.
     """
     return (
-        type(input) is torch.Tensor
-        and (weight is None or type(weight) in _ops.PLAIN_TYPES)
-        and (bias is None or type(bias) in _ops.PLAIN_TYPES)
+        not _ops._MISSING
+        and type(input) is torch.Tensor
         and input.is_cpu
+        and (weight is None or (type(weight) in _ops.PLAIN_TYPES and weight.is_cpu))
+        and (bias is None or (type(bias) in _ops.PLAIN_TYPES and bias.is_cpu))
         and not torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and not composite_required()
+        and len(shape) > 0
         and (input.ndim > 0 and input.size(-1) == shape[0] if len(shape) == 1 else input.shape[-len(shape) :] == shape)
     )
 
