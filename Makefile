@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.evenkeel-installed
-SOURCES := $(wildcard csrc/*.cpp csrc/*.h)
+SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/python/*)
 
 # The isolated build of `pip install .` and `make wheel` takes the same versions: pip reads the first variable up to
 # 25.2, the second from 25.3 on.
@@ -76,6 +76,6 @@ docs: $(STAMP) ## write docs/api.md from the docstrings and the course's figures
 	$(BIN)/python docs/build_lessons.py
 
 clean: ## remove what was built, but not .venv and runs
-	rm -rf build dist src/*.egg-info src/evenkeel/kernels/_native.so src/evenkeel/kernels/_build.json $(STAMP)
+	rm -rf build dist src/*.egg-info src/evenkeel/kernels/*.so src/evenkeel/kernels/_build.json $(STAMP)
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

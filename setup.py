@@ -1,7 +1,9 @@
 """Build script: compiles csrc/ into one shared library that is loaded with `torch.ops.load_library`.
 
 The library uses torch's stable ABI and nothing of the CPython API, so one build serves every Python and every torch
-from `TORCH_TARGET` on, and the wheel is tagged `py3-none-<platform>`. Everything else is declared in pyproject.toml.
+from `TORCH_TARGET` on, and the wheel is tagged `py3-none-<platform>`. Beside it, csrc/python/ becomes a module of
+CPython's limited API through which small tensors reach the kernels sooner; a Python that cannot load it, or a build
+without Python.h, does without. Everything else is declared in pyproject.toml.
 
 Environment: CXX (the compiler), CXXFLAGS (added to the flags), EVENKEEL_REFERENCE_ONLY=1 (install without kernels).
 """
@@ -47,12 +49,18 @@ AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16
 ISAS: dict[str, list[str]] = {"baseline": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     ISAS |= {"avx2": AVX2, "avx512": AVX512}
+PYTHON_SOURCES = Path("csrc") / "python"
+LIBRARY, DIRECT_CALLS = "evenkeel.kernels._native", "evenkeel.kernels._direct_calls"
 OBJECTS = Path("build") / "native"  # setuptools' own folder is a fresh one in each editable install
 
 NO_COMPILER = (
     "evenkeel: no C++ compiler found (tried {tried}). Install one: `apt install g++` (Debian, Ubuntu), "
     "`dnf install gcc-c++` (Fedora), `xcode-select --install` (macOS); or set EVENKEEL_REFERENCE_ONLY=1 to install "
     "without the compiled kernels."
+)
+NO_PYTHON_HEADERS = (
+    "evenkeel: Python.h is missing, so calls on small tensors will take a few µs longer; `apt install python3-dev` "
+    "(Debian, Ubuntu) or `dnf install python3-devel` (Fedora) brings it."
 )
 NO_TORCH = (
     "evenkeel: building the kernels needs torch, which this environment lacks: leave out --no-build-isolation, or "
@@ -73,6 +81,8 @@ class Unit:
 
     @property
     def flags(self) -> list[str]:
+        if self.source.parent == PYTHON_SOURCES:
+            return ["-isystem", sysconfig.get_path("include")]
         if not self.source.stem.endswith("_kernels"):
             return []
         return [f"-DEVENKEEL_ISA={self.isa}", *ISAS[self.isa]]
@@ -101,11 +111,33 @@ def torch_folder() -> Path:
     return Path(found.origin).parent
 
 
-def units() -> list[Unit]:
-    """Return what has to be compiled."""
+def units(name: str) -> list[Unit]:
+    """Return what has to be compiled for an extension."""
+    if name == DIRECT_CALLS:
+        return [Unit(source, "baseline") for source in sorted(PYTHON_SOURCES.glob("*.cpp"))]
     sources = sorted(Path("csrc").glob("*.cpp"))
     return [
         Unit(source, isa) for source in sources for isa in (ISAS if source.stem.endswith("_kernels") else ("baseline",))
+    ]
+
+
+def extensions() -> list[Extension]:
+    """Return what this Python can be given: on Windows the reference implementations alone."""
+    if os.environ.get("EVENKEEL_REFERENCE_ONLY", "0") not in ("", "0") or sys.platform == "win32":
+        return []
+    names = [LIBRARY]
+    if (Path(sysconfig.get_path("include")) / "Python.h").exists():
+        names += [] if sysconfig.get_config_var("Py_GIL_DISABLED") else [DIRECT_CALLS]
+    else:
+        sys.stderr.write(f"\n{NO_PYTHON_HEADERS}\n")
+    return [
+        Extension(
+            name,
+            sources=sorted({str(unit.source) for unit in units(name)}),
+            depends=sorted(str(path) for path in Path("csrc").rglob("*.h")),
+            language="c++",
+        )
+        for name in names
     ]
 
 
@@ -113,7 +145,9 @@ class BuildNative(build_ext):
     """Compile csrc/ per instruction set and link it without Python's own flags, libraries and suffix."""
 
     def get_ext_filename(self, fullname: str) -> str:
-        return os.path.join(*fullname.split(".")) + ".so"
+        # asked for with and without the package's name
+        suffix = ".abi3.so" if fullname.endswith(DIRECT_CALLS.rpartition(".")[2]) else ".so"
+        return os.path.join(*fullname.split(".")) + suffix
 
     def build_extension(self, ext: Extension) -> None:
         command = find_compiler()
@@ -122,6 +156,8 @@ class BuildNative(build_ext):
         # Warnings inside torch's headers are not ours, and their path must not end up in the binary.
         compile_command = [*command, *flags, f"-ffile-prefix-map={torch}=torch", "-isystem", str(torch / "include")]
         link = ["-dynamiclib"] if sys.platform == "darwin" else ["-shared", "-Wl,--as-needed", "-Wl,-z,defs"]
+        if ext.name == DIRECT_CALLS:  # what it lacks is in the interpreter
+            link = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
         # No rpath: torch is always loaded first, and the loader then finds its libraries by name.
         self.compiler.set_executables(
             compiler_so_cxx=compile_command, linker_so_cxx=[*command, *link], compiler_cxx=command
@@ -132,21 +168,22 @@ class BuildNative(build_ext):
         library = Path(self.get_ext_fullpath(ext.name))
         try:
             with ThreadPoolExecutor(max_workers=2) as pool:
-                objects = list(pool.map(self.compile_unit, units()))
+                objects = list(pool.map(self.compile_unit, units(ext.name)))
             self.compiler.link_shared_object(
                 objects,
                 str(library),
-                libraries=["torch_cpu", "c10"],
+                libraries=["torch_cpu", "c10"] if ext.name == LIBRARY else [],
                 library_dirs=[str(torch / "lib")],
                 target_lang="c++",
             )
         except (CompileError, LinkError):
             stop(COMPILE_FAILED.format(compiler=command[0]))
-        self.write_facts(library.with_name("_build.json"), command, flags)
+        if ext.name == LIBRARY:
+            self.write_facts(library.with_name("_build.json"), command, flags)
 
     def compile_unit(self, unit: Unit) -> str:
         """Compile one unit, unless an object with the same command, source and headers is there already."""
-        inputs = [unit.source, *sorted(Path("csrc").glob("*.h"))]
+        inputs = [unit.source, *sorted({*Path("csrc").glob("*.h"), *unit.source.parent.glob("*.h")})]
         digest = hashlib.sha256(repr([self.compiler.compiler_so_cxx, unit.flags, version("torch")]).encode())
         for path in inputs:
             digest.update(path.read_bytes())
@@ -180,7 +217,8 @@ class BuildNative(build_ext):
     def facts_mapping(self) -> dict[str, str]:
         """Return where each build record is written, and its place beside the sources."""
         build_py = self.get_finalized_command("build_py")
-        pairs = (self._get_inplace_equivalent(build_py, extension) for extension in self.extensions)
+        libraries = [extension for extension in self.extensions if extension.name == LIBRARY]
+        pairs = (self._get_inplace_equivalent(build_py, extension) for extension in libraries)
         return {
             str(Path(built).with_name("_build.json")): str(Path(in_source).with_name("_build.json"))
             for in_source, built in pairs
@@ -203,18 +241,4 @@ class PlatformWheel(bdist_wheel):
         return "py3", "none", tag.replace("universal2", platform.machine())
 
 
-# Windows runs the reference implementations.
-reference_only = os.environ.get("EVENKEEL_REFERENCE_ONLY", "0") not in ("", "0") or sys.platform == "win32"
-setup(
-    ext_modules=[]
-    if reference_only
-    else [
-        Extension(
-            "evenkeel.kernels._native",
-            sources=sorted({str(unit.source) for unit in units()}),
-            depends=sorted(str(path) for path in Path("csrc").glob("*.h")),
-            language="c++",
-        )
-    ],
-    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
-)
+setup(ext_modules=extensions(), cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel})

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "operators.h"
+#include "rows_direct.h"
 #include "runtime.h"
 
 namespace evenkeel {
@@ -45,6 +46,8 @@ bool layout_rows(const Tensor& t, int64_t axes, RowLayout& layout) {
   return true;
 }
 
+Values values_of(const Tensor& t) { return {t.data_ptr(), dtype_of(t)}; }
+
 // Rows to read: the tensor's own, or a contiguous copy's where they are not dense.
 class Source {
  public:
@@ -79,24 +82,32 @@ RowsSpec spec_of(const Tensor& x, int64_t axes, int64_t statistic, double eps, i
   return spec;
 }
 
-// weight + offset or bias in the arithmetic type: the tensor's own memory where nothing changes.
-class Parameter {
+// A parameter's own memory, or a contiguous copy's.
+class Contiguous {
  public:
-  Parameter(const std::optional<Tensor>& parameter, double offset, int64_t features, bool to_double) {
+  Contiguous(const std::optional<Tensor>& parameter, int64_t features) {
     if (!parameter) return;
     STD_TORCH_CHECK(parameter->numel() == features, "evenkeel: weight and bias must have one element a feature");
-    source_ = as_contiguous(*parameter);
-    const DType dtype = dtype_of(*source_);
-    data_ = source_->data_ptr();
-    if (offset == 0 && dtype == (to_double ? DType::float64 : DType::float32)) return;
+    tensor_ = as_contiguous(*parameter);
+  }
+  Values values() const { return tensor_ ? values_of(*tensor_) : Values(); }
+
+ private:
+  std::optional<Tensor> tensor_;
+};
+
+// weight + offset or bias in the arithmetic type: its own memory where nothing changes.
+class Parameter {
+ public:
+  Parameter(const Values& parameter, double offset, int64_t features, bool to_double) : data_(parameter.data) {
+    if (!data_ || (offset == 0 && parameter.dtype == (to_double ? DType::float64 : DType::float32))) return;
     converted_.reset(new double[static_cast<size_t>(features)]);
-    kernels().widen(data_, dtype, offset, features, to_double, converted_.get());
+    kernels().widen(data_, parameter.dtype, offset, features, to_double, converted_.get());
     data_ = converted_.get();
   }
   const void* data() const { return data_; }
 
  private:
-  std::optional<Tensor> source_;
   std::unique_ptr<double[]> converted_;
   const void* data_ = nullptr;
 };
@@ -140,10 +151,10 @@ void check_recomputable(const C* weight, const C* bias, int64_t features) {
   }
 }
 
-void run_forward(RowsForward& a, const Tensor& x, const std::optional<Tensor>& weight,
-                 const std::optional<Tensor>& bias, double weight_offset, bool recomputable) {
+// What a lacks is found here: all but the spec and the places of the rows and the statistics.
+void run_forward(RowsForward& a, const Values& weight, const Values& bias, double weight_offset, bool recomputable) {
   if (a.spec.rows == 0 || a.spec.features == 0) return;
-  a.is_double = dtype_of(x) == DType::float64;
+  a.is_double = a.x.dtype == DType::float64;
   a.streamed = is_streamed(a.spec, a.y, a.x);
   const Parameter w(weight, weight_offset, a.spec.features, a.is_double);
   const Parameter b(bias, 0.0, a.spec.features, a.is_double);
@@ -160,11 +171,9 @@ void run_forward(RowsForward& a, const Tensor& x, const std::optional<Tensor>& w
                [&](int64_t begin, int64_t end) { kernels().forward(a, begin, end); });
 }
 
-void finish(const std::vector<double>& partial, int64_t tasks, int64_t features, Tensor& out) {
-  const DType dtype = dtype_of(out);
-  void* data = out.data_ptr();
+void finish(const std::vector<double>& partial, int64_t tasks, int64_t features, const Values& out) {
   parallel_for(features, 4096, [&](int64_t begin, int64_t end) {
-    kernels().finish(partial.data(), tasks, padded(features), begin, end, dtype, data);
+    kernels().finish(partial.data(), tasks, padded(features), begin, end, out.dtype, out.data);
   });
 }
 
@@ -175,40 +184,46 @@ int64_t rows_per_task(int64_t rows) {
   return std::max(share(32), std::min<int64_t>(64, std::max<int64_t>(16, share(8))));
 }
 
-// The gradients of the parameters; what a.dx and a.dresidual name is written too.
-std::tuple<Tensor, Tensor> run_backward(RowsBackward& a, const std::optional<Tensor>& weight,
-                                        const std::optional<Tensor>& bias, const Tensor& statistics,
-                                        double weight_offset, bool need_dweight, bool need_dbias) {
+// The gradients of the parameters, where their places are given; what a.dx and a.dresidual name is written too.
+void run_backward(RowsBackward& a, const Values& weight, const Values& bias, double weight_offset,
+                  const Values& dweight, const Values& dbias) {
   const int64_t features = a.spec.features;
-  need_dweight = need_dweight && weight;
-  need_dbias = need_dbias && bias;
-  const ScalarType none = statistics.scalar_type();
-  Tensor dweight = need_dweight ? empty(sizes_of(*weight), weight->scalar_type()) : empty({0}, none);
-  Tensor dbias = need_dbias ? empty(sizes_of(*bias), bias->scalar_type()) : empty({0}, none);
-  if (features == 0) return {dweight, dbias};
-  a.is_double = none == ScalarType::Double;
+  if (features == 0) return;
+  a.is_double = a.x.dtype == DType::float64;
   a.streamed = a.dx.data && is_streamed(a.spec, a.dx, a.x);
-
   a.rows_per_task = rows_per_task(a.spec.rows);
   const int64_t tasks = (a.spec.rows + a.rows_per_task - 1) / a.rows_per_task;
   a.padded_features = padded(features);
-  std::vector<double> dweight_partial(need_dweight ? tasks * a.padded_features : 0);
-  std::vector<double> dbias_partial(need_dbias ? tasks * a.padded_features : 0);
-  a.dweight_partial = need_dweight ? dweight_partial.data() : nullptr;
-  a.dbias_partial = need_dbias ? dbias_partial.data() : nullptr;
-
+  std::vector<double> dweight_partial(dweight.data ? tasks * a.padded_features : 0);
+  std::vector<double> dbias_partial(dbias.data ? tasks * a.padded_features : 0);
+  a.dweight_partial = dweight.data ? dweight_partial.data() : nullptr;
+  a.dbias_partial = dbias.data ? dbias_partial.data() : nullptr;
   const Parameter w(weight, weight_offset, features, a.is_double);
-  const Parameter b(a.from_output ? bias : std::nullopt, 0.0, features, a.is_double);
-  const Tensor saved = as_contiguous(statistics);
+  const Parameter b(a.from_output ? bias : Values(), 0.0, features, a.is_double);
   a.weight = w.data();
   a.bias = b.data();
-  a.statistics = saved.data_ptr();
   const int64_t tasks_per_chunk = (rows_per_chunk(features) + a.rows_per_task - 1) / a.rows_per_task;
   parallel_for(tasks, tasks_per_chunk, [&](int64_t begin, int64_t end) {
     kernels().backward(a, begin, end);
   });
-  if (need_dweight) finish(dweight_partial, tasks, features, dweight);
-  if (need_dbias) finish(dbias_partial, tasks, features, dbias);
+  if (dweight.data) finish(dweight_partial, tasks, features, dweight);
+  if (dbias.data) finish(dbias_partial, tasks, features, dbias);
+}
+
+// The same for tensors: dweight and dbias, each empty where it is not needed.
+std::tuple<Tensor, Tensor> parameter_gradients(RowsBackward& a, const std::optional<Tensor>& weight,
+                                               const std::optional<Tensor>& bias, const Tensor& statistics,
+                                               double weight_offset, bool need_dweight, bool need_dbias) {
+  const auto gradient = [&](const std::optional<Tensor>& parameter, bool needed) {
+    return needed && parameter ? empty(sizes_of(*parameter), parameter->scalar_type())
+                               : empty({0}, statistics.scalar_type());
+  };
+  const Tensor dweight = gradient(weight, need_dweight), dbias = gradient(bias, need_dbias);
+  const Tensor saved = as_contiguous(statistics);
+  const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
+  a.statistics = saved.data_ptr();
+  run_backward(a, w.values(), b.values(), weight_offset, need_dweight && weight ? values_of(dweight) : Values(),
+               need_dbias && bias ? values_of(dbias) : Values());
   return {dweight, dbias};
 }
 
@@ -218,11 +233,33 @@ Tensor normalize_rows(RowsForward& a, const Tensor& x, const std::optional<Tenso
   const Source source(x, axes);
   a.x = source.rows();
   a.y = rows_of(y, a.spec);
-  run_forward(a, x, weight, bias, weight_offset, recomputable);
+  const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
+  run_forward(a, w.values(), b.values(), weight_offset, recomputable);
   return y;
 }
 
+template <class Call>
+bool completes(const Call& call) noexcept {
+  try {
+    call();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
+
+const DirectRows direct_rows{
+    sizeof(RowsForward) + sizeof(RowsBackward),
+    [](RowsForward& a, const Values& weight, const Values& bias, double weight_offset) noexcept {
+      return completes([&] { run_forward(a, weight, bias, weight_offset, false); });
+    },
+    [](RowsBackward& a, const Values& weight, const Values& bias, double weight_offset, const Values& dweight,
+       const Values& dbias) noexcept {
+      return completes([&] { run_backward(a, weight, bias, weight_offset, dweight, dbias); });
+    },
+};
 
 std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Tensor>& weight,
                                         const std::optional<Tensor>& bias, int64_t axes, int64_t statistic, double eps,
@@ -262,7 +299,8 @@ void rows_out(const Tensor& x, const std::optional<Tensor>& weight, const std::o
   STD_TORCH_CHECK(layout_rows(out, axes, a.y.layout), "evenkeel: the rows of out must be dense");
   a.y.dtype = dtype_of(out);
   a.y.data = out.data_ptr();
-  run_forward(a, x, weight, bias, weight_offset, false);
+  const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
+  run_forward(a, w.values(), b.values(), weight_offset, false);
 }
 
 std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor& x,
@@ -278,7 +316,7 @@ std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor&
   a.x = source.rows();
   a.dy = upstream.rows();
   if (need_dx) a.dx = rows_of(dx, a.spec);
-  auto [dweight, dbias] = run_backward(a, weight, bias, statistics, weight_offset, need_dweight, need_dbias);
+  auto [dweight, dbias] = parameter_gradients(a, weight, bias, statistics, weight_offset, need_dweight, need_dbias);
   return {dx, dweight, dbias};
 }
 
@@ -321,8 +359,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_rows_backward(
   a.dsum = more.rows();
   if (need_dx) a.dx = rows_of(dx, a.spec);
   if (need_dresidual) a.dresidual = rows_of(dresidual, a.spec);
-  auto [dweight, dbias] = run_backward(a, weight, bias, statistics, weight_offset, need_dweight, need_dbias);
+  auto [dweight, dbias] = parameter_gradients(a, weight, bias, statistics, weight_offset, need_dweight, need_dbias);
   return {dx, dresidual, dweight, dbias};
 }
 
 }  // namespace evenkeel
+
+const evenkeel::DirectRows* evenkeel_direct_rows() { return &evenkeel::direct_rows; }

@@ -38,6 +38,12 @@ struct Rows {
   RowLayout layout = {};
 };
 
+// The contiguous values of a parameter or of its gradient, or nothing.
+struct Values {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+};
+
 // weight and bias are in the arithmetic type (double for float64, else float), offset included, or null.
 struct RowsForward {
   RowsSpec spec;

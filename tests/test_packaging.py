@@ -107,7 +107,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         names = set(archive.namelist())
     package = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "evenkeel").rglob("*.py")}
     assets = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").glob("evenkeel/*/assets/*.*")}
-    built = {"evenkeel/py.typed", "evenkeel/kernels/_native.so", "evenkeel/kernels/_build.json"}
+    kernels = {f"evenkeel/kernels/{name}" for name in ("_native.so", "_direct_calls.abi3.so", "_build.json")}
+    built = {"evenkeel/py.typed"} | kernels
     assert assets
     assert {name for name in names if not name.startswith("evenkeel-")} == package | assets | built
     assert any(name.endswith("licenses/LICENSE") for name in names)
@@ -187,7 +188,7 @@ def test_source_distribution_holds_what_the_build_needs(tmp_path: Path) -> None:
     (archive,) = (sources / "dist").glob("*.tar.gz")
     shutil.unpack_archive(archive, tmp_path / "unpacked", filter="data")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
-    expected = {path.relative_to(ROOT) for path in (ROOT / "csrc").iterdir()} | {Path("constraints.txt")}
+    expected = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.*")} | {Path("constraints.txt")}
     assert expected <= {path.relative_to(unpacked) for path in unpacked.rglob("*")}
 
 

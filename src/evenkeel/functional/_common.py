@@ -64,14 +64,14 @@ def default_eps(input: Tensor) -> float:
     return 2.0**-52 if input.dtype == torch.float64 else 2.0**-23  # torch.finfo takes 2 µs
 
 
+# looking names up in torch takes as long as calling what they name
+_has_transforms, _is_tracing = torch._C._are_functorch_transforms_active, torch.jit.is_tracing
+_is_exporting = torch.compiler.is_exporting
+
+
 def composite_required() -> bool:
     """Whether only plain code serves: a functorch transform, a forward-mode level, jit tracing or export is active."""
-    return (
-        torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-        or torch.jit.is_tracing()
-        or torch.compiler.is_exporting()
-    )
+    return _has_transforms() or forward_ad._current_level >= 0 or _is_tracing() or _is_exporting()
 
 
 def range_scale(x: Tensor, dims: list[int], eps: float, eps_mode: str) -> tuple[Tensor, Tensor] | None:

@@ -124,10 +124,18 @@ class RowsFunction(torch.autograd.Function):
         options: Options = ctx.options
         create_graph = torch.is_grad_enabled()
         if not create_graph and not composite_required():
-            outputs = _row_operators.rows_backward(
+            dx, dweight, dbias = _row_operators.rows_backward(
                 dy, x, weight, bias, statistics, *options, *needed, from_output=ctx.lean
             )
-            return (*(g if wanted else None for g, wanted in zip(outputs, needed, strict=True)), None, None, None)
+            # written out: this function takes longer than the work on a few rows
+            return (
+                dx if needed[0] else None,
+                dweight if needed[1] else None,
+                dbias if needed[2] else None,
+                None,
+                None,
+                None,
+            )
         if ctx.lean:
             raise InvalidInputError(
                 "memory_efficient=True keeps no input to differentiate twice or with function transforms, but "
@@ -159,13 +167,10 @@ def rows(
 ) -> Tensor:
     """Check and run: the body of `layer_norm` and `rms_norm`."""
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
-    if out is None and cast == "late" and backend == "auto" and is_quick(input, shape, weight, bias):
-        try:
-            return _row_operators.rows_inference(
-                input, weight, bias, len(shape), statistic, eps, eps_mode, weight_offset
-            )
-        except (RuntimeError, KeyError, TypeError):
-            pass  # below it is said what is wrong
+    if out is None and cast == "late" and backend == "auto" and not torch.is_grad_enabled():
+        y = _row_operators.rows_at_once(input, shape, weight, bias, statistic, eps, eps_mode, weight_offset)
+        if y is not None:
+            return y
     check_options(name, eps_mode, cast)
     if not fits(input, shape, weight, bias):
         check_rows(name, input, shape, weight, bias)
@@ -181,25 +186,6 @@ def rows(
     dtype = result_dtype(input, weight, bias) if early else input.dtype
     prepare_out(name, out, dtype, input, weight, bias)
     return run_rows_out(name, input, weight, bias, early, backend, out, dtype, options)
-
-
-def is_quick(input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether to try the kernel before any check: one row of a decoding step takes less time than the checks do.
-
-    The kernel looks at dtypes and at the parameters' shapes itself.
-    """
-    return (
-        not _ops._MISSING
-        and type(input) is torch.Tensor
-        and input.is_cpu
-        and (weight is None or (type(weight) in _ops.PLAIN_TYPES and weight.is_cpu))
-        and (bias is None or (type(bias) in _ops.PLAIN_TYPES and bias.is_cpu))
-        and not torch.is_grad_enabled()
-        and not torch.compiler.is_compiling()
-        and not composite_required()
-        and len(shape) > 0
-        and (input.ndim > 0 and input.size(-1) == shape[0] if len(shape) == 1 else input.shape[-len(shape) :] == shape)
-    )
 
 
 def run_rows(

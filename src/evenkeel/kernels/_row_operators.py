@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from evenkeel.kernels import _direct
 from evenkeel.kernels._ops import _MISSING, EPS_MODES
 
 if TYPE_CHECKING:
@@ -15,6 +16,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 STATISTICS = {"rms": 0, "moments": 1, "l2": 2}
+
+
+def rows_at_once(
+    x: Tensor,
+    shape: tuple[int, ...],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistic: str,
+    eps: float,
+    eps_mode: str,
+    weight_offset: float,
+) -> Tensor | None:
+    """`rows_inference` before any check, for small dense tensors; None where there is something to check or to see."""
+    if eps_mode != "inside" or not _direct.unobserved():
+        return None
+    return _direct.normalize(x, shape, weight, bias, STATISTICS[statistic], eps, 0, weight_offset, False)
 
 
 def rows_forward(
@@ -33,6 +50,11 @@ def rows_forward(
 
     ``recomputable`` refuses parameters from which the normalized rows cannot be found again.
     """
+    if not early and not recomputable and _direct.unobserved():
+        options = (STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset)
+        found: tuple[Tensor, Tensor] | None = _direct.normalize(x, axes, weight, bias, *options, True)
+        if found is not None:
+            return found
     return torch.ops.evenkeel.rows_forward.default(
         x,
         weight,
@@ -96,8 +118,16 @@ def rows_backward(
     need_dweight: bool,
     need_dbias: bool,
     from_output: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """dx, dweight and dbias; one that is not needed is empty. ``from_output``: x is what the forward returned."""
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """dx, dweight and dbias; one not needed is empty or None. ``from_output``: x is what the forward returned."""
+    if _direct.unobserved():
+        options = (STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset)
+        needed = (need_dx, need_dweight, need_dbias)
+        found: tuple[Tensor | None, Tensor | None, Tensor | None] | None = _direct.differentiate(
+            dy, x, weight, bias, statistics, axes, *options, *needed, from_output
+        )
+        if found is not None:
+            return found
     return torch.ops.evenkeel.rows_backward.default(
         dy,
         x,

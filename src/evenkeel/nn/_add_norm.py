@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions
+from evenkeel.nn._options import NormOptions, held
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,8 +88,8 @@ class AddLayerNorm(AddOptions, torch.nn.LayerNorm):
             input,
             residual,
             self.normalized_shape,
-            self.weight,
-            self.bias,
+            held(self, "weight"),
+            held(self, "bias"),
             self.eps,
             residual_rounding=self.residual_rounding,
             **self._options(),
@@ -150,7 +150,7 @@ class AddRMSNorm(AddOptions, torch.nn.RMSNorm):
             x,
             residual,
             self.normalized_shape,
-            self.weight,
+            held(self, "weight"),
             self.eps,
             residual_rounding=self.residual_rounding,
             **self._options(),

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 DEFAULTS = {"eps_mode": "inside", "weight_offset": 0.0, "cast": "late", "backend": "auto"}
 
 
+def held(module: torch.nn.Module, name: str) -> Any:
+    """A module's parameter, without `torch.nn.Module`'s search for attributes: that takes 0.8 µs each time.
+
+    One that is not the module's own (pruned, reparametrized) is found by the search.
+    """
+    parameters = module._parameters
+    return parameters[name] if name in parameters else getattr(module, name)
+
+
 class NormOptions(torch.nn.Module):
     """Mixin before a torch.nn norm: the options that torch.nn leaves implicit, and the module's `NormSpec`."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions
+from evenkeel.nn._options import NormOptions, held
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,7 +71,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         return F.rms_norm(
             x,
             self.normalized_shape,
-            self.weight,
+            held(self, "weight"),
             self.eps,
             eps_mode=self.eps_mode,
             weight_offset=self.weight_offset,

@@ -1,0 +1,56 @@
+"""Row kernels on small dense tensors, called past torch's dispatcher, which takes longer than the work there."""
+
+from __future__ import annotations
+
+import ctypes
+import sysconfig
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import forward_ad, profiler
+
+from evenkeel.kernels._ops import _LIBRARY, _MISSING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def _load() -> ModuleType | None:
+    """The extension, or None where it was not built or something that it needs is missing."""
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if _MISSING or exchange is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    try:
+        calls = import_module("evenkeel.kernels._direct_calls")
+    except ImportError:
+        return None
+    library = ctypes.CDLL(str(_LIBRARY))
+    if not hasattr(library, "evenkeel_direct_rows"):
+        return None
+    address = ctypes.cast(library.evenkeel_direct_rows, ctypes.c_void_p).value
+    fits = calls.prepare(address, exchange, torch.Tensor, torch.nn.Parameter, torch.empty_like)
+    return calls if fits else None
+
+
+_calls = _load()
+normalize: Any = None if _calls is None else _calls.normalize
+differentiate: Any = None if _calls is None else _calls.differentiate
+
+
+# looking names up in torch takes as long as calling what they name
+_is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
+_has_transforms, _count_modes = torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack
+
+
+def unobserved() -> bool:
+    """Whether nobody would miss the dispatcher: compiler, transform, forward-mode level, tracer, mode or profiler."""
+    return not (
+        _calls is None
+        or _is_compiling()
+        or profiler._is_profiler_enabled
+        or forward_ad._current_level >= 0
+        or _has_transforms()
+        or _is_tracing()
+        or _count_modes()
+    )

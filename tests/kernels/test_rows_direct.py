@@ -1,0 +1,248 @@
+"""Row kernels called past torch's dispatcher: the operators' bits, and the operators wherever one would notice."""
+
+import sys
+import weakref
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from evenkeel import functional as F
+from evenkeel.kernels import _direct, _row_operators
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+OPTIONS = ("moments", 1e-5, "inside", 0.0)
+
+
+class Seen(TorchDispatchMode):
+    """Collects the names of our operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "evenkeel":
+            self.names.append(function._opname)
+        return function(*args, **(kwargs or {}))
+
+
+def by_operator(call, *args, **options):
+    """The same call through the dispatcher, which a mode asks for."""
+    with Seen() as seen:
+        result = call(*args, **options)
+    assert seen.names
+    return result
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many calls went past the dispatcher."""
+    done = []
+    for name in ("normalize", "differentiate"):
+        function = getattr(_direct, name)
+
+        def counting(*args, function=function, name=name):
+            found = function(*args)
+            done.extend([name] if found is not None else [])
+            return found
+
+        monkeypatch.setattr(_direct, name, counting)
+    return done
+
+
+def sample(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+def same(first, second):
+    pairs = list(zip(first, second, strict=True))
+    assert all(a.dtype == b.dtype and a.shape == b.shape for a, b in pairs if a is not None)
+    return all(a is b or torch.equal(a, b) for a, b in pairs)
+
+
+def test_small_tensors_go_past_the_dispatcher(counted):
+    x = sample(2, 8).requires_grad_()
+    y = F.layer_norm(x, (8,))
+    y.backward(torch.ones_like(y))
+    with torch.no_grad():
+        F.rms_norm(x, (8,))
+    with torch.inference_mode():
+        F.layer_norm(x.detach(), (8,))
+    assert counted == ["normalize", "differentiate", "normalize", "normalize"]
+
+
+@pytest.mark.parametrize("eps_mode", ["inside", "outside", "clamp"])
+@pytest.mark.parametrize("statistic", ["rms", "moments", "l2"])
+@pytest.mark.parametrize("affine_dtype", [None, *FLOATS], ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_bits_are_the_operators(counted, dtype, affine_dtype, statistic, eps_mode):
+    x, dy = sample(5, 3, 33, dtype=dtype), sample(5, 3, 33, dtype=dtype).flip(0)
+    affine = (
+        (None, None) if affine_dtype is None else (sample(3, 33, dtype=affine_dtype), sample(3, 33).to(affine_dtype))
+    )
+    options = (2, statistic, 1e-5, eps_mode, 0.5)
+    y, statistics = _row_operators.rows_forward(x, *affine, *options)
+    gradients = _row_operators.rows_backward(dy, x, *affine, statistics, *options, True, True, True)
+    assert counted == ["normalize", "differentiate"]
+    assert same((y, statistics), by_operator(_row_operators.rows_forward, x, *affine, *options))
+    expected = by_operator(_row_operators.rows_backward, dy, x, *affine, statistics, *options, True, True, True)
+    assert same(gradients, [g if g.numel() else None for g in expected])
+
+
+@pytest.mark.parametrize("needed", [(True, False, False), (False, True, False), (False, False, True)])
+@pytest.mark.parametrize("from_output", [False, True])
+def test_only_the_needed_gradients_are_made(needed, from_output):
+    x, weight, bias = sample(6, 40), 1 + 0.1 * sample(40), 0.1 * sample(40)
+    y, statistics = _row_operators.rows_forward(x, weight, bias, 1, *OPTIONS)
+    saved = y if from_output else x
+    args = (x.flip(0), saved, weight, bias, statistics, 1, *OPTIONS, *needed, from_output)
+    found = _row_operators.rows_backward(*args)
+    assert [g is not None for g in found] == list(needed)
+    assert same(found, [g if g.numel() else None for g in by_operator(_row_operators.rows_backward, *args)])
+
+
+# straddling the sizes from which other Python threads may run, tasks are shared, and the operators take over
+@pytest.mark.parametrize("rows", [1, 2, 63, 64, 65, 2047, 2048])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_sizes_at_which_the_way_changes(counted, rows, threads):
+    x, weight = sample(rows, 256), sample(256)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        with torch.no_grad():
+            y = F.layer_norm(x, (256,), weight)
+    finally:
+        torch.set_num_threads(before)
+    assert counted == ["normalize"]
+    with torch.no_grad():
+        assert torch.equal(y, by_operator(F.layer_norm, x, (256,), weight))
+        F.layer_norm(sample(2049, 256), (256,))
+    assert counted == ["normalize"]
+
+
+class Own(torch.Tensor):
+    """A subclass."""
+
+
+# with the values of the tensor that they are made from
+UNUSUAL = {
+    "negated view": lambda t: torch._neg_view(-t),
+    "every second": lambda t: t.repeat_interleave(2, 0)[::2],
+    "subclass": lambda t: t.as_subclass(Own),
+    "double": lambda t: t.double(),
+}
+
+
+@pytest.mark.parametrize("name", UNUSUAL)
+def test_unusual_tensors_give_the_same(counted, name):
+    change = UNUSUAL[name]
+    x, weight, bias = sample(4, 6), sample(6), sample(6).flip(0)
+    with torch.no_grad():
+        expected = F.layer_norm(x, (6,), weight, bias)
+        assert counted.pop() == "normalize"
+        with_parameters = F.layer_norm(x, (6,), change(weight), bias), F.layer_norm(x, (6,), weight, change(bias))
+        y = F.layer_norm(change(x), (6,), weight, bias)
+    assert counted == (["normalize"] * 3 if name == "double" else [])
+    assert all(torch.equal(found, expected) for found in with_parameters)
+    torch.testing.assert_close(y.as_subclass(torch.Tensor).float(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        sample(0, 6),
+        sample(4, 6).to("meta"),
+        torch._efficientzerotensor(4, 6),
+        torch._to_functional_tensor(sample(4, 6)),
+    ],
+    ids=["empty", "meta", "no memory", "functional"],
+)
+def test_tensors_without_memory_take_the_ordinary_way(counted, x):
+    with torch.no_grad():
+        y = F.rms_norm(x, (6,))
+    assert counted == []
+    assert y.shape == x.shape
+
+
+@pytest.mark.parametrize("shape", [(5,), (4, 6, 1), (2, 4, 6), (), ("6",)], ids=str)
+def test_a_wrong_shape_is_told_as_before(counted, shape):
+    with torch.no_grad(), pytest.raises((RuntimeError, TypeError)) as told:
+        F.layer_norm(sample(4, 6), shape)
+    with pytest.raises(type(told.value)) as told_otherwise:
+        F.layer_norm(sample(4, 6), shape, backend="cpu")
+    assert counted == []
+    assert str(told.value) == str(told_otherwise.value)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weight": sample(5)},
+        {"weight": sample(1, 6)},
+        {"bias": torch.ones(6, dtype=torch.int64)},
+        {"eps": "small"},
+        {"weight_offset": None},
+        {"eps_mode": "beside"},
+        {"eps_mode": ["inside"]},
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_told_as_before(counted, wrong):
+    with torch.no_grad(), pytest.raises((RuntimeError, TypeError, ValueError)) as told:
+        F.layer_norm(sample(4, 6), (6,), **wrong)
+    with pytest.raises(type(told.value)) as told_otherwise:
+        F.layer_norm(sample(4, 6), (6,), **wrong, backend="cpu")
+    assert counted == []
+    assert str(told.value) == str(told_otherwise.value)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_whoever_watches_sees_an_operator(counted):
+    x = sample(4, 6)
+    with torch.no_grad(), Seen() as seen:
+        F.layer_norm(x, (6,))
+    with torch.no_grad(), torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        F.layer_norm(x, (6,))
+    assert seen.names == ["rows_inference"]
+    assert "evenkeel::rows_inference" in {event.key for event in profile.key_averages()}
+    with torch.no_grad():
+        traced = torch.jit.trace(lambda t: F.layer_norm(t, (6,)), x)
+        mapped = torch.func.vmap(lambda t: F.layer_norm(t, (6,)))(x)
+        assert counted == []
+        assert torch.equal(traced(2 * x - 1), F.layer_norm(2 * x - 1, (6,)))
+        torch.testing.assert_close(mapped, F.layer_norm(x, (6,)))
+
+
+def test_without_the_extension_the_operators_serve(monkeypatch):
+    x = sample(4, 6).requires_grad_()
+
+    def run():
+        y = F.layer_norm(x, (6,))
+        with torch.no_grad():
+            return y, F.rms_norm(x, (6,)), *torch.autograd.grad(y, x, sample(4, 6).flip(0))
+
+    expected = run()
+    monkeypatch.setattr(_direct, "_calls", None)
+    assert not _direct.unobserved()
+    assert same(run(), expected)
+
+
+def test_nothing_is_held_or_lost():
+    x, weight = sample(4, 6), torch.nn.Parameter(sample(6))
+    held = [x, weight, None, torch.empty_like]
+    before = [sys.getrefcount(each) for each in held]
+    for _ in range(1000):
+        y, statistics = _direct.normalize(x, 1, weight, None, 1, 1e-5, 0, 0.0, True)
+        gradients = _direct.differentiate(x, x, weight, None, statistics, 1, 1, 1e-5, 0, 0.0, True, True, False, False)
+        assert _direct.normalize(x, (5,), weight, None, 1, 1e-5, 0, 0.0, True) is None
+        assert _direct.normalize(x, 1, weight, None, 1, "eps", 0, 0.0, True) is None
+    del _
+    after = [sys.getrefcount(each) for each in held]
+    # other code may take or drop a reference to None meanwhile, but not a thousand
+    assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
+    for made in (y, statistics, *gradients[:2]):
+        assert sys.getrefcount(made) <= 5
+    watched = weakref.ref(statistics)
+    del statistics, made
+    assert watched() is None
