@@ -26,6 +26,13 @@ void finish(const double* partial, int64_t tasks, int64_t stride, int64_t begin,
 
 template <class T>
 void widen_as(const T* source, double offset, int64_t n, bool to_double_, void* out) {
+  if constexpr (!std::is_same_v<T, double>) {
+    const float added = static_cast<float>(offset);
+    if (!to_double_ && added == offset) {  // a sum of two floats rounds alike with and without a double between
+      for_each_position<float>(n, [&](auto at) { at.store(static_cast<float*>(out), at.load(source) + added); });
+      return;
+    }
+  }
   for (int64_t i = 0; i < n; ++i) {
     const double value = to_double(source[i]) + offset;
     if (to_double_) {
