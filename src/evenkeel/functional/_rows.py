@@ -24,7 +24,7 @@ from evenkeel.functional._common import (
 from evenkeel.functional._export import exports_as_standard, standard, standard_rows
 from evenkeel.functional._out import deliver, prepare_out, writable
 from evenkeel.functional._shards import is_distributed, rows_of_shards
-from evenkeel.kernels import _ops, _row_operators
+from evenkeel.kernels import _direct, _ops, _row_operators
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,9 +108,18 @@ class RowsFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, early: bool, lean: bool, options: Options
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        found: tuple[Tensor, Tensor] | None,
+        early: bool,
+        lean: bool,
+        options: Options,
     ) -> Tensor:
-        y, statistics = _row_operators.rows_forward(x, weight, bias, *options, early=early, recomputable=lean)
+        if found is None:
+            found = _row_operators.rows_forward(x, weight, bias, *options, early=early, recomputable=lean)
+        y, statistics = found
         # lean: the following layer keeps y anyway, so that it costs nothing to keep it here
         ctx.save_for_backward(y if lean else x, weight, bias, statistics)
         ctx.early, ctx.lean, ctx.options = early, lean, options
@@ -123,7 +132,7 @@ class RowsFunction(torch.autograd.Function):
         needed: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
         options: Options = ctx.options
         create_graph = torch.is_grad_enabled()
-        if not create_graph and not composite_required():
+        if not create_graph and (_direct.unobserved() or not composite_required()):
             dx, dweight, dbias = _row_operators.rows_backward(
                 dy, x, weight, bias, statistics, *options, *needed, from_output=ctx.lean
             )
@@ -132,6 +141,7 @@ class RowsFunction(torch.autograd.Function):
                 dx if needed[0] else None,
                 dweight if needed[1] else None,
                 dbias if needed[2] else None,
+                None,
                 None,
                 None,
                 None,
@@ -147,7 +157,7 @@ class RowsFunction(torch.autograd.Function):
             y = rows_reference(inputs[0], inputs[1], inputs[2], *options, cast="early" if ctx.early else "late")
             wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
             found = iter(torch.autograd.grad(y, wanted, dy, create_graph=create_graph))
-        return (*(next(found) if need else None for need in needed), None, None, None)
+        return (*(next(found) if need else None for need in needed), None, None, None, None)
 
 
 def rows(
@@ -167,10 +177,17 @@ def rows(
 ) -> Tensor:
     """Check and run: the body of `layer_norm` and `rms_norm`."""
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
-    if out is None and cast == "late" and backend == "auto" and not torch.is_grad_enabled():
-        y = _row_operators.rows_at_once(input, shape, weight, bias, statistic, eps, eps_mode, weight_offset)
-        if y is not None:
-            return y
+    if out is None and cast == "late" and backend == "auto":
+        trained = needs_gradient(input, weight, bias)
+        if not trained or not memory_efficient:
+            found = _row_operators.rows_at_once(
+                input, shape, weight, bias, statistic, eps, eps_mode, weight_offset, trained
+            )
+            if found is not None and trained:
+                options = (len(shape), statistic, float(eps), eps_mode, float(weight_offset))
+                return RowsFunction.apply(input, weight, bias, found, False, False, options)
+            if found is not None:
+                return found
     check_options(name, eps_mode, cast)
     if not fits(input, shape, weight, bias):
         check_rows(name, input, shape, weight, bias)
@@ -217,9 +234,9 @@ def apply_rows(
 ) -> Tensor:
     """`RowsFunction`, with the kernel's refusal of parameters that it cannot divide by as an error of ours."""
     if not memory_efficient or torch.compiler.is_compiling():
-        return RowsFunction.apply(input, weight, bias, early, memory_efficient, options)
+        return RowsFunction.apply(input, weight, bias, None, early, memory_efficient, options)
     try:
-        return RowsFunction.apply(input, weight, bias, early, True, options)
+        return RowsFunction.apply(input, weight, bias, None, early, True, options)
     except RuntimeError as error:
         first = str(error).splitlines()[0]
         if "memory_efficient" not in first:

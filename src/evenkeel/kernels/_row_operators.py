@@ -27,11 +27,15 @@ def rows_at_once(
     eps: float,
     eps_mode: str,
     weight_offset: float,
-) -> Tensor | None:
-    """`rows_inference` before any check, for small dense tensors; None where there is something to check or to see."""
+    with_statistics: bool,
+) -> Any:
+    """Normalize small dense tensors before any check: y, or y and the statistics that the backward needs.
+
+    None where there is something to check, or somebody to see the operator.
+    """
     if eps_mode != "inside" or not _direct.unobserved():
         return None
-    return _direct.normalize(x, shape, weight, bias, STATISTICS[statistic], eps, 0, weight_offset, False)
+    return _direct.normalize(x, shape, weight, bias, STATISTICS[statistic], eps, 0, weight_offset, with_statistics)
 
 
 def rows_forward(
