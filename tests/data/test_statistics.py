@@ -208,12 +208,24 @@ def test_bad_options(options):
         (np.array([[object()] * 3]), InvalidTypeError),
         (np.ones((2, 3), complex), InvalidTypeError),
         (torch.ones(2, 3, dtype=torch.complex64), InvalidTypeError),
+        (torch.ones(2, 3, device="meta"), InvalidInputError),
     ],
 )
 def test_bad_batches(batch, error):
     statistics = Statistics(3)
     with pytest.raises(error):
         statistics.update(batch)
+    assert statistics.rows == 0
+
+
+@pytest.mark.parametrize("part", ["batch", "weight", "mask"])
+def test_tensors_without_values_are_refused_in_one_line(part):
+    given = {"batch": torch.ones(2, 3), "weight": torch.ones(2), "mask": torch.ones(2, 3, dtype=torch.bool)}
+    given[part] = given[part].to("meta")
+    statistics = Statistics(quantiles=part == "batch")
+    with pytest.raises(InvalidInputError, match=r"expected values, but the tensor of shape \(2.*meta device") as caught:
+        statistics.update(given.pop("batch"), **given)
+    assert "\n" not in str(caught.value)
     assert statistics.rows == 0
 
 
