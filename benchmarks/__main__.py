@@ -66,6 +66,7 @@ def main() -> None:
     if unknown := [name for name in options.suites if name not in SUITES]:
         parser.error(f"no suite is called {', '.join(unknown)}; there are {', '.join(SUITES)}")
 
+    facts = collect_info()  # of the machine as it was found, before the threads are set
     results = []
     for threads in (int(n) for n in options.threads.split(",")):
         torch.set_num_threads(threads)
@@ -76,7 +77,6 @@ def main() -> None:
                     results.append(measure(suite, case, threads, options.repeats))
                     print(describe(results[-1]), flush=True)
     if options.out:
-        facts = collect_info()
         run = {
             "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
             "machine": facts["machine"],

@@ -116,6 +116,21 @@ def test_show_as_table_json_and_page(stats, tmp_path, capsys):
     assert [row["mean"] for row in shown["features"]] == statistics.mean.tolist()
 
 
+def test_large_means_keep_their_digits(tmp_path, capsys):
+    x = np.random.default_rng(0).normal([1700000000.25, 170, 1e-7], [1, 10, 1e-9], (50, 3))
+    statistics = Statistics(names=["time", "height", "length"], quantiles=True).update(x)
+    save(statistics, tmp_path / "s.json")
+    assert data("show", tmp_path / "s.json", "--html", tmp_path / "page.html") == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 100
+    # to a part of each feature's deviation, whatever its mean
+    for text in (f"{statistics.mean[0]:,.3f}", f"{statistics.maximum[1]:.3f}", f"{statistics.minimum[2]:.5e}"):
+        assert text in printed
+        assert text in (tmp_path / "page.html").read_text()
+    for name in ("mean", "max", "75%"):
+        assert printed.split().count(name) == 1
+
+
 def test_a_page_says_what_to_know_before_scaling(tmp_path):
     x = np.random.default_rng(0).normal(0, [1, 1000, 0, 1], (50, 4))
     x[3, 3] = np.nan

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from evenkeel import ContractError, EvenkeelError, InvalidArgumentError, InvalidInputError
+from evenkeel import ContractError, EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError
 from evenkeel.data import IMAGE_PRESETS, ContractWarning, ImageNormalize, ImagePreset, ImageStatistics
 
 MEAN, STD = IMAGE_PRESETS["imagenet"].mean, IMAGE_PRESETS["imagenet"].std
@@ -215,3 +215,30 @@ def test_image_statistics_merge():
 def test_bad_arguments(act, error):
     with pytest.raises(error):
         act()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected mean, one number per channel, but got nothing"),
+        (([0.5],), "expected std, one number per channel, but got nothing"),
+        ((0.5, 0.5), "expected mean, one number per channel, but got float"),
+        (("imagenet",), "expected mean, one number per channel, but got str"),
+        (([0.5], np.ones((1, 2))), "expected std, one number per channel, but got ndarray"),
+    ],
+)
+def test_without_constants_one_line_says_what_to_pass(arguments, message):
+    with pytest.raises(InvalidTypeError, match=message) as caught:
+        ImageNormalize(*arguments)
+    assert isinstance(caught.value, TypeError)
+    assert "ImageNormalize.preset(name)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_images_on_the_meta_device_have_no_statistics():
+    for act in (
+        lambda x: ImageStatistics().update(x, layout="CHW"),
+        lambda x: ImageNormalize.fit(x, definition="pooled"),
+    ):
+        with pytest.raises(InvalidInputError, match=r"the tensor of shape \(2, 3, 4, 4\) is on the meta device"):
+            act(torch.empty(2, 3, 4, 4, device="meta"))

@@ -1,7 +1,6 @@
-"""Statistics: the same answer in any chunking, tree and container, and states that survive any trip."""
+"""Statistics: the same answer in any chunking, tree and container."""
 
 import copy
-import json
 import math
 
 import numpy as np
@@ -11,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenkeel import EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError, StateError
+from evenkeel import InvalidArgumentError, InvalidInputError, InvalidTypeError
 from evenkeel.data import GroupStatistics, Statistics, merge_all
-from evenkeel.data._quantiles import weighted_quantiles
 
 REGIMES = [(0, 1), (1e4, 1), (1e6, 0.01), (1e8, 1)]
 CHUNKS = [1, 7, 1000, 4096]
@@ -171,142 +169,6 @@ def test_infinities_are_counted_and_enter_as_ieee_says(size):
     assert statistics.variance()[0] == 1.25
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint16, np.bool_])
-def test_quantiles_of_small_integers_are_exact(dtype):
-    info = None if dtype is np.bool_ else np.iinfo(dtype)
-    low, high = (0, 2) if info is None else (info.min, info.max)
-    x = np.random.default_rng(0).integers(low, high, (501, 3)).astype(dtype)
-    ranks = [0, 0.01, 0.25, 0.5, 0.9, 1]
-    whole = Statistics(quantiles=True).update(x)
-    merged = merge_all(Statistics(quantiles=True).update(part) for part in parts(x, 100))
-    assert np.allclose(whole.quantile(ranks), np.quantile(x.astype(float), ranks, axis=0), rtol=1e-15)
-    assert (whole.quantile(ranks) == merged.quantile(ranks)).all()
-    assert whole.quantile_error == 0
-    counted, weights = whole.distribution(0)
-    assert (counted == np.unique(x[:, 0])).all()
-    assert weights.sum() == 501
-
-
-def test_sketched_quantiles_stay_within_the_stated_bound():
-    x = np.random.default_rng(0).lognormal(0, 3, (60_000, 2))
-    whole = Statistics(quantiles=True).update(x)
-    merged = merge_all(Statistics(quantiles=True).update(part) for part in parts(x, 1000))
-    ranks = np.linspace(0.01, 0.99, 33)
-    for statistics in (whole, merged):
-        assert 0 < statistics.quantile_error < 0.003
-        found = statistics.quantile(ranks)
-        for column in range(2):
-            actual = np.searchsorted(np.sort(x[:, column]), found[:, column]) / len(x)
-            # the bound holds for one rank with 99 %: twice of it for all 33, in a run that is drawn anew each time
-            assert np.abs(actual - ranks).max() < 2 * statistics.quantile_error
-        assert (statistics.quantile([0, 1]) == [x.min(0), x.max(0)]).all()
-    # not the minimum and maximum of the parts' quantiles
-    medians = [np.median(part[:, 0]) for part in parts(x, 1000)]
-    assert min(medians) < merged.quantile(0.5)[0] < max(medians)
-
-
-def test_sketches_of_few_values_are_exact():
-    x = np.random.default_rng(0).normal(size=(200, 2))
-    x[::7, 1] = np.nan
-    found = Statistics(quantiles=True).update(x).quantile([0.25, 0.5, 0.75])
-    assert np.allclose(found, np.nanquantile(x, [0.25, 0.5, 0.75], axis=0), rtol=1e-14)
-    assert weighted_quantiles(np.array([2.0, 1.0]), np.array([1.0, 3.0]), np.array([0.5])) == [1.0]
-
-
-def test_masked_quantiles():
-    x = np.arange(20).reshape(10, 2)
-    for dtype in (np.uint8, np.float32):
-        found = Statistics(quantiles=True).update(x.astype(dtype), mask=x[:, 0] < 10).quantile(0.5)
-        assert found.tolist() == [4, 5]
-
-
-@pytest.mark.parametrize("quantiles", [False, True])
-@pytest.mark.parametrize("dtype", [np.float32, np.uint8])
-def test_states_survive_bytes_json_and_copies(dtype, quantiles):
-    x = np.random.default_rng(0).integers(0, 99, (3000, 3)).astype(dtype)
-    names = ["a", "b", "c"]
-    statistics = Statistics(names=names, quantiles=quantiles, nan_policy="propagate").update(x)
-    data = statistics.to_bytes()
-    assert data == statistics.to_bytes()
-    plain = json.loads(json.dumps(statistics.to_dict(), allow_nan=False))
-    for restored in (Statistics.from_bytes(data), Statistics.from_dict(plain), copy.deepcopy(statistics)):
-        assert restored.to_bytes() == data
-        assert restored.names == ("a", "b", "c")
-        assert (restored.mean == statistics.mean).all()
-        more = restored.update(x)  # a restored state goes on like the original
-        assert more.rows == 6000
-        if quantiles:
-            assert np.allclose(more.quantile(0.5), np.median(x, axis=0), atol=2)
-
-
-def test_states_without_values_survive_too():
-    for statistics in (Statistics(), Statistics(2, quantiles=True), Statistics(0)):
-        assert Statistics.from_bytes(statistics.to_bytes()).to_bytes() == statistics.to_bytes()
-        plain = json.loads(json.dumps(statistics.to_dict(), allow_nan=False))
-        assert Statistics.from_dict(plain).to_bytes() == statistics.to_bytes()
-    empty = Statistics(2)
-    assert np.isnan(empty.mean).all()
-    assert np.isnan(empty.variance()).all()
-    assert empty.merge(Statistics().update(np.ones((2, 2)))).mean.tolist() == [1, 1]
-    with pytest.raises(InvalidInputError, match="call update first"):
-        _ = Statistics().mean
-
-
-@pytest.mark.parametrize("end", [0, 4, 8, 60, -1])
-@pytest.mark.parametrize("kind", [Statistics, GroupStatistics])
-def test_truncated_bytes_give_one_clear_error(kind, end):
-    x = np.ones((4, 2))
-    statistics = (
-        Statistics(quantiles=True).update(x) if kind is Statistics else GroupStatistics().update(x, [1, 2, 1, 2])
-    )
-    with pytest.raises(StateError) as caught:
-        kind.from_bytes(statistics.to_bytes()[:end])
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_foreign_and_newer_states_give_one_clear_error():
-    good = Statistics(quantiles=True).update(np.ones((4, 2)))
-    with pytest.raises(StateError, match="check the file"):
-        Statistics.from_bytes(GroupStatistics().to_bytes())
-    with pytest.raises(StateError, match="not a whole"):
-        Statistics.from_bytes(b"\x93NUMPY" + bytes(200))
-    newer = good.to_bytes().replace(rb"\"version\": 1", rb"\"version\": 2")
-    with pytest.raises(StateError, match=r"version 2.*upgrade evenkeel"):
-        Statistics.from_bytes(newer)
-    plain = good.to_dict()
-    for damage in (
-        {"format": "other"},
-        {"version": 9},
-        {"version": None},
-        {"state": {}},
-        {"state": plain["state"] | {"m2": [1.0]}},
-        {"state": plain["state"] | {"m2": [-1.0, 1.0]}},
-        {"state": plain["state"] | {"sketch": "AAAA"}},
-        {"settings": plain["settings"] | {"names": ["a"]}},
-        {"settings": {}},
-    ):
-        with pytest.raises(StateError):
-            Statistics.from_dict(plain | damage)
-    with pytest.raises(StateError):
-        Statistics.from_dict([1])
-
-
-@given(st.binary(max_size=400))
-def test_no_bytes_give_another_error(data):
-    with pytest.raises(StateError):
-        Statistics.from_bytes(data)
-
-
-@given(st.integers(0, 10_000), st.integers(0, 255))
-def test_a_changed_byte_is_read_or_refused(position, value):
-    data = bytearray(Statistics(quantiles=True).update(np.arange(6.0).reshape(3, 2)).to_bytes())
-    data[position % len(data)] = value
-    try:
-        Statistics.from_bytes(bytes(data))
-    except EvenkeelError as error:
-        assert isinstance(error, StateError)  # noqa: PT017
-
-
 def test_merging_needs_like_and_like():
     one = Statistics(names=["a"]).update(np.ones((2, 1)))
     for other in (
@@ -346,12 +208,24 @@ def test_bad_options(options):
         (np.array([[object()] * 3]), InvalidTypeError),
         (np.ones((2, 3), complex), InvalidTypeError),
         (torch.ones(2, 3, dtype=torch.complex64), InvalidTypeError),
+        (torch.ones(2, 3, device="meta"), InvalidInputError),
     ],
 )
 def test_bad_batches(batch, error):
     statistics = Statistics(3)
     with pytest.raises(error):
         statistics.update(batch)
+    assert statistics.rows == 0
+
+
+@pytest.mark.parametrize("part", ["batch", "weight", "mask"])
+def test_tensors_without_values_are_refused_in_one_line(part):
+    given = {"batch": torch.ones(2, 3), "weight": torch.ones(2), "mask": torch.ones(2, 3, dtype=torch.bool)}
+    given[part] = given[part].to("meta")
+    statistics = Statistics(quantiles=part == "batch")
+    with pytest.raises(InvalidInputError, match=r"expected values, but the tensor of shape \(2.*meta device") as caught:
+        statistics.update(given.pop("batch"), **given)
+    assert "\n" not in str(caught.value)
     assert statistics.rows == 0
 
 

@@ -1,209 +1,16 @@
-"""The page of an explanation in a real browser: the same numbers and words as Python, live, by keyboard, on a phone."""
+"""The page of an explanation in a real browser: live, by keyboard, on a phone, readable, and asking for nothing."""
 
-import io
 import json
 import math
 import re
-import shlex
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, sync_playwright
-from playwright.sync_api import Page as BrowserPage
+from explain_pages import LAPTOP, PHONE, RANDOM, VECTOR, Opened, compare, normal
 
-from evenkeel.cli import main
-from evenkeel.explain import walk, write_page
+from evenkeel.explain import walk
 
 pytestmark = pytest.mark.slow
-
-LAPTOP, PHONE = 1280, 390
-# Only Python has the library's functions to compare with.
-PYTHON_ONLY = {"library", "autograd"}
-RANDOM = np.random.default_rng(7)
-
-
-def normal(*shape, mean=0.0, spread=1.0):
-    return (RANDOM.normal(mean, spread, shape)).tolist()
-
-
-VECTOR, TABLE, SEQUENCE, IMAGES = normal(7), normal(5, 3, mean=4.0), normal(2, 3, 8), normal(2, 4, 3, 2, spread=10.0)
-CASES: dict[str, dict[str, Any]] = {
-    "four": {"x": [1.0, 2.0, 3.0, 4.0]},
-    "layer outside": {"x": VECTOR, "eps_mode": "outside", "eps": 0.1},
-    "layer clamp": {"x": VECTOR, "eps_mode": "clamp", "eps": 0.1},
-    "layer clamped": {"x": VECTOR, "eps_mode": "clamp", "eps": 5.0},
-    "layer affine": {"x": VECTOR, "weight": normal(7), "bias": normal(7)},
-    "layer two axes": {"x": SEQUENCE, "axis": (1, 2), "weight": normal(3, 8), "bias": 0.5},
-    "layer first axis": {"x": TABLE, "axis": 0, "show": 2},
-    "layer mask": {"x": SEQUENCE, "mask": (RANDOM.random((2, 3, 8)) > 0.3).tolist(), "show": 4},
-    "layer given": {"x": VECTOR, "mean": 0.5, "variance": 2.0},
-    "layer upstream": {"x": TABLE, "upstream": normal(5, 3)},
-    "large mean": {"x": normal(9, mean=1e6)},
-    "larger mean": {"x": normal(2, 9, mean=-1e9, spread=10.0)},
-    "constant": {"x": [3.0, 3.0, 3.0, 3.0]},
-    "constant without eps": {"x": [3.0, 3.0, 3.0], "eps": 0.0},
-    "one element": {"x": [5.0]},
-    "tiny": {"x": [1e-9, -2e-9, 3e-9]},
-    "float32": {"x": np.float32(VECTOR)},
-    "nan": {"x": [1.0, math.nan, 3.0]},
-    "overflow": {"x": [1e300, -1e300]},
-    "overflowing mean": {"x": [1e308, 1e308, 1e308]},
-    "several groups with nan": {"x": [[math.nan] * 5, [1.0] * 5, [1.0, 2.0, 3.0, 4.0, math.nan]], "show": 1},
-    "rms inf": {"x": [1.0, -math.inf, 3.0], "norm": "rms"},
-    "dyt inf": {"x": [1.0, -math.inf, 3.0], "norm": "dyt"},
-    "minmax inf": {"x": [1.0, math.inf, 3.0], "norm": "minmax"},
-    "masked nan": {"x": [1.0, math.nan, 3.0], "mask": [1, 0, 1]},
-    "constant rows": {"x": [[2.0, 2.0], [3.0, 3.0], [1.0, 2.0]], "eps": 1e-3},
-    "single elements": {"x": [[1.0], [2.0]]},
-    "some single elements": {"x": [[1.0, 5.0], [2.0, 3.0]], "mask": [[1, 0], [1, 1]]},
-    "minmax of one": {"x": [4.0], "norm": "minmax"},
-    "image scaled": {"x": [0.5, 0.25, 1.0], "norm": "image"},
-    "inf": {"x": [[1.0, math.inf, 3.0], [1.0, 2.0, 3.0]], "show": 1},
-    "rms": {"x": VECTOR, "norm": "rms"},
-    "rms eps": {"x": [1e-4, -1e-4], "norm": "rms", "eps": 1e-6, "eps_mode": "outside"},
-    "rms clamp": {"x": VECTOR, "norm": "rms", "eps": 0.5, "eps_mode": "clamp"},
-    "rms offset": {"x": SEQUENCE, "norm": "rms", "weight": normal(8), "weight_offset": 1.0},
-    "rms zeros": {"x": [0.0, 0.0], "norm": "rms"},
-    "rms mask": {"x": TABLE, "norm": "rms", "mask": [[1, 1, 0]] * 4 + [[0, 0, 0]], "show": 4},
-    "batch": {"x": [[3.0, 1.0], [4.0, 2.0], [5.0, 3.0]], "norm": "batch", "weight": [2.0, 0.5], "bias": [1.0, 0.0]},
-    "batch vector": {"x": VECTOR, "norm": "batch"},
-    "batch images": {"x": IMAGES, "norm": "batch", "eps_mode": "outside", "show": 3, "weight": normal(4)},
-    "batch mask": {"x": normal(3, 2, 4), "norm": "batch", "mask": [[1, 1, 1, 1], [1, 1, 1, 0], [1, 1, 0, 0]]},
-    "batch last axis": {"x": SEQUENCE, "norm": "batch", "channel_axis": -1, "bias": normal(8)},
-    "batch running": {"x": TABLE, "norm": "batch", "mean": normal(3), "variance": [1.0, 2.0, 3.0]},
-    "instance": {"x": IMAGES, "norm": "instance", "show": 5, "weight": normal(4), "bias": normal(4)},
-    "instance table": {"x": TABLE, "norm": "instance"},
-    "group": {"x": IMAGES, "norm": "group", "groups": 2, "show": 3, "weight": normal(4), "bias": normal(4)},
-    "group vector": {"x": normal(6), "norm": "group", "groups": 3},
-    "group last axis": {"x": SEQUENCE, "norm": "group", "groups": 4, "channel_axis": 2},
-    "group mask": {"x": SEQUENCE, "norm": "group", "groups": 3, "mask": (RANDOM.random((2, 8)) > 0.4).tolist()},
-    "standardize": {"x": TABLE, "norm": "standardize"},
-    "sample deviation": {"x": TABLE, "norm": "standardize", "correction": 1, "show": 1},
-    "sample of one": {"x": [2.0], "norm": "standardize", "correction": 1},
-    "constant column": {"x": [[1.0, 2.0], [1.0, 5.0]], "norm": "standardize"},
-    "minmax": {"x": TABLE, "norm": "minmax", "feature_range": (-1.0, 2.0)},
-    "minmax ties": {"x": [1.0, 3.0, 3.0, 1.0, 2.0], "norm": "minmax"},
-    "minmax constant": {"x": [2.0, 2.0], "norm": "minmax"},
-    "minmax mask": {"x": TABLE, "norm": "minmax", "mask": [[1, 1, 0], [0, 1, 0], [1, 1, 0], [1, 1, 1], [1, 0, 1]]},
-    "image": {"x": [[[120.0, 100.0, 90.0], [0.0, 255.0, 17.0]]], "norm": "image"},
-    "image first": {"x": normal(3, 4, 4, mean=100.0, spread=30.0), "norm": "image", "show": 2},
-    "dyt": {"x": VECTOR, "norm": "dyt", "alpha": 0.7},
-    "dyt affine": {"x": SEQUENCE, "norm": "dyt", "weight": normal(8), "bias": normal(8), "show": 3},
-}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.fail("this test needs Chromium; install it with: apt-get install chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("explain")
-
-
-class Opened:
-    """A page, what it complained about, and what it asked the outside for."""
-
-    def __init__(
-        self, browser: Browser, folder: Path, x: Any, norm: str = "layer", *, width=LAPTOP, context=None, **options
-    ):
-        self.path = write_page(walk(x, norm, **options), folder / "page.html")
-        phone = width < 500
-        extra = {"is_mobile": True, "has_touch": True} if phone else {}
-        self.context = browser.new_context(viewport={"width": width, "height": 844}, **extra, **(context or {}))
-        self.page: BrowserPage = self.context.new_page()
-        self.events: list[str] = []
-        self.page.on("console", lambda message: self.events.append(message.text))
-        self.page.on("pageerror", lambda error: self.events.append(str(error)))
-        self.page.on("request", lambda request: self.events.append(request.url))
-        self.page.goto(self.path.as_uri())
-
-    def __enter__(self) -> "Opened":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
-
-    def steps(self) -> dict[str, Any]:
-        """The current explanation's values by step."""
-        return {s["id"]: s["value"] for s in self.page.evaluate("window.evenkeel.current")["steps"]}
-
-
-@pytest.fixture(scope="module")
-def plain_page(browser, folder) -> Iterator[Opened]:
-    with Opened(browser, folder, [1.0, 2.0, 3.0, 4.0]) as opened:
-        yield opened
-
-
-def compare(mine: Any, theirs: Any, tolerance: float, label: str) -> None:
-    """Two nested lists of numbers, equal to the tolerance relative to the largest of the step."""
-    one, other = np.array(mine, dtype=np.float64), np.array(theirs, dtype=np.float64)
-    assert one.shape == other.shape, label
-    assert np.array_equal(np.isfinite(one), np.isfinite(other)), label
-    odd = ~np.isfinite(one)
-    assert np.array_equal(one[odd], other[odd], equal_nan=True), label
-    largest = np.abs(one[~odd]).max(initial=0.0)
-    assert np.abs(one[~odd] - other[~odd]).max(initial=0.0) <= tolerance * largest, label
-
-
-@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_the_browser_computes_what_python_computes(plain_page, case, backward):
-    explanation = walk(**case, backward=backward)
-    python = explanation.to_dict()
-    config = {
-        "norm": python["norm"],
-        "input": python["steps"][0]["value"],
-        "options": python["options"],
-        "shown": python["shown"],
-    }
-    found = plain_page.page.evaluate("(config) => window.evenkeel.walk(config)", config)
-    assert found.keys() == python.keys()
-    assert (found["title"], found["norm"], found["options"]) == (python["title"], python["norm"], python["options"])
-    assert [step["id"] for step in found["steps"]] == [step["id"] for step in python["steps"]]
-    for mine, theirs in zip(found["steps"], python["steps"], strict=True):
-        assert mine["title"] == theirs["title"]
-        assert mine["formula"] == theirs["formula"]
-        if theirs["id"] == "finite_difference":
-            # Differencing magnifies the last bit of a sum by 2^17 and more.
-            columns = (np.array(rows["value"], dtype=float).reshape(-1, 3).T for rows in (mine, theirs))
-            for name, tolerance, one, other in zip(("index", "dx", "numeric"), (0, 1e-12, 1e-5), *columns, strict=True):
-                compare(one, other, tolerance, name)
-        else:
-            compare(mine["value"], theirs["value"], 1e-12, theirs["id"])
-    wanted = [check for check in python["checks"] if check["id"] not in PYTHON_ONLY]
-    assert [(c["id"], c["title"], c["passed"]) for c in found["checks"]] == [
-        (c["id"], c["title"], c["passed"]) for c in wanted
-    ]
-    assert found["notes"] == python["notes"]
-    for mine, theirs in zip(found["steps"], python["steps"], strict=True):
-        if theirs["id"] != "finite_difference":  # there, and in the mean of x̂, the last bits show
-            assert without_noise(mine["substituted"]) == without_noise(theirs["substituted"])
-            assert without_noise(mine["meaning"]) == without_noise(theirs["meaning"])
-
-
-def without_noise(text: str) -> str:
-    """Words with what is only rounding, of which two programs have different amounts, as 0."""
-    return NOISE.sub("0", text)
-
-
-NOISE = re.compile(
-    r"-?(?:\d+(?:\.\d+)? \\times )?10\^\{-(?:1[4-9]|[2-9]\d)\}|-?\d+(?:\.\d+)?e-(?:1[4-9]|[2-9]\d)|(?<=Mean )-?0(?=,)"
-)
-
 
 INPUTS = {
     "vector": {"x": [1.0, 2.0, 3.0, 4.0]},
@@ -410,16 +217,6 @@ def test_the_address_keeps_a_changed_state_and_refuses_a_bad_one(browser, folder
         assert opened.steps()["input"] == [1, 2, 3]
 
 
-def test_the_command_repeats_the_state(browser, folder):
-    with Opened(browser, folder, [1.0, -2.0, 3.0]) as opened:
-        opened.page.locator("#norm").select_option("rms")
-        opened.page.get_by_label("ε", exact=True).fill("0.01")
-        opened.page.get_by_role("button", name="Copy as command").click()
-        command = opened.page.locator("#command")
-        command.wait_for()
-        assert command.inner_text() == "evenkeel explain 1 -2 3 --norm rms --eps 0.01 --eps-mode inside"
-
-
 def test_a_long_vector_is_cut_and_the_whole_is_told(browser, folder):
     x = np.arange(1_000_000) % 1000.0
     with Opened(browser, folder, x) as opened:
@@ -477,46 +274,3 @@ def test_fields_show_few_digits_until_they_are_edited(browser, folder):
         opened.page.get_by_label("x[0, 0]", exact=True).focus()
         assert field.input_value() == shown
         assert opened.steps()["input"] == x
-
-
-COMMAND = """(seed) => window.evenkeel.state.command(window.evenkeel.state.fromSeed(seed))"""
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_every_command_repeats_its_state(plain_page, case, capsys, monkeypatch):
-    wanted = walk(**case, backward=True)
-    data = wanted.to_dict()
-    config = {"norm": data["norm"], "input": data["steps"][0]["value"], "options": data["options"]}
-    line = plain_page.page.evaluate(COMMAND, config | {"shown": data["shown"]})
-    words = shlex.split(line)
-    if words[0] == "echo":
-        monkeypatch.setattr("sys.stdin", io.StringIO(words[1]))
-        words = words[3:]
-    assert words[:2] == ["evenkeel", "explain"]
-    assert main([*words[1:], "--format", "json", "--full"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["title"], found["options"], found["shown"]) == (data["title"], data["options"], data["shown"])
-    for mine, theirs in zip(found["steps"], data["steps"], strict=True):
-        compare(mine["value"], theirs["value"], 1e-12, theirs["id"])
-
-
-def test_a_copied_command_runs_in_a_shell(browser, folder):
-    with Opened(browser, folder, [[1.0, -2.0], [3.0, 5.0]], "batch", backward=True) as opened:
-        opened.page.get_by_role("button", name="Copy as command").click()
-        line = opened.page.locator("#command").inner_text()
-        assert line.startswith("echo '[[1, -2], [3, 5]]' | evenkeel explain - --norm batch")
-        line = line.replace("evenkeel explain", f"{shlex.quote(sys.executable)} -m evenkeel explain")
-        done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=120, check=True)
-        assert "Gradient of the input" in done.stdout
-
-
-def test_the_stream_grows_before_norms_and_is_set_back_after_them(plain_page):
-    blocks = plain_page.page.evaluate(
-        """() => ["pre", "post"].map((kind) =>
-            window.evenkeel.flow[kind]([1, 2, 3, 4], { eps: 1e-5, mode: "inside" }, "layer"))"""
-    )
-    before, after = ([block["out"] for block in kind] for kind in blocks)
-    assert before == sorted(before)
-    assert before[0] > math.sqrt(7.5)  # the input's rms
-    assert [block["branch"] for block in blocks[0]] == pytest.approx([1.0] * 4, rel=1e-4)
-    assert after == pytest.approx([1.0] * 4, rel=1e-4)

@@ -1,4 +1,4 @@
-"""Moments and maps of columns: regimes, missing values, bits, layouts, dtypes, edge shapes, derivatives."""
+"""Moments of columns: regimes, missing values, bits, layouts, dtypes, edge shapes."""
 
 import hashlib
 import subprocess
@@ -7,23 +7,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from column_tables import FLOATS, INTEGERS, SHAPES, every_dtype, every_shape, sample, strided
 from simd_levels import digests_by_level
 
-from evenkeel import BackendError, InvalidArgumentError, InvalidInputError
+from evenkeel import BackendError, InvalidInputError
 from evenkeel import functional as F
-
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.bool)
-every_dtype = pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=str)
-# folded rows and plain ones, rests of both, several items and pieces, several blocks of columns
-SHAPES = ((1, 1), (1, 40), (5, 3), (300, 7), (140000, 1), (3000, 16), (500, 65), (600, 257), (30, 2100), (901, 17))
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
-
-
-def sample(shape, dtype):
-    if dtype.is_floating_point:
-        return (3 * torch.randn(shape, dtype=torch.float64) + 1).to(dtype)
-    return torch.randint(0, 2 if dtype == torch.bool else 100, shape).to(dtype)
 
 
 def assert_agree(mine, exact, rtol=1e-13):
@@ -156,24 +144,6 @@ def test_weights(dtype, shape):
         torch.testing.assert_close(mine, wanted, rtol=1e-12, atol=1e-12, equal_nan=True)
 
 
-def strided(x):
-    """The same table, stored otherwise, and whether its bits must stay: by rows they must."""
-    rows, columns = x.shape
-    wide = torch.zeros(rows, 2 * columns + 3, dtype=x.dtype)
-    wide[:, 1 : columns + 1] = x
-    yield wide[:, 1 : columns + 1], True
-    tall = torch.zeros(2 * rows, columns, dtype=x.dtype)
-    tall[::2] = x
-    yield tall[::2], True
-    both = torch.zeros(rows, 2 * columns, dtype=x.dtype)
-    both[:, ::2] = x
-    yield both[:, ::2], True
-    yield x.t().contiguous().t(), False
-    across = torch.zeros(columns, 2 * rows, dtype=x.dtype)
-    across[:, ::2] = x.t()
-    yield across[:, ::2].t(), False
-
-
 @every_shape
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.uint8], ids=str)
 def test_strides(dtype, shape):
@@ -295,58 +265,8 @@ def test_wrong_inputs_say_what_to_do():
     for bad in (-1.0, torch.nan, torch.inf):
         with pytest.raises(InvalidInputError, match="not negative"):
             F.column_moments(x, weight=torch.tensor([1.0, 1.0, bad, 1.0]))
-    with pytest.raises(InvalidInputError, match="each of the 3 columns"):
-        F.column_affine(x, torch.ones(4), torch.ones(3))
-    with pytest.raises(InvalidInputError, match="floating"):
-        F.column_affine(x, torch.ones(3), torch.ones(3), dtype=torch.int32)
-    with pytest.raises(InvalidArgumentError, match="lowest, highest"):
-        F.column_affine(x, torch.ones(3), torch.ones(3), clip=(1, 0))
-    with pytest.raises(InvalidInputError, match="out must be"):
-        F.column_affine(x, torch.ones(3), torch.ones(3), out=torch.ones(3, 4))
-    with pytest.raises(InvalidInputError, match="not differentiable"):
-        F.column_affine(x.requires_grad_(), torch.ones(3), torch.ones(3), out=torch.ones(4, 3))
     with pytest.raises(BackendError, match="it does not take"):
         F.column_moments(torch.ones(4, 3, dtype=torch.uint64), backend="cpu")
-
-
-@pytest.mark.parametrize("to", FLOATS, ids=str)
-@every_dtype
-def test_maps_are_the_references_to_the_bit(dtype, to):
-    for shape in ((1, 1), (1, 40), (300, 7), (700, 65)):
-        x = sample(shape, dtype)
-        shift, scale, offset = torch.randn(3, shape[1], dtype=torch.float64)
-        for more, clip in (((), None), ((offset,), None), ((offset,), (-1.0, 0.5))):
-            wanted = F.column_affine_reference(x, shift, scale, *more, clip=clip, dtype=to)
-            assert torch.equal(F.column_affine(x, shift, scale, *more, clip=clip, dtype=to, backend="cpu"), wanted)
-
-
-@pytest.mark.parametrize("offset", [0, 1, 3])
-def test_large_maps_into_given_memory(offset):
-    # large enough to be written past the caches, aligned and not
-    rows, columns = 700_001, 7
-    x, memory = torch.randn(rows, columns), torch.full((rows * columns + 8,), torch.nan)
-    out = memory[offset : offset + rows * columns].view(rows, columns)
-    shift, scale = torch.randn(2, columns)
-    F.column_affine(x, shift, scale, out=out, backend="cpu")
-    assert torch.equal(out, F.column_affine_reference(x, shift, scale))
-    assert memory[:offset].isnan().all()
-    assert memory[offset + rows * columns :].isnan().all()
-    F.column_affine(x, shift, scale, out=x, backend="cpu")
-    assert torch.equal(x, out)
-
-
-def test_maps_into_memory_that_an_input_uses():
-    memory = torch.randn(700)
-    x, shift, scale = memory[:600].view(100, 6), torch.randn(6), torch.rand(6) + 1
-    wanted = F.column_affine_reference(x, shift, scale)
-    with pytest.raises(InvalidInputError, match="single memory location"):
-        F.column_affine(x, shift, scale, out=memory[1:601].view(100, 6), backend="cpu")
-    with pytest.raises(InvalidInputError, match="single memory location"):
-        F.column_affine(x, shift, scale, out=torch.empty(6).expand(100, 6), backend="cpu")
-    square = x[:6].clone()
-    # the transpose of the input: every element is read before it is written
-    F.column_affine(square, shift, scale, out=square.t(), backend="cpu")
-    assert torch.equal(square.t(), wanted[:6])
 
 
 def test_more_columns_than_a_small_block_has_counts():
@@ -356,60 +276,6 @@ def test_more_columns_than_a_small_block_has_counts():
     assert not found.missing.any()
     assert not found.infinite.any()
     assert (found.mean == 1).all()
-
-
-@every_shape
-def test_strided_maps(shape):
-    x = sample(shape, torch.float32)
-    shift, scale = torch.randn(2, shape[1])
-    wanted = F.column_affine_reference(x, shift, scale)
-    for view, _ in strided(x):
-        assert torch.equal(F.column_affine(view, shift, scale, backend="cpu"), wanted)
-        for target, _ in strided(torch.zeros_like(x)):
-            F.column_affine(view, shift, scale, out=target, backend="cpu")
-            assert torch.equal(target, wanted)
-    deep = x.expand(3, *shape)
-    assert torch.equal(F.column_affine(deep, shift, scale, backend="cpu")[1], wanted)
-
-
-def test_float32_keeps_its_digits():
-    x = 1e6 + torch.randn(1000, 2)
-    y = F.column_affine(x, torch.tensor([1e6 + 1 / 3] * 2, dtype=torch.float64), torch.ones(2))
-    exact = x.double() - (1e6 + 1 / 3)
-    torch.testing.assert_close(y.double(), exact, rtol=2**-24, atol=0)  # one rounding
-    assert F.column_affine(torch.tensor([[0, 5]]), torch.zeros(2), torch.ones(2)).dtype == torch.get_default_dtype()
-
-
-def test_derivatives_of_maps():
-    x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
-    shift, scale, offset = (torch.randn(3, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    for fixed in (False, True):
-        parameters = [p.detach() if fixed else p for p in (shift, scale, offset)]
-        for clip in (None, (-1.0, 1.0)):
-            call = lambda *t, clip=clip: F.column_affine(*t, clip=clip)  # noqa: E731
-            assert torch.autograd.gradcheck(call, (x, *parameters))
-            assert torch.autograd.gradgradcheck(call, (x, *parameters))
-    tangent = torch.randn(6, 3, dtype=torch.float64)
-    _, derivative = torch.func.jvp(lambda t: F.column_affine(t, shift, scale), (x,), (tangent,))
-    torch.testing.assert_close(derivative, tangent * scale)
-    rows = torch.func.vmap(lambda t: F.column_affine(t, shift, scale))(x)
-    torch.testing.assert_close(rows, F.column_affine(x, shift, scale))
-    low = x.detach().float().requires_grad_()
-    F.column_affine(low, shift.detach(), scale.detach(), dtype=torch.float64).sum().backward()
-    assert low.grad.dtype == torch.float32
-
-
-def test_maps_compile_and_export():
-    shift, scale = torch.randn(2, 5)
-    call = lambda x: F.column_affine(x, shift, scale, clip=(-2.0, 2.0))  # noqa: E731
-    x = torch.randn(8, 5)
-    torch.testing.assert_close(torch.compile(call, fullgraph=True, backend="aot_eager")(x), call(x))
-
-    class Module(torch.nn.Module):
-        def forward(self, x):
-            return call(x)
-
-    torch.testing.assert_close(torch.export.export(Module(), (x,)).module()(x), call(x))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8], ids=str)

@@ -1,15 +1,13 @@
 """The page in a real browser: drawn whole, without a request, on a laptop and a phone, in light and dark."""
 
-import shutil
 import struct
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from page_summaries import summary
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 from playwright.sync_api import Page as BrowserPage
 
 from evenkeel.lab.page import study_page, write_report
@@ -25,17 +23,6 @@ LABELS = """() => [...document.querySelectorAll('.plot')].map((plot) =>
     }))"""
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
 INK = "document.querySelector('.plot .xtick text').style.fill"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        pytest.fail("this test needs Chromium; install it with: apt-get install chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

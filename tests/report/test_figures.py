@@ -177,6 +177,19 @@ def test_numbers_are_written_with_three_digits(value, text):
     assert format_number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (1234567.8, 6, "1.23457e+06"),
+        (1234567.8, 7, "1,234,568"),
+        (1234567.8, 9, "1,234,567.80"),
+        (1e9, 9, "1.00000000e+09"),
+    ],
+)
+def test_numbers_are_plain_where_that_takes_no_more_digits(value, digits, text):
+    assert format_number(value, digits=digits) == text
+
+
 def test_words_are_joined_as_in_a_sentence():
     assert [join_words("abc"[:count]) for count in range(4)] == ["", "a", "a and b", "a, b and c"]
 

@@ -4,6 +4,7 @@ import base64
 import gzip
 import io
 import json
+import math
 import re
 import subprocess
 import sys
@@ -220,6 +221,53 @@ def test_a_name_wider_than_the_table_is_folded_not_cut():
 
 
 @pytest.mark.parametrize(
+    ("value", "step", "text"),
+    [
+        (1700000000.25, math.nan, "1.700e+09"),
+        (1700000000.25, 1e-3, "1,700,000,000.25"),
+        (1700000000.123456, 1e-3, "1,700,000,000.123"),
+        (-1700000000.123456, 0.05, "-1,700,000,000.12"),
+        (1700000000.25, 0, "1,700,000,000.25"),
+        (3.0, 0, "3.000"),
+        (0.0, 1e-9, "0"),
+        (170.123456, 0.01, "170.12"),
+        (1.23456e-12, 0.01, "1.235e-12"),
+        (1.23456789e-7, 1e-13, "1.234568e-07"),
+        (1e300 / 3, 5e-324, "3.33333333333333e+299"),
+    ],
+)
+def test_numbers_are_shown_to_the_step_of_their_row(value, step, text):
+    assert Table(["n"], [[value]], steps=[step]).texts() == [[text]]
+
+
+def test_steps_are_one_a_row():
+    with pytest.raises(InvalidArgumentError, match="2 rows, but 1 steps; give one for every row"):
+        Table(["n"], [[1.0], [2.0]], steps=[0.1])
+
+
+@pytest.mark.parametrize("columns", [12, 40])
+def test_numbers_too_wide_for_one_table_stand_in_several_each_with_the_names(columns):
+    texts = [[f"{10.0 ** (9 + row) + column:,.1f}" for column in range(columns)] for row in range(2)]
+    stream = io.StringIO()
+    print_table(
+        Table(["name", *(f"c{i}" for i in range(columns))], [["one", *texts[0]], ["two", *texts[1]]]), file=stream
+    )
+    printed = stream.getvalue()
+    assert max(cell_len(line) for line in printed.splitlines()) <= 100
+    words = printed.split()
+    assert words.count("one") == words.count("two") == words.count("name") > 1
+    for row, name in enumerate(("one", "two")):
+        found = [word for line in printed.splitlines() if line.split()[:1] == [name] for word in line.split()[1:]]
+        assert found == texts[row]
+
+
+def test_one_number_wider_than_the_terminal_is_printed_all_the_same():
+    stream = io.StringIO()
+    print_table(Table(["n", "m"], [["1" * 150, "2" * 150]]), file=stream)
+    assert (stream.getvalue().count("1"), stream.getvalue().count("2")) == (150, 150)
+
+
+@pytest.mark.parametrize(
     ("rows", "expected"),
     [([["1", "–", "a", "b"]], 2), ([["–", "", "1 to 2", 0]], 2), ([[1, 2, None, "3"]], None), ([], None)],
 )
@@ -228,8 +276,8 @@ def test_the_column_that_names_the_rows(rows, expected):
 
 
 def test_number_columns_are_flush_right():
-    table = Table(["n", "s", "mixed"], [[1, "+0.020", "a"], [None, "–", 2.0]])
-    assert table.numeric_columns() == [True, True, False]
+    table = Table(["n", "s", "mixed", "odd"], [[1, "+0.020", "a", "nan"], [None, "–", 2.0, "-inf"]])
+    assert table.numeric_columns() == [True, True, False, True]
 
 
 def test_every_panel_offers_its_picture():

@@ -22,6 +22,7 @@ BINS = 60
 # The outermost thousandth on each side is left out of a histogram, or one value would flatten all others.
 TAIL = 0.001
 FIGURES = 40
+SEEN = 1000  # a table shows a feature's mean and range to this part of its standard deviation
 NAMED = 4
 
 
@@ -70,7 +71,7 @@ def statistics_table(statistics: Statistics) -> Table:
     rows: list[list[Cell]] = [
         [name, *(cell(row) for row in numbers)] for name, *numbers in zip(names_of(statistics), *values, strict=True)
     ]
-    return Table(columns, rows)
+    return Table(columns, rows, steps=(statistics.std() / SEEN).tolist())
 
 
 def cell(value: Any) -> Cell:

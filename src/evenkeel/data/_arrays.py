@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["as_tensor", "column_names", "dtype_name", "ordered_columns", "output_tensor"]
+__all__ = ["as_tensor", "column_names", "dtype_name", "ordered_columns", "output_tensor", "values_of"]
 
 # What the kernels read as it is; every other numeric dtype is converted to the smallest of these that holds it.
 NATIVE = {np.dtype(name) for name in ("u1", "i1", "i2", "i4", "i8", "?", "f2", "f4", "f8")}
@@ -51,6 +51,21 @@ def as_tensor(batch: Any) -> Tensor:
     if array.size == 0:
         return torch.from_numpy(np.empty(array.shape, array.dtype))
     return torch.from_numpy(array if array.flags.writeable else np.asarray(_Writable(array)))
+
+
+def values_of(batch: Any) -> Tensor:
+    """`as_tensor`, cut off from any graph, of what is to be read.
+
+    Raises:
+        InvalidInputError: it is a tensor on the meta device.
+    """
+    x = as_tensor(batch).detach()
+    if x.is_meta:
+        raise InvalidInputError(
+            f"expected values, but the tensor of shape {tuple(x.shape)} is on the meta device, which holds none; "
+            "pass one on the CPU or an accelerator"
+        )
+    return x
 
 
 def output_tensor(out: Any, table: Tensor, tensor: bool) -> Tensor:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import torch
 
-from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
-from evenkeel.data._arrays import as_tensor, dtype_name
+from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel.data._arrays import as_tensor, dtype_name, values_of
 from evenkeel.data._contract import OnMismatch, report
 from evenkeel.data._moments import from_column_moments
 from evenkeel.data._statistics import Statistics
@@ -97,8 +97,11 @@ class ImageStatistics:
         Args:
             images: (..., height, width, channels) for ``HWC``, (..., channels, height, width) for ``CHW``.
             layout: ``HWC`` or ``CHW``.
+
+        Raises:
+            InvalidInputError: there are no pixels, or no values (a meta tensor).
         """
-        x = as_tensor(images)
+        x = values_of(images)
         found = image_moments(x, layout=layout)
         channels = found.mean.shape[-1]
         flat = ColumnMoments(*(part.reshape(-1, channels) for part in found))
@@ -135,8 +138,8 @@ class ImageNormalize:
     .. math:: y_{chw} = \frac{x_{hwc} / \text{max} - \mu_c}{\sigma_c}
 
     Args:
-        mean: one number per channel, of images scaled to [0, 1].
-        std: one number per channel, not 0.
+        mean: one number per channel, of images scaled to [0, 1]; needed, as `preset` and `fit` give it.
+        std: one number per channel, above 0; needed likewise.
         layout: of the images that come in: ``HWC`` (NumPy, PIL) or ``CHW`` (torch); None infers it from the shape and
             asks where the shape is ambiguous.
         max_value: the value that becomes 1: 255 for 8 bits, 65535 for 16, 1 for images that are scaled already.
@@ -147,6 +150,7 @@ class ImageNormalize:
             ``ignore``.
 
     Raises:
+        InvalidTypeError: mean or std is missing, or holds no numbers.
         InvalidArgumentError: a std of 0, lengths that differ, or an unknown option.
 
     Example:
@@ -163,8 +167,8 @@ class ImageNormalize:
 
     def __init__(
         self,
-        mean: Sequence[float],
-        std: Sequence[float],
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
         *,
         layout: Layout | None = None,
         max_value: float = 255.0,
@@ -173,7 +177,7 @@ class ImageNormalize:
         dtype: torch.dtype = torch.float32,
         on_mismatch: OnMismatch = "raise",
     ) -> None:
-        self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        self.mean, self.std = _channel_numbers("mean", mean), _channel_numbers("std", std)
         if len(self.mean) != len(self.std) or not all(number > 0 for number in self.std):
             raise InvalidArgumentError(f"expected as many std > 0 as means, but got mean {self.mean}, std {self.std}")
         if layout not in (None, *get_args(Layout)) or on_mismatch not in get_args(OnMismatch):
@@ -313,6 +317,17 @@ class ImageNormalize:
         if self.max_value > 255 and x.dtype == torch.uint8:
             return [f"expected values from 0 to {self.max_value:g}, but the image has 8 bits; read it with 16"]
         return []
+
+
+def _channel_numbers(name: str, numbers: Sequence[float] | None) -> tuple[float, ...]:
+    try:
+        return tuple(map(float, numbers))  # type: ignore[arg-type]  # None is one of those that fail
+    except (TypeError, ValueError) as error:
+        seen = "nothing" if numbers is None else type(numbers).__name__
+        raise InvalidTypeError(
+            f"ImageNormalize: expected {name}, one number per channel, but got {seen}; pass mean and std, "
+            "or use ImageNormalize.preset(name) or ImageNormalize.fit(images, definition=...)"
+        ) from error
 
 
 def _check_definition(definition: str) -> None:

@@ -11,7 +11,8 @@ from scipy import sparse, stats
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import as_tensor
-from evenkeel.data._base import EPS, Affine, Array, Scaler
+from evenkeel.data._base import EPS, Array
+from evenkeel.data._centring import CentringScaler
 from evenkeel.data._sparse import sparse_quantiles
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["RobustScaler"]
 
 
-class RobustScaler(Scaler):
+class RobustScaler(CentringScaler):
     r"""Subtract each feature's median and divide by the distance of two quantiles.
 
     .. math:: y = (x - q_{50}) / (q_{\mathrm{high}} - q_{\mathrm{low}})
@@ -54,6 +55,7 @@ class RobustScaler(Scaler):
         array([ -1. ,  -0.5,   0. ,   0.5, 498.5])
     """
 
+    _option = "with_centering"
     _sketched = True
     _exact: Array | None = None
 
@@ -164,29 +166,8 @@ class RobustScaler(Scaler):
         if not 0 <= low <= high <= 100:
             raise InvalidArgumentError(f"Invalid quantile range: {self.quantile_range}; give two percentages 0..100")
 
-    def _refuse_sparse_centring(self, X: Any) -> None:
-        if sparse.issparse(X) and self.with_centering:
-            raise InvalidInputError("Cannot center sparse matrices: use with_centering=False, which keeps zeros zero")
-
-    def _centre_and_scale(self) -> tuple[Array, Array]:
-        centre = self.center_ if self.center_ is not None else np.zeros(self.n_features_in_)
-        return centre, self.scale_ if self.scale_ is not None else np.ones(self.n_features_in_)
-
-    def _affine(self) -> Affine:
-        centre, scale = self._centre_and_scale()
-        return Affine(centre, self._multiplier(scale), np.zeros_like(scale))
-
-    def _inverse_affine(self) -> Affine:
-        centre, scale = self._centre_and_scale()
-        return Affine(np.zeros_like(scale), scale, centre)
-
-    def _accepts_sparse(self) -> bool:
-        return True
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = not self.with_centering
-        return tags
+    def _centre(self) -> Array | None:
+        return self.center_
 
 
 def _exact_quantiles(table: Any, percentages: tuple[float, ...]) -> Array:

@@ -8,8 +8,9 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._errors import InvalidArgumentError
 from evenkeel.data._base import EPS, Affine, Array, Scaler
+from evenkeel.data._centring import CentringScaler
 
 if TYPE_CHECKING:
     from typing import Self
@@ -23,7 +24,7 @@ __all__ = ["MaxAbsScaler", "MinMaxScaler", "StandardScaler"]
 BOUND_ROWS = 1 << 14
 
 
-class StandardScaler(Scaler):
+class StandardScaler(CentringScaler):
     r"""Subtract each feature's mean and divide by its standard deviation.
 
     .. math:: z = (x - \mu) / \sigma
@@ -57,6 +58,7 @@ class StandardScaler(Scaler):
         array([-1.414214, -0.707107,  0.      ,  0.707107,  1.414214])
     """
 
+    _option = "with_mean"
     _sparse_only = False
 
     def __init__(
@@ -146,29 +148,8 @@ class StandardScaler(Scaler):
         self.var_ = variance if self.with_std else None
         self.scale_ = np.where(self.constant_, 1.0, np.sqrt(variance)) if self.with_std else None
 
-    def _centre_and_scale(self) -> tuple[Array, Array]:
-        centre = self.mean_ if self.with_mean and self.mean_ is not None else np.zeros(self.n_features_in_)
-        return centre, self.scale_ if self.scale_ is not None else np.ones(self.n_features_in_)
-
-    def _affine(self) -> Affine:
-        centre, scale = self._centre_and_scale()
-        return Affine(centre, self._multiplier(scale), np.zeros_like(scale))
-
-    def _inverse_affine(self) -> Affine:
-        centre, scale = self._centre_and_scale()
-        return Affine(np.zeros_like(scale), scale, centre)
-
-    def _refuse_sparse_centring(self, X: Any) -> None:
-        if sparse.issparse(X) and self.with_mean:
-            raise InvalidInputError("Cannot center sparse matrices: pass with_mean=False, which keeps zeros zero")
-
-    def _accepts_sparse(self) -> bool:
-        return True
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = not self.with_mean
-        return tags
+    def _centre(self) -> Array | None:
+        return self.mean_ if self.with_mean else None
 
 
 class MinMaxScaler(Scaler):

@@ -9,7 +9,7 @@ import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data import _state
-from evenkeel.data._arrays import as_tensor, column_names, dtype_name, ordered_columns
+from evenkeel.data._arrays import column_names, dtype_name, ordered_columns, values_of
 from evenkeel.data._moments import Moments, empty_moments, from_column_moments, merge_moments
 from evenkeel.data._quantiles import Quantiles, check_ranks, check_same_kind, new_quantiles, weighted_quantiles
 from evenkeel.functional._columns import column_moments
@@ -107,21 +107,21 @@ class Statistics:
             mask: Boolean, True where valid: of the batch's shape, or of the shape of its leading axes.
 
         Raises:
-            InvalidInputError: the batch has another number of features, or NaN under ``nan_policy="raise"``; nothing
-                of it has been added then.
+            InvalidInputError: the batch has another number of features, NaN under ``nan_policy="raise"``, or no values
+                (a meta tensor); nothing of it has been added then.
         """
         names = self.names
         if names is None and self.rows == 0 and (found_names := column_names(batch)) is not None:
             names = tuple(found_names)
         elif names is not None:
             batch = ordered_columns(batch, names)
-        name, x = dtype_name(batch), as_tensor(batch).detach()
-        valid = None if mask is None else self._to_rows(_full_mask(as_tensor(mask), x))
+        name, x = dtype_name(batch), values_of(batch)
+        valid = None if mask is None else self._to_rows(_full_mask(values_of(mask), x))
         x = self._to_rows(x)
         if self.features is not None and x.shape[1] != self.features:
             raise InvalidInputError(f"expected {self.features} features, but the batch has {x.shape[1]}")
         if weight is not None:
-            weight = _checked_weight(as_tensor(weight).detach(), x)
+            weight = _checked_weight(values_of(weight), x)
             if self.keeps_quantiles:
                 raise InvalidInputError("quantiles of weighted rows are not kept; pass quantiles=False, or no weight")
         found = _block_moments(x, weight, valid)

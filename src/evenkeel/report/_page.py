@@ -15,7 +15,7 @@ from evenkeel.report._files import write_text_atomically
 from evenkeel.report._panels import Figure, Panel
 from evenkeel.report._require import require
 from evenkeel.report._style import DARK, FONT_FAMILY, LIGHT
-from evenkeel.report._table import Table, cell_text
+from evenkeel.report._table import Table
 from evenkeel.report._text import slug
 
 # A longer table is cut on the page; its download is complete.
@@ -111,7 +111,6 @@ def render_page(page: Page) -> str:
         payload=markupsafe.Markup(script_json({"light": LIGHT, "dark": DARK, "font": FONT_FAMILY, "panels": specs})),
         plotly=_packed_plotly() if specs else "",
         rows_shown=ROWS_SHOWN,
-        cell_text=cell_text,
         figure_file=figure_file,
     )
     return render_document(page.title, body, script=read_asset("page.js"))

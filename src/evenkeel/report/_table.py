@@ -3,19 +3,21 @@
 import base64
 import csv
 import io
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any
 
 from evenkeel._errors import InvalidArgumentError
 from evenkeel.report._text import format_number
 
 Cell = str | float | None
 
+DIGITS = 4  # significant digits of a number, unless a step asks for more
 TERMINAL_WIDTH = 100
 NAME_WIDTH = 16  # the least that a name is folded to
-NUMBER = re.compile(r"[+\-−]?[\d,]+(\.\d+)?")
+NUMBER = re.compile(r"[+\-−]?([\d,]+(\.\d+)?|inf|nan)")
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,11 @@ class Table:
         columns: the column names.
         rows: one sequence of cells a row, as long as `columns`; None is an empty cell.
         title: a heading, or empty.
+        steps: for every row the difference between numbers that a reader has to see, such as a part of their standard
+            deviation; 0 shows all digits, NaN and no steps at all show four.
 
     Raises:
-        InvalidArgumentError: a row has more or fewer cells than there are columns.
+        InvalidArgumentError: a row has more or fewer cells than there are columns, or there is not one step a row.
 
     Example:
         >>> print(Table(["arm", "loss"], [["pre-rms", 1.25]]).csv())
@@ -39,8 +43,13 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
+    steps: Sequence[float] = ()
 
     def __post_init__(self) -> None:
+        if self.steps and len(self.steps) != len(self.rows):
+            raise InvalidArgumentError(
+                f"the table has {len(self.rows)} rows, but {len(self.steps)} steps; give one for every row, or none"
+            )
         for index, row in enumerate(self.rows):
             if len(row) != len(self.columns):
                 raise InvalidArgumentError(
@@ -55,6 +64,16 @@ class Table:
         writer.writerow(self.columns)
         writer.writerows(["" if cell is None else cell for cell in row] for row in self.rows)
         return stream.getvalue()
+
+    def texts(self) -> list[list[str]]:
+        """The rows as a reader sees them: whole numbers in full, others to four digits or the step, None as nothing."""
+        steps = self.steps or [math.nan] * len(self.rows)
+        return [[cell_text(cell, step) for cell in row] for row, step in zip(self.rows, steps, strict=True)]
+
+    def select(self, columns: Sequence[int]) -> "Table":
+        """The table with some of its columns only."""
+        rows = [[row[index] for index in columns] for row in self.rows]
+        return Table([self.columns[index] for index in columns], rows, self.title, self.steps)
 
     def data_uri(self) -> str:
         """The CSV as a `data:` address, so that a page can offer it without another file."""
@@ -78,19 +97,30 @@ class Table:
         return [row[column] for row in self.rows if row[column] not in (None, "", "–")]
 
 
-def cell_text(cell: Cell) -> str:
-    """A cell as a reader sees it: four significant digits, whole numbers in full, nothing for None."""
+def cell_text(cell: Cell, step: float = math.nan) -> str:
+    """A cell as a reader sees it: whole numbers in full, others to four digits or the step, nothing for None."""
     if cell is None:
         return ""
     if isinstance(cell, str):
         return cell
     if isinstance(cell, int):
         return f"{cell:,}"
-    return format_number(cell, digits=4)
+    return format_number(cell, digits=shown_digits(cell, step))
+
+
+def shown_digits(value: float, step: float) -> int:
+    """Significant digits down to the step's, as far as the value has any; four at least."""
+    if not (value and math.isfinite(value) and step >= 0):
+        return DIGITS
+    own, _, exponent = f"{value:.14e}".lstrip("-").replace(".", "").partition("e")
+    needed = int(exponent) - math.floor(math.log10(step)) + 1 if step else len(own)
+    return max(DIGITS, min(needed, len(own.rstrip("0"))))
 
 
 def print_table(table: Table, *, file: IO[str] | None = None) -> None:
     """Print a table at most 100 columns wide; where there is no terminal, in all of them and without colour.
+
+    Where the numbers leave no room for the names, the columns are printed in several tables, each with the names.
 
     Args:
         table: what to print.
@@ -103,31 +133,74 @@ def print_table(table: Table, *, file: IO[str] | None = None) -> None:
         ───────────────
         pre-rms  1.250
     """
-    from rich import box
     from rich.console import Console
-    from rich.table import Table as RichTable
-    from rich.text import Text
 
     console = Console(file=file)
     console.width = min(console.width, TERMINAL_WIDTH) if console.is_terminal else TERMINAL_WIDTH
+    for part in _parts(table, console.width):
+        console.print(_rich_table(part, console.width))
+
+
+def _widths(table: Table) -> list[int]:
+    """The widest cell of every column."""
+    texts = table.texts()
+    return [max((len(row[index]) for row in texts), default=0) for index in range(len(table.columns))]
+
+
+def _parts(table: Table, width: int) -> list[Table]:
+    """The table, or its columns over tables of about one width where numbers take too much; each has the names."""
+    # beside a column stand two blanks, and its heading is broken between words only
+    heads = [max(map(len, name.split()), default=0) for name in table.columns]
+    needed = [
+        2 + max(head, cells if number else min(cells, NAME_WIDTH))
+        for head, cells, number in zip(heads, _widths(table), table.numeric_columns(), strict=True)
+    ]
+    names = [index for index in (table.name_column(),) if index is not None]
+    others = [index for index in range(len(needed)) if index not in names]
+    room = width + 2 - sum(needed[index] for index in names)
+    fewest = len(_groups(needed, others, room))
+    if fewest <= 1:
+        return [table]
+    widest = max(needed[index] for index in others)
+    while room > widest and len(_groups(needed, others, room - 1)) == fewest:
+        room -= 1
+    return [table.select(sorted([*names, *group])) for group in _groups(needed, others, room)]
+
+
+def _groups(needed: Sequence[int], columns: Sequence[int], room: int) -> list[list[int]]:
+    """Columns in their order, as many to a group as there is room for; one at least."""
+    groups: list[list[int]] = []
+    for index in columns:
+        if groups and sum(needed[i] for i in [*groups[-1], index]) <= room:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def _rich_table(table: Table, width: int) -> Any:
+    """The table as Rich prints it within a width."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
     rich = RichTable(
         box=box.SIMPLE_HEAD, title=Text(table.title) if table.title else None, title_justify="left", pad_edge=False
     )
-    widths = [max((len(cell_text(row[i])) for row in table.rows), default=0) for i in range(len(table.columns))]
-    numbers = sum(w + 2 for w, numeric in zip(widths, table.numeric_columns(), strict=True) if numeric)
-    room = console.width - numbers
+    widths = _widths(table)
+    room = width - sum(w + 2 for w, numeric in zip(widths, table.numeric_columns(), strict=True) if numeric)
     for index, name in enumerate(table.columns):
         # A name is easiest to find in one piece, but one that would fill the table must fold: unwrapped, it is cut off.
         # Beside numbers it is the name that gives way, for a number broken over lines cannot be read.
-        whole = widths[index] <= console.width // 2 and (widths[index] <= room or room < NAME_WIDTH)
+        whole = widths[index] <= min(width // 2, room)
         rich.add_column(
             Text(name),
             justify="right" if table.numeric(index) else "left",
             overflow="fold",
             no_wrap=index == table.name_column() and whole,
-            min_width=widths[index] if table.numeric(index) and room >= NAME_WIDTH else None,
+            min_width=widths[index] if table.numeric(index) and room >= 0 else None,
         )
-    for row in table.rows:
+    for row in table.texts():
         # Text, not str: square brackets in a name must not be read as Rich markup.
-        rich.add_row(*(Text(cell_text(cell)) for cell in row))
-    console.print(rich)
+        rich.add_row(*map(Text, row))
+    return rich

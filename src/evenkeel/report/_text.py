@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def format_number(value: float | None, *, digits: int = 3) -> str:
-    """Write a number with the given significant digits, plainly where that is short.
+    """Write a number with the given significant digits, plainly where that is short or takes no more than the digits.
 
     Args:
         value: the number; None and non-finite values give an en dash, the sign for "no value".
@@ -25,7 +25,7 @@ def format_number(value: float | None, *, digits: int = 3) -> str:
         return "0"
     rounded = float(f"{value:.{digits}g}")
     exponent = math.floor(math.log10(abs(rounded)))
-    if -4 <= exponent < 6:
+    if -4 <= exponent < max(6, digits):
         return f"{value:,.{max(0, digits - 1 - exponent)}f}"
     return f"{value:.{digits - 1}e}"
 

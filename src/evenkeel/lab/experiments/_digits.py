@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
+from evenkeel.lab.experiments._experiment import Options
 from evenkeel.lab.model import derive_seed
 from evenkeel.report import join_words
 
@@ -21,6 +22,7 @@ __all__ = [
     "HIDDEN_NORMS",
     "ORDERS",
     "Digits",
+    "DigitsOptions",
     "accuracy",
     "digits",
     "make_network",
@@ -37,6 +39,27 @@ HIDDEN_NORMS: dict[str, Callable[[int], nn.Module]] = {
     "layer": lambda width: ek_nn.LayerNorm(width),
     "rms": lambda width: ek_nn.RMSNorm(width),
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DigitsOptions(Options):
+    """The options that experiments share which watch the accuracy of a network on the digits.
+
+    Attributes:
+        steps: of training, at most.
+        every: steps between two looks.
+        lr: learning rate.
+        batch: images of a step.
+        width: of each hidden layer.
+        layers: hidden layers.
+    """
+
+    steps: int = 300
+    every: int = 20
+    lr: float = 0.1
+    batch: int = 60
+    width: int = 100
+    layers: int = 3
 
 
 @dataclass(frozen=True)

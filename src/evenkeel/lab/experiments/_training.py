@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
+from evenkeel.lab.arms import Arm
+from evenkeel.lab.experiments._experiment import Options
 from evenkeel.lab.model import Transformer, next_byte_loss
 from evenkeel.lab.text import Corpus, load_corpus
 from evenkeel.lab.training import make_optimizer, sample_windows
@@ -16,6 +19,8 @@ from evenkeel.lab.training import make_optimizer, sample_windows
 __all__ = [
     "SHOWN_LOSS",
     "Schedule",
+    "TrainingOptions",
+    "final_loss",
     "has_failed",
     "shown_loss",
     "standard_text",
@@ -47,6 +52,37 @@ class Schedule:
     lr: float
     warmup: int = 0
     weight_decay: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(Options):
+    """The options that experiments share which train the lab's transformer; they add arms, depths and learning rates.
+
+    Attributes:
+        width: size of the stream.
+        heads: attention heads.
+        steps: of training.
+        batch: sequences of a step.
+        context: bytes of a sequence.
+    """
+
+    width: int = 48
+    heads: int = 2
+    steps: int = 60
+    batch: int = 8
+    context: int = 32
+
+    def model(self, arm: Arm, *, depth: int, seed: int) -> Transformer:
+        """Return a transformer of these sizes."""
+        return Transformer(arm, depth=depth, width=self.width, heads=self.heads, context=self.context, seed=seed)
+
+    def schedule(self, lr: float) -> Schedule:
+        """Return the training at a learning rate, with a warm-up over its first tenth."""
+        return Schedule(steps=self.steps, batch=self.batch, context=self.context, lr=lr, warmup=self.steps // 10)
+
+    def unseen_windows(self, seed: int) -> Tensor:
+        """Return the batch after those that a training with this seed sees."""
+        return sample_windows(standard_text(self.context), seed, self.steps, batch=self.batch, context=self.context)
 
 
 @functools.lru_cache(maxsize=2)
@@ -96,6 +132,12 @@ def validation_loss(model: Transformer, schedule: Schedule, batches: int = 4) ->
         for part in starts.split(schedule.batch)
     ]
     return torch.stack(losses).mean().item()
+
+
+def final_loss(model: Transformer, schedule: Schedule, losses: list[float]) -> float:
+    """Return the validation loss after a training with these losses; infinite where it was lost."""
+    finished = len(losses) == schedule.steps and math.isfinite(losses[-1])
+    return validation_loss(model, schedule) if finished else math.inf
 
 
 def shown_loss(loss: float | None) -> float:

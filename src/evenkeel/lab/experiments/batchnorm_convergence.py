@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._digits import accuracy, digits, make_network, train_digits
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._digits import DigitsOptions, accuracy, digits, make_network, train_digits
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._statistics import band_over
 from evenkeel.report import Axis, Figure, Row, assign_styles, dots, format_number, join_words, lines
 
@@ -20,28 +20,19 @@ IOFFE = "Ioffe & Szegedy 2015"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvergenceOptions(Options):
-    """Options of `batchnorm-convergence`.
+class ConvergenceOptions(DigitsOptions):
+    """Options of `batchnorm-convergence`, and those of every training on the digits.
 
     Attributes:
         lr: the learning rate called x1.
         factors: multiples of it, ascending; 1 among them.
-        steps: at most.
         target: the test accuracy to reach, below 1.
-        batch: images of a step.
-        width: of each hidden layer.
-        layers: hidden layers.
-        every: steps between two looks at the accuracy.
     """
 
     lr: float = 1.0
     factors: tuple[float, ...] = (1, 5, 30)
     steps: int = 2000
     target: float = 0.9
-    batch: int = 60
-    width: int = 100
-    layers: int = 3
-    every: int = 20
 
     def check(self) -> None:
         """The target must be an accuracy and the factors contain 1."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -10,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenkeel.lab.arms import find_arm
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._statistics import Estimate, band_over, mean_of
-from evenkeel.lab.experiments._training import Schedule, train_bytes, validation_loss
+from evenkeel.lab.experiments._training import Schedule, TrainingOptions, final_loss, train_bytes
 from evenkeel.lab.model import Transformer
 from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
 
@@ -23,17 +22,12 @@ CHUNK = 10  # steps between changing over, so that other load on the machine dis
 
 
 @dataclass(frozen=True, kw_only=True)
-class BiasOptions(Options):
-    """Options of `bias-terms`.
+class BiasOptions(TrainingOptions):
+    """Options of `bias-terms`, and those of every training.
 
     Attributes:
         arm: placement and norm.
         depth: blocks.
-        width: size of the stream.
-        heads: attention heads.
-        steps: of training.
-        batch: sequences of a step.
-        context: bytes of a sequence.
         lr: learning rate after the warm-up.
     """
 
@@ -43,7 +37,6 @@ class BiasOptions(Options):
     width: int = 96
     heads: int = 4
     steps: int = 150
-    batch: int = 8
     context: int = 64
     lr: float = 2e-3
 
@@ -59,16 +52,14 @@ def trials(options: BiasOptions) -> list[Trial]:
 
 def measure(options: BiasOptions, trial: Trial) -> dict[str, Any]:
     """Train both models on the same batches, and time their steps in turn."""
-    schedule = Schedule(
-        steps=options.steps, batch=options.batch, context=options.context, lr=options.lr, warmup=options.steps // 10
-    )
+    schedule = options.schedule(options.lr)
     found: dict[str, Any] = {}
     for bias, name in NAMES.items():
         model = make_model(options, trial["seed"], bias=bias)
         losses = train_bytes(model, schedule, trial["seed"])
         found[name] = {
             "losses": losses,
-            "validation": validation_loss(model, schedule) if len(losses) == options.steps else math.inf,
+            "validation": final_loss(model, schedule, losses),
             "parameters": sum(p.numel() for p in model.parameters()),
         }
     times = interleaved_seconds(options, trial["seed"])
@@ -77,14 +68,7 @@ def measure(options: BiasOptions, trial: Trial) -> dict[str, Any]:
 
 def make_model(options: BiasOptions, seed: int, *, bias: bool) -> Transformer:
     """Return the model; both share every weight that is no bias."""
-    return Transformer(
-        find_arm(options.arm, bias=bias),
-        depth=options.depth,
-        width=options.width,
-        heads=options.heads,
-        context=options.context,
-        seed=seed,
-    )
+    return options.model(find_arm(options.arm, bias=bias), depth=options.depth, seed=seed)
 
 
 def interleaved_seconds(options: BiasOptions, seed: int) -> dict[str, float]:

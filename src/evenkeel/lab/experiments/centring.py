@@ -14,12 +14,11 @@ from torch import Tensor, nn
 import evenkeel.functional as ek
 from evenkeel._errors import StudyError
 from evenkeel.lab.arms import find_arm
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._statistics import Estimate, band_over, mean_of, verdict
-from evenkeel.lab.experiments._training import Schedule, standard_text, train_bytes
+from evenkeel.lab.experiments._training import TrainingOptions, train_bytes
 from evenkeel.lab.model import Transformer
 from evenkeel.lab.probes import residual_statistics
-from evenkeel.lab.training import sample_windows
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
 
 __all__ = ["CENTRING"]
@@ -29,17 +28,12 @@ NEARLY_CENTRED = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class CentringOptions(Options):
-    """Options of `centring`.
+class CentringOptions(TrainingOptions):
+    """Options of `centring`, and those of every training.
 
     Attributes:
         arms: placements and norms to train.
         depth: blocks.
-        width: size of the stream.
-        heads: attention heads.
-        steps: of training.
-        batch: sequences of a step.
-        context: bytes of a sequence.
         lr: learning rate after the warm-up.
     """
 
@@ -48,7 +42,6 @@ class CentringOptions(Options):
     width: int = 96
     heads: int = 4
     steps: int = 200
-    batch: int = 8
     context: int = 64
     lr: float = 2e-3
 
@@ -67,22 +60,10 @@ def trials(options: CentringOptions) -> list[Trial]:
 def measure(options: CentringOptions, trial: Trial) -> dict[str, Any]:
     """What reaches each norm before training and after it."""
     seed = trial["seed"]
-    model = Transformer(
-        find_arm(trial["arm"]),
-        depth=options.depth,
-        width=options.width,
-        heads=options.heads,
-        context=options.context,
-        seed=seed,
-    )
-    schedule = Schedule(
-        steps=options.steps, batch=options.batch, context=options.context, lr=options.lr, warmup=options.steps // 10
-    )
-    windows = sample_windows(
-        standard_text(options.context), seed, options.steps, batch=options.batch, context=options.context
-    )
+    model = options.model(find_arm(trial["arm"]), depth=options.depth, seed=seed)
+    windows = options.unseen_windows(seed)
     start = look_at_norms(model, windows[:, :-1])
-    losses = train_bytes(model, schedule, seed)
+    losses = train_bytes(model, options.schedule(options.lr), seed)
     return {"start": start, "end": look_at_norms(model, windows[:, :-1]), "loss": losses[-1]}
 
 

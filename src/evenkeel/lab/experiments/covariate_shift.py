@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
-from evenkeel.lab.experiments._digits import accuracy, digits, make_network, train_digits
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._digits import DigitsOptions, accuracy, digits, make_network, train_digits
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._statistics import Estimate, band_over, below, geometric_mean, mean_of
 from evenkeel.lab.model import derive_seed
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
@@ -23,25 +23,15 @@ NAMES = {"none": "no norm", "batch": "BatchNorm", "noisy": "BatchNorm + noise"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShiftOptions(Options):
-    """Options of `covariate-shift`.
+class ShiftOptions(DigitsOptions):
+    """Options of `covariate-shift`, and those of every training on the digits.
 
     Attributes:
-        steps: of training.
-        every: steps between two looks.
-        lr: learning rate.
-        batch: images of a step.
-        width: of each hidden layer.
-        layers: hidden layers.
         noise: largest shift, and largest relative change of scale, of the injected noise, in standard deviations.
     """
 
     steps: int = 400
-    every: int = 20
     lr: float = 0.5
-    batch: int = 60
-    width: int = 100
-    layers: int = 3
     noise: float = 0.5
 
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.arms import find_arm
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._statistics import band_over
 from evenkeel.lab.experiments._training import (
     SHOWN_LOSS,
-    Schedule,
+    TrainingOptions,
+    final_loss,
     has_failed,
     shown_loss,
     train_bytes,
-    validation_loss,
 )
-from evenkeel.lab.model import Transformer
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
 
 __all__ = ["LEARNING_RATE"]
@@ -28,29 +27,20 @@ WARMUPS = {"with warm-up": True, "without warm-up": False}
 
 
 @dataclass(frozen=True, kw_only=True)
-class RateOptions(Options):
-    """Options of `learning-rate`.
+class RateOptions(TrainingOptions):
+    """Options of `learning-rate`, and those of every training.
 
     Attributes:
         arms: placements and norms to compare.
         rates: learning rates, ascending.
         depth: blocks.
-        width: size of the stream.
-        heads: attention heads.
-        steps: of training.
-        batch: sequences of a step.
-        context: bytes of a sequence.
     """
 
     seeds: int = 2
     arms: tuple[str, ...] = ("none", "post-layer", "pre-layer")
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
     depth: int = 6
-    width: int = 48
-    heads: int = 2
     steps: int = 120
-    batch: int = 8
-    context: int = 32
 
     def check(self) -> None:
         """Arms must exist and rates ascend."""
@@ -73,24 +63,10 @@ def trials(options: RateOptions) -> list[Trial]:
 
 def measure(options: RateOptions, trial: Trial) -> dict[str, Any]:
     """Train briefly; the validation loss, and whether anything was learned."""
-    model = Transformer(
-        find_arm(trial["arm"]),
-        depth=options.depth,
-        width=options.width,
-        heads=options.heads,
-        context=options.context,
-        seed=trial["seed"],
-    )
-    schedule = Schedule(
-        steps=options.steps,
-        batch=options.batch,
-        context=options.context,
-        lr=trial["rate"],
-        warmup=options.steps // 4 if trial["warmup"] else 0,
-    )
+    model = options.model(find_arm(trial["arm"]), depth=options.depth, seed=trial["seed"])
+    schedule = replace(options.schedule(trial["rate"]), warmup=options.steps // 4 if trial["warmup"] else 0)
     losses = train_bytes(model, schedule, trial["seed"])
-    finished = len(losses) == options.steps and math.isfinite(losses[-1])
-    loss = validation_loss(model, schedule) if finished else math.inf
+    loss = final_loss(model, schedule, losses)
     return {"loss": loss, "failed": has_failed(loss, options.context), "steps": len(losses)}
 
 

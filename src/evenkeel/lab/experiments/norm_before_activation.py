@@ -7,8 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._digits import ACTIVATIONS, ORDERS, accuracy, digits, make_network, train_digits
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._digits import (
+    ACTIVATIONS,
+    ORDERS,
+    DigitsOptions,
+    accuracy,
+    digits,
+    make_network,
+    train_digits,
+)
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._statistics import Estimate, band_over, mean_of
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
 
@@ -16,27 +24,15 @@ __all__ = ["NORM_BEFORE_ACTIVATION"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderOptions(Options):
-    """Options of `norm-before-activation`.
+class OrderOptions(DigitsOptions):
+    """Options of `norm-before-activation`, and those of every training on the digits.
 
     Attributes:
         activations: sigmoid, relu.
-        steps: of training.
-        every: steps between two looks.
-        lr: learning rate.
-        batch: images of a step.
-        width: of each hidden layer.
-        layers: hidden layers.
     """
 
     seeds: int = 5
     activations: tuple[str, ...] = ("sigmoid", "relu")
-    steps: int = 300
-    every: int = 20
-    lr: float = 0.1
-    batch: int = 60
-    width: int = 100
-    layers: int = 3
 
     def check(self) -> None:
         """Activations must exist."""

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 
 from evenkeel.lab.arms import find_arm
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._statistics import band_over, mean_of
-from evenkeel.lab.experiments._training import Schedule, standard_text, train_bytes
+from evenkeel.lab.experiments._training import TrainingOptions, train_bytes
 from evenkeel.lab.model import Transformer
-from evenkeel.lab.training import sample_windows
 from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
 
 __all__ = ["RESIDUAL_GROWTH"]
@@ -28,17 +27,12 @@ POOR_FIT = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
-class GrowthOptions(Options):
-    """Options of `residual-growth`.
+class GrowthOptions(TrainingOptions):
+    """Options of `residual-growth`, and those of every training.
 
     Attributes:
         arms: placements and norms to compare; ``deepnorm`` and ``damped`` (1/sqrt(l)) among them.
         depth: blocks.
-        width: size of the stream.
-        heads: attention heads.
-        steps: of training.
-        batch: sequences of a step.
-        context: bytes of a sequence.
         lr: learning rate after the warm-up.
     """
 
@@ -53,10 +47,6 @@ class GrowthOptions(Options):
     )
     depth: int = 16
     width: int = 64
-    heads: int = 2
-    steps: int = 60
-    batch: int = 8
-    context: int = 32
     lr: float = 1e-3
 
     def check(self) -> None:
@@ -73,29 +63,16 @@ def trials(options: GrowthOptions) -> list[Trial]:
 def measure(options: GrowthOptions, trial: Trial) -> dict[str, Any]:
     """Power of the stream after every block, before training and after it."""
     seed = trial["seed"]
-    model = Transformer(
-        find_arm(trial["arm"]),
-        depth=options.depth,
-        width=options.width,
-        heads=options.heads,
-        context=options.context,
-        seed=seed,
-    )
-    schedule = Schedule(
-        steps=options.steps, batch=options.batch, context=options.context, lr=options.lr, warmup=options.steps // 10
-    )
+    model = options.model(find_arm(trial["arm"]), depth=options.depth, seed=seed)
     start = powers(model, options, seed)
-    losses = train_bytes(model, schedule, seed)
+    losses = train_bytes(model, options.schedule(options.lr), seed)
     return {"start": start, "end": powers(model, options, seed), "loss": losses[-1], "steps": len(losses)}
 
 
 @torch.no_grad()
 def powers(model: Transformer, options: GrowthOptions, seed: int) -> list[float]:
     """Return E ||x||^2 / d of the stream: after the embedding and after every block."""
-    windows = sample_windows(
-        standard_text(options.context), seed, options.steps, batch=options.batch, context=options.context
-    )
-    traced = model.train().trace(windows[:, :-1])
+    traced = model.train().trace(options.unseen_windows(seed)[:, :-1])
     streams = [traced[f"blocks.{layer}.x"] for layer in range(options.depth)] + [traced["x"]]
     return [x.double().square().mean().item() for x in streams]
 

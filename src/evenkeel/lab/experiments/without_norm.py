@@ -12,15 +12,15 @@ import torch
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.arms import find_arm
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._statistics import band_over
 from evenkeel.lab.experiments._training import (
     SHOWN_LOSS,
-    Schedule,
+    TrainingOptions,
+    final_loss,
     has_failed,
     shown_loss,
     train_bytes,
-    validation_loss,
 )
 from evenkeel.lab.model import Transformer
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
@@ -38,26 +38,16 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithoutOptions(Options):
-    """Options of `without-norm`.
+class WithoutOptions(TrainingOptions):
+    """Options of `without-norm`, and those of every training.
 
     Attributes:
         depths: numbers of blocks, ascending.
-        width: size of the stream.
-        heads: attention heads.
-        steps: of training.
-        batch: sequences of a step.
-        context: bytes of a sequence.
         lr: learning rate after the warm-up.
     """
 
     seeds: int = 2
     depths: tuple[int, ...] = (2, 4, 8, 16, 32)
-    width: int = 48
-    heads: int = 2
-    steps: int = 60
-    batch: int = 8
-    context: int = 32
     lr: float = 2e-3
 
     def check(self) -> None:
@@ -79,22 +69,12 @@ def trials(options: WithoutOptions) -> list[Trial]:
 def measure(options: WithoutOptions, trial: Trial) -> dict[str, Any]:
     """Train briefly; the validation loss, and whether anything was learned."""
     arm, remedy = REMEDIES[trial["remedy"]]
-    model = Transformer(
-        find_arm(arm),
-        depth=trial["depth"],
-        width=options.width,
-        heads=options.heads,
-        context=options.context,
-        seed=trial["seed"],
-    )
+    model = options.model(find_arm(arm), depth=trial["depth"], seed=trial["seed"])
     if remedy != "nothing":
         shrink_last_maps(model, 0.0 if remedy == "zero" else (2 * trial["depth"]) ** -0.5)
-    schedule = Schedule(
-        steps=options.steps, batch=options.batch, context=options.context, lr=options.lr, warmup=options.steps // 10
-    )
+    schedule = options.schedule(options.lr)
     losses = train_bytes(model, schedule, trial["seed"])
-    finished = len(losses) == options.steps and math.isfinite(losses[-1])
-    loss = validation_loss(model, schedule) if finished else math.inf
+    loss = final_loss(model, schedule, losses)
     return {"loss": loss, "failed": has_failed(loss, options.context)}
 
 

@@ -1,0 +1,93 @@
+"""Columns of sources: chosen by name and position, of other files, of partitions, and what is no number."""
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+import torch
+from data_sources import FILES, MEMORY, NAMES, ROWS, STREAMS, agree, as_arrow, chunks
+
+from evenkeel import SourceError
+from evenkeel.data import fit_statistics
+
+
+def test_columns_in_a_dict(gappy):
+    columns = dict(zip(NAMES, gappy.T, strict=True))
+    halves = [dict(zip(NAMES, half.T, strict=True)) for half in np.array_split(gappy, 2)]
+    for source in (columns, [columns], halves, tuple(halves)):
+        found = fit_statistics(source)
+        assert found.names == tuple(NAMES)
+        agree(found, gappy)
+
+
+@pytest.mark.parametrize("form", ["arrow", "pandas", "parquet", "csv", "feather", "dicts"])
+@pytest.mark.parametrize(("columns", "kept"), [(["c", "a"], [2, 0]), ([2, 0], [2, 0]), ("b", [1]), ([-1], [2])])
+def test_columns_by_name_and_position(form, columns, kept, gappy, tmp_path):
+    if form in ("parquet", "csv", "feather"):
+        FILES[f"x.{form}"](source := tmp_path / f"x.{form}", gappy)
+    else:
+        source = {**MEMORY, **STREAMS}[form](gappy)
+    found = fit_statistics(source, columns=columns)
+    assert found.names == tuple(NAMES[i] for i in kept)
+    agree(found, gappy[:, kept])
+
+
+@pytest.mark.parametrize("columns", [[2, 0], [1], [0, 2], [1, 2], ["2", "0"], [2, 1, 0]])
+def test_columns_of_arrays(columns, gappy, tmp_path):
+    np.save(tmp_path / "x.npy", gappy)
+    kept = [int(c) for c in columns]
+    for source in (gappy, torch.from_numpy(gappy), tmp_path / "x.npy", iter(chunks(gappy))):
+        agree(fit_statistics(source, columns=columns), gappy[:, kept])
+
+
+def test_words_are_refused_by_name_or_left_out_when_asked(gappy, tmp_path):
+    words = as_arrow(gappy).append_column("city", pa.array(["x"] * ROWS))
+    pq.write_table(words, tmp_path / "x.parquet")
+    pa.csv.write_csv(words, tmp_path / "x.csv")
+    for source in (words, words.to_pandas(), pl.from_arrow(words), tmp_path / "x.parquet", tmp_path / "x.csv"):
+        with pytest.raises(SourceError, match=r'not numbers: city \(.+\); name the columns.*columns="numeric"'):
+            fit_statistics(source)
+        agree(fit_statistics(source, columns="numeric"), gappy)
+        with pytest.raises(SourceError, match=r"not numbers: city .*name numeric columns only"):
+            fit_statistics(source, columns=["a", "city"])
+
+
+def test_hive_partitions_are_columns_when_named(gappy, tmp_path):
+    for year, part in zip((2023, 2024), np.array_split(gappy, 2), strict=True):
+        folder = tmp_path / f"year={year}" / "city=x%20y"
+        folder.mkdir(parents=True)
+        pq.write_table(as_arrow(part), folder / "x.parquet")
+    assert fit_statistics(tmp_path).names == tuple(NAMES)
+    found = fit_statistics(tmp_path, columns=["a", "year"])
+    assert found.mean[1] == 2023.5
+    with pytest.raises(SourceError, match=r"not numbers: city \(text\)"):
+        fit_statistics(tmp_path, columns=["city"])
+
+
+def test_columns_of_other_files_are_found_by_name(tmp_path):
+    pq.write_table(pa.table({"a": [1.0], "b": [10]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table({"b": [20.0], "x": ["z"], "a": [3]}), tmp_path / "2.parquet")
+    found = fit_statistics(tmp_path)
+    assert found.mean.tolist() == [2.0, 15.0]
+    pq.write_table(pa.table({"a": [1.0]}), tmp_path / "3.parquet")
+    with pytest.raises(SourceError, match=r"3\.parquet: lacks the column 'b'"):
+        fit_statistics(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (["aa"], "there is no column 'aa'; did you mean 'a'"),
+        (["zzz"], "there is no column 'zzz'; there are a, b, c"),
+        ([3], "there is no column 3: the source has 3"),
+        (["a", "a"], "'a' occurs more than once"),
+        ([], "no column is left"),
+        ([1.5], "expected names or positions"),
+    ],
+)
+def test_bad_columns(columns, message, gappy):
+    with pytest.raises(ValueError, match=message):
+        fit_statistics(as_arrow(gappy), columns=columns)
