@@ -43,6 +43,11 @@ _is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
 _has_transforms, _count_modes = torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack
 
 
+def available() -> bool:
+    """Whether the extension serves here at all."""
+    return _calls is not None
+
+
 def unobserved() -> bool:
     """Whether nobody would miss the dispatcher: compiler, transform, forward-mode level, tracer, mode or profiler."""
     return not (

@@ -79,7 +79,7 @@ def kernels_available() -> dict[str, str]:
 
 
 def backend_info() -> dict[str, str]:
-    """Facts about the compiled extension: its SIMD level in use and how it was built.
+    """Facts about the compiled extension: how it was built, its SIMD level in use, how small tensors reach it.
 
     Returns:
         A dictionary of facts; empty when the extension is not installed.
@@ -91,9 +91,13 @@ def backend_info() -> dict[str, str]:
     """
     if _MISSING:
         return {}
+    from evenkeel.kernels import _direct  # which needs this module
+
+    small = "past torch's dispatcher" if _direct.available() else "through torch's dispatcher"
     build = _DIRECTORY / "_build.json"
     facts: dict[str, Any] = json.loads(build.read_text(encoding="utf-8")) if build.exists() else {}
-    return {**{k: str(v) for k, v in facts.items()}, "simd level": str(torch.ops.evenkeel.simd_level())}
+    level = str(torch.ops.evenkeel.simd_level())
+    return {**{k: str(v) for k, v in facts.items()}, "simd level": level, "small tensors": small}
 
 
 def _tensor_refusal(tensor: Tensor, dtypes: tuple[torch.dtype, ...]) -> str:
