@@ -145,6 +145,7 @@ def test_info_of_the_wheel_tells_how_it_was_built(programs: Path) -> None:
     assert facts["compiled"]["torch"] == torch.__version__
     assert "-std=c++20" in facts["compiled"]["flags"]
     assert facts["compiled"]["simd level"]
+    assert facts["compiled"]["small tensors"] == "past torch's dispatcher"
 
 
 def test_reference_only_wheel_is_pure_and_says_so(reference_wheel: Path, tmp_path: Path) -> None:
@@ -190,6 +191,20 @@ def test_source_distribution_holds_what_the_build_needs(tmp_path: Path) -> None:
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     expected = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.*")} | {Path("constraints.txt")}
     assert expected <= {path.relative_to(unpacked) for path in unpacked.rglob("*")}
+
+
+def test_without_python_headers_only_the_library_is_built() -> None:
+    program = """
+import sysconfig, setuptools
+from distutils.core import run_setup
+found = sysconfig.get_path
+sysconfig.get_path = lambda name, *args, **more: "missing" if name == "include" else found(name, *args, **more)
+print([extension.name for extension in run_setup("setup.py", stop_after="init").ext_modules])
+"""
+    result = run([sys.executable, "-W", "ignore", "-c", program], cwd=ROOT)
+    assert result.stdout == "['evenkeel.kernels._native']\n", result.stderr
+    assert "Python.h is missing" in result.stderr
+    assert "python3-dev" in result.stderr
 
 
 def test_package_data_declares_types() -> None:
