@@ -76,77 +76,51 @@ def add_rms(name, **options):
     return added(name, F.add_rms_norm, F.add_rms_norm_reference, weight_only, **{"eps": 2.0**-23, **options})
 
 
-def batch(name, *, masked=False, **options):
-    def bind(f, **more):
-        def call(x, weight, bias):
-            mask = torch.arange(x.shape[0]) != 1 if masked else None  # the second sample is padding
-            return f(x, None, None, weight, bias, training=True, mask=mask, **options, **more)
-
-        return call
-
+def channels(name, call, function, reference, *, shapes=CHANNELS, rows=by_channel):
+    """A norm with channels; ``call(f, x, weight, bias)`` calls the function or the reference."""
     return Case(
         name=name,
-        function=bind(F.batch_norm, backend="cpu"),
-        reference=bind(F.batch_norm_reference),
-        shapes=CHANNELS,
+        function=partial(call, partial(function, backend="cpu")),
+        reference=partial(call, reference),
+        shapes=shapes,
         parameters=channel,
-        rows=by_channel,
+        rows=rows,
     )
+
+
+def batch(name, *, masked=False, **options):
+    def call(f, x, weight, bias):
+        mask = torch.arange(x.shape[0]) != 1 if masked else None  # the second sample is padding
+        return f(x, None, None, weight, bias, training=True, mask=mask, **options)
+
+    return channels(name, call, F.batch_norm, F.batch_norm_reference)
 
 
 def batch_inference(name, **options):
-    def bind(f, **more):
-        def call(x, weight, bias):
-            channels = torch.arange(x.shape[1], dtype=x.dtype)
-            return f(x, channels / 4, 1 + channels / 8, weight, bias, **options, **more)
+    def call(f, x, weight, bias):
+        running = torch.arange(x.shape[1], dtype=x.dtype)
+        return f(x, running / 4, 1 + running / 8, weight, bias, **options)
 
-        return call
-
-    return Case(
-        name=name,
-        function=bind(F.batch_norm, backend="cpu"),
-        reference=bind(F.batch_norm_reference),
-        shapes=CHANNELS,
-        parameters=channel,
-        rows=by_channel,
-    )
+    return channels(name, call, F.batch_norm, F.batch_norm_reference)
 
 
 def instance(name, *, masked=False, **options):
-    def bind(f, **more):
-        def call(x, weight, bias):
-            lengths = torch.arange(x.shape[0]) + 6
-            mask = torch.arange(x.shape[2]) < lengths[:, None] if masked else None
-            return f(x, weight=weight, bias=bias, mask=mask, **options, **more)
+    def call(f, x, weight, bias):
+        lengths = torch.arange(x.shape[0]) + 6
+        mask = torch.arange(x.shape[2]) < lengths[:, None] if masked else None
+        return f(x, weight=weight, bias=bias, mask=mask, **options)
 
-        return call
-
-    return Case(
-        name=name,
-        function=bind(F.instance_norm, backend="cpu"),
-        reference=bind(F.instance_norm_reference),
-        shapes=((3, 2, 9), (2, 2, 8, 2)),
-        parameters=channel,
-        rows=by_sample_and_channel,
-    )
+    shapes = ((3, 2, 9), (2, 2, 8, 2))
+    return channels(name, call, F.instance_norm, F.instance_norm_reference, shapes=shapes, rows=by_sample_and_channel)
 
 
 def group(name, *, masked=False, **options):
-    def bind(f, **more):
-        def call(x, weight, bias):
-            mask = torch.arange(x.shape[0]) != 1 if masked else None
-            return f(x, 3, weight, bias, mask=mask, **options, **more)
+    def call(f, x, weight, bias):
+        mask = torch.arange(x.shape[0]) != 1 if masked else None
+        return f(x, 3, weight, bias, mask=mask, **options)
 
-        return call
-
-    return Case(
-        name=name,
-        function=bind(F.group_norm, backend="cpu"),
-        reference=bind(F.group_norm_reference),
-        shapes=((4, 6, 4), (3, 24), (2, 3, 4, 2)),
-        parameters=channel,
-        rows=by_sample_and_group,
-    )
+    shapes = ((4, 6, 4), (3, 24), (2, 3, 4, 2))
+    return channels(name, call, F.group_norm, F.group_norm_reference, shapes=shapes, rows=by_sample_and_group)
 
 
 def plain(name, function, reference, parameters=lambda shape: (), **options):

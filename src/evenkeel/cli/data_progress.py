@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import typer
 
+from evenkeel.cli.shown import Shown
+
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from evenkeel.data import FitProgress
 
 __all__ = ["Bar", "Lines", "Watcher", "make_watcher"]
@@ -18,7 +21,7 @@ __all__ = ["Bar", "Lines", "Watcher", "make_watcher"]
 PAUSE = 10.0
 
 
-class Watcher:
+class Watcher(Shown):
     """Shows nothing.
 
     Args:
@@ -27,14 +30,6 @@ class Watcher:
 
     def __init__(self, title: str) -> None:
         self.title = title
-
-    def __enter__(self) -> Watcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        return None
 
     def fragment_done(self, progress: FitProgress) -> None:
         """Hear of a fragment that was read."""
@@ -61,7 +56,7 @@ class Bar(Watcher):
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         super().__init__(title)
-        self.progress = Progress(
+        self.progress: Progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
@@ -70,15 +65,6 @@ class Bar(Watcher):
             console=Console(stderr=True),
         )
         self.task = self.progress.add_task(title, total=None, facts="")
-
-    def __enter__(self) -> Bar:
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.progress.stop()
 
     def advance(self, done: int, total: int | None, facts: str) -> None:
         """Advance the bar."""

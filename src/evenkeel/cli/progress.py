@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import typer
 
+from evenkeel.cli.shown import Shown
 from evenkeel.lab import Observer
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Bars", "Lines", "make_observer"]
 
 
-class Bars(Observer):
+class Bars(Shown, Observer):
     """Two bars on stderr: the arm at hand, with loss and tokens per second, and the whole study, with the time left.
 
     Args:
@@ -42,15 +42,6 @@ class Bars(Observer):
         )
         self.study: TaskID = self.progress.add_task("study", total=steps * runs, facts="", start=False)
         self.bar: TaskID = self.progress.add_task("", total=steps, facts="", visible=False)
-
-    def __enter__(self) -> Bars:
-        self.progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.progress.stop()
 
     def arm_skipped(self, arm: Arm, seed: int) -> None:
         """Leave the arm out of what there is to do."""
@@ -75,7 +66,7 @@ class Bars(Observer):
         self.progress.console.print(f"{arm.name} seed {seed}: {status}", markup=False, highlight=False)
 
 
-class Lines(Observer):
+class Lines(Shown, Observer):
     """One line on stderr at each validation.
 
     Args:
@@ -88,14 +79,6 @@ class Lines(Observer):
         self.facts = ""
         self.first = 0
         self.started = 0.0
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        return None
 
     def arm_started(self, arm: Arm, seed: int, step: int) -> None:
         """Remember which arm the next lines are about."""
@@ -115,16 +98,8 @@ class Lines(Observer):
         typer.echo(f"{self.label}: {status}", err=True)
 
 
-class Silent(Observer):
+class Silent(Shown, Observer):
     """Shows nothing."""
-
-    def __enter__(self) -> Silent:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        return None
 
 
 def make_observer(steps: int, runs: int, *, quiet: bool) -> Bars | Lines | Silent:

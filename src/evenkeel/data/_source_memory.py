@@ -32,12 +32,11 @@ FRAGMENT_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True)
-class RowsFragment(Fragment):
-    """Some rows of an array or tensor."""
+class HeldFragment(Fragment):
+    """Some rows of what is held in memory, named by the position of the first one."""
 
-    array: Any
+    held: Any
     start: int
-    columns: tuple[int, ...] | None
     signature = ()
 
     @property
@@ -48,35 +47,29 @@ class RowsFragment(Fragment):
     @property
     def label(self) -> str:  # type: ignore[override]
         """The rows, in words."""
-        return f"rows {self.start} to {self.start + len(self.array) - 1}"
-
-    def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
-        """Yield the rows as one block."""
-        yield Block.of_array(chosen(self.array, self.columns))
+        return f"rows {self.start} to {self.start + len(self.held) - 1}"
 
 
 @dataclass(frozen=True)
-class TableFragment(Fragment):
+class RowsFragment(HeldFragment):
+    """Some rows of an array or tensor."""
+
+    columns: tuple[int, ...] | None
+
+    def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
+        """Yield the rows as one block."""
+        yield Block.of_array(chosen(self.held, self.columns))
+
+
+@dataclass(frozen=True)
+class TableFragment(HeldFragment):
     """Some rows of an Arrow table or of a frame, which is turned into Arrow columns as it is read."""
 
-    table: Any
-    start: int
     names: tuple[str, ...]
-    signature = ()
-
-    @property
-    def key(self) -> str:  # type: ignore[override]
-        """The position of the first row."""
-        return f"row {self.start}"
-
-    @property
-    def label(self) -> str:  # type: ignore[override]
-        """The rows, in words."""
-        return f"rows {self.start} to {self.start + len(self.table) - 1}"
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
         """Yield the rows, chunk by chunk."""
-        for batch in table_of(self.table, self.names).to_batches():
+        for batch in table_of(self.held, self.names).to_batches():
             yield from arrow_blocks(batch, self.names)
 
 

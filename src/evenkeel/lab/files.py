@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from evenkeel._errors import StudyError
 from evenkeel.report._files import is_temporary, replace_file
 
-__all__ = ["Records", "is_temporary", "path_as_text", "read_records", "replace_file", "write_json"]
+__all__ = ["Records", "is_temporary", "path_as_text", "read_frozen", "read_records", "replace_file", "write_json"]
 
 
 def path_as_text(path: Path) -> str:
@@ -24,6 +24,36 @@ def path_as_text(path: Path) -> str:
 def write_json(path: Path, value: Any) -> None:
     """Replace a file by a value as JSON; numbers that are not finite become null."""
     replace_file(path, (json.dumps(finite(value), indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_frozen(
+    path: Path, owner: str, *, version: int, check: Callable[[dict[str, Any]], object] = dict
+) -> dict[str, Any] | None:
+    """Return what a run froze at its start, or None if there is no such file.
+
+    Args:
+        path: the JSON file.
+        owner: whose it is, in words: a study's.
+        version: the format that can be read.
+        check: is called with the content; the errors of a foreign file are those of the built-in kind.
+
+    Raises:
+        StudyError: the file is damaged, foreign or of another format.
+    """
+    try:
+        frozen = json.loads(path.read_text())
+        if frozen["format"] != version:
+            raise StudyError(
+                f"{path} has format {frozen['format']}, but this version reads {version}; use another --out"
+            )
+        check(frozen)
+        return dict(frozen)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StudyError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StudyError(f"{path} is not {owner}; choose another --out") from error
 
 
 def finite(value: Any) -> Any:

@@ -22,7 +22,7 @@ import torch
 
 import evenkeel
 from evenkeel._errors import StudyError
-from evenkeel.lab.files import is_temporary, write_json
+from evenkeel.lab.files import is_temporary, read_frozen, write_json
 from evenkeel.lab.settings import StudySettings
 from evenkeel.lab.summary import FORMAT, arm_directory, summarize
 from evenkeel.lab.text import Corpus, load_corpus
@@ -114,21 +114,12 @@ def read_study(out: Path) -> dict[str, Any] | None:
         >>> read_study(pathlib.Path("no-such-study")) is None
         True
     """
-    path = out / "study.json"
-    try:
-        frozen = json.loads(path.read_text())
-        if frozen["format"] != FORMAT:
-            raise StudyError(
-                f"{path} has format {frozen['format']}, but this version reads {FORMAT}; use another --out"
-            )
-        StudySettings.from_options(frozen["settings"])
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StudyError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise StudyError(f"{path} is not a study's; choose another --out") from error
-    return dict(frozen)
+    return read_frozen(
+        out / "study.json",
+        "a study's",
+        version=FORMAT,
+        check=lambda frozen: StudySettings.from_options(frozen["settings"]),
+    )
 
 
 def freeze(settings: StudySettings, out: Path, text: Path | None, corpus: Corpus, *, resume: bool) -> dict[str, Any]:

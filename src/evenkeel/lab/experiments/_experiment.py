@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +73,8 @@ class Options:
 
     Example:
         >>> from evenkeel.lab.experiments import Options
-        >>> Options(seeds=2).seed_range()
-        range(0, 2)
+        >>> Options(seeds=2).grid(arm=("pre-rms",))
+        [{'arm': 'pre-rms', 'seed': 0}, {'arm': 'pre-rms', 'seed': 1}]
     """
 
     seed: int = 0
@@ -101,6 +102,11 @@ class Options:
     def seed_range(self) -> range:
         """Return the seeds."""
         return range(self.seed, self.seed + self.seeds)
+
+    def grid(self, **axes: Iterable[Any]) -> list[Trial]:
+        """Return a trial for every combination of the axes' values with every seed; the last axis changes first."""
+        axes["seed"] = self.seed_range()
+        return [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the options as JSON can hold them."""

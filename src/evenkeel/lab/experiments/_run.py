@@ -22,7 +22,7 @@ import torch
 import evenkeel
 from evenkeel._errors import StudyError
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
-from evenkeel.lab.files import Records, is_temporary, read_records, write_json
+from evenkeel.lab.files import Records, is_temporary, read_frozen, read_records, write_json
 from evenkeel.lab.study import check_report_extra, locked, shown, threads, writing_to
 from evenkeel.lab.summary import processor
 
@@ -170,18 +170,7 @@ def read_experiment(directory: Path) -> dict[str, Any] | None:
         >>> read_experiment(pathlib.Path("no-such-run/padding")) is None
         True
     """
-    path = directory / FROZEN_FILE
-    try:
-        frozen = json.loads(path.read_text())
-        if frozen["format"] != FORMAT:
-            raise StudyError(f"{path} has format {frozen['format']}, this version reads {FORMAT}; use another --out")
-        return dict(frozen)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise StudyError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise StudyError(f"{path} is not an experiment's; choose another --out") from error
+    return read_frozen(directory / FROZEN_FILE, "an experiment's", version=FORMAT)
 
 
 def freeze(experiment: Experiment, options: Options, directory: Path, *, resume: bool) -> None:

@@ -44,12 +44,7 @@ class ConvergenceOptions(DigitsOptions):
 
 def trials(options: ConvergenceOptions) -> list[Trial]:
     """Each rate with and without BatchNorm."""
-    return [
-        {"norm": norm, "factor": factor, "seed": seed}
-        for norm in NAMES
-        for factor in options.factors
-        for seed in options.seed_range()
-    ]
+    return options.grid(norm=NAMES, factor=options.factors)
 
 
 def measure(options: ConvergenceOptions, trial: Trial) -> dict[str, Any]:

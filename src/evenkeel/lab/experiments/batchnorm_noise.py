@@ -54,12 +54,7 @@ class NoiseOptions(Options):
 
 def trials(options: NoiseOptions) -> list[Trial]:
     """Each norm at each batch size."""
-    return [
-        {"norm": norm, "batch": batch, "seed": seed}
-        for norm in options.norms
-        for batch in options.batches
-        for seed in options.seed_range()
-    ]
+    return options.grid(norm=options.norms, batch=options.batches)
 
 
 def measure(options: NoiseOptions, trial: Trial) -> dict[str, Any]:

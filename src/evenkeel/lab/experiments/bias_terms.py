@@ -47,7 +47,7 @@ class BiasOptions(TrainingOptions):
 
 def trials(options: BiasOptions) -> list[Trial]:
     """A pair of trainings for each seed."""
-    return [{"seed": seed} for seed in options.seed_range()]
+    return options.grid()
 
 
 def measure(options: BiasOptions, trial: Trial) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class CentringOptions(TrainingOptions):
 
 def trials(options: CentringOptions) -> list[Trial]:
     """Each arm with each seed."""
-    return [{"arm": arm, "seed": seed} for arm in options.arms for seed in options.seed_range()]
+    return options.grid(arm=options.arms)
 
 
 def measure(options: CentringOptions, trial: Trial) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class CostOptions(Options):
 
 def trials(options: CostOptions) -> list[Trial]:
     """Each width with each seed: repetitions, since timings vary."""
-    return [{"width": width, "seed": seed} for width in options.widths for seed in options.seed_range()]
+    return options.grid(width=options.widths)
 
 
 def measure(options: CostOptions, trial: Trial) -> dict[str, Any]:

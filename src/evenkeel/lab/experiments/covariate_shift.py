@@ -55,7 +55,7 @@ class ShiftingNoise(nn.Module):
 
 def trials(options: ShiftOptions) -> list[Trial]:
     """Each network with each seed."""
-    return [{"network": name, "seed": seed} for name in NAMES for seed in options.seed_range()]
+    return options.grid(network=NAMES)
 
 
 def measure(options: ShiftOptions, trial: Trial) -> dict[str, Any]:

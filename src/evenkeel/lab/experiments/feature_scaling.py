@@ -75,12 +75,7 @@ def prepared(options: ScalingOptions, preparation: str) -> tuple[Tensor, Tensor,
 
 def trials(options: ScalingOptions) -> list[Trial]:
     """Each preparation at each rate."""
-    return [
-        {"preparation": preparation, "rate": rate, "seed": seed}
-        for preparation in PREPARATIONS
-        for rate in options.rates
-        for seed in options.seed_range()
-    ]
+    return options.grid(preparation=PREPARATIONS, rate=options.rates)
 
 
 def measure(options: ScalingOptions, trial: Trial) -> dict[str, Any]:

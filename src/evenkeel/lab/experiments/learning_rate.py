@@ -52,13 +52,7 @@ class RateOptions(TrainingOptions):
 
 def trials(options: RateOptions) -> list[Trial]:
     """Each arm at each rate, with and without warm-up."""
-    return [
-        {"arm": arm, "rate": rate, "warmup": warmup, "seed": seed}
-        for arm in options.arms
-        for warmup in WARMUPS.values()
-        for rate in options.rates
-        for seed in options.seed_range()
-    ]
+    return options.grid(arm=options.arms, warmup=WARMUPS.values(), rate=options.rates)
 
 
 def measure(options: RateOptions, trial: Trial) -> dict[str, Any]:

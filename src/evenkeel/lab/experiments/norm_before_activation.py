@@ -42,12 +42,7 @@ class OrderOptions(DigitsOptions):
 
 def trials(options: OrderOptions) -> list[Trial]:
     """Each order with each activation."""
-    return [
-        {"activation": activation, "order": order, "seed": seed}
-        for activation in options.activations
-        for order in ORDERS
-        for seed in options.seed_range()
-    ]
+    return options.grid(activation=options.activations, order=ORDERS)
 
 
 def measure(options: OrderOptions, trial: Trial) -> dict[str, Any]:

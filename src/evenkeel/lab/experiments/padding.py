@@ -46,7 +46,7 @@ class PaddingOptions(Options):
 
 def trials(options: PaddingOptions) -> list[Trial]:
     """A batch for each mean length and seed."""
-    return [{"length": length, "seed": seed} for length in options.lengths for seed in options.seed_range()]
+    return options.grid(length=options.lengths)
 
 
 def measure(options: PaddingOptions, trial: Trial) -> dict[str, Any]:

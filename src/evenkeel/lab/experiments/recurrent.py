@@ -130,12 +130,7 @@ def lstm_step(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
 
 def trials(options: RecurrentOptions) -> list[Trial]:
     """Each cell with each norm."""
-    return [
-        {"cell": cell, "norm": norm, "seed": seed}
-        for cell in options.cells
-        for norm in NORMS
-        for seed in options.seed_range()
-    ]
+    return options.grid(cell=options.cells, norm=NORMS)
 
 
 def measure(options: RecurrentOptions, trial: Trial) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class GrowthOptions(TrainingOptions):
 
 def trials(options: GrowthOptions) -> list[Trial]:
     """Each arm with each seed."""
-    return [{"arm": arm, "seed": seed} for arm in options.arms for seed in options.seed_range()]
+    return options.grid(arm=options.arms)
 
 
 def measure(options: GrowthOptions, trial: Trial) -> dict[str, Any]:

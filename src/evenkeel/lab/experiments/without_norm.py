@@ -58,12 +58,7 @@ class WithoutOptions(TrainingOptions):
 
 def trials(options: WithoutOptions) -> list[Trial]:
     """Each remedy at each depth."""
-    return [
-        {"remedy": remedy, "depth": depth, "seed": seed}
-        for depth in options.depths
-        for remedy in REMEDIES
-        for seed in options.seed_range()
-    ]
+    return options.grid(depth=options.depths, remedy=REMEDIES)
 
 
 def measure(options: WithoutOptions, trial: Trial) -> dict[str, Any]:
