@@ -20,7 +20,9 @@ constexpr int64_t count_for_other_threads = 16384;
 struct {
   const DirectRows* rows;
   const dlpack::Exchange* exchange;
-  PyObject *tensor, *parameter, *empty_like, *is_neg;
+  PyObject *tensor, *parameter;
+  PyObject *empty, *as_float32, *as_float64;       // torch.empty, and the dtypes as its keyword arguments
+  PyObject *empty_like, *as_contiguous, *is_neg;
 } state;
 
 class Object {
@@ -44,7 +46,9 @@ class Object {
   PyObject* owned_;
 };
 
+// None, unless the user wants to stop.
 PyObject* none() {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
   PyErr_Clear();
   Py_RETURN_NONE;
 }
@@ -55,6 +59,7 @@ struct Dense {
   int ndim = 0;
   const int64_t* sizes = nullptr;
   int64_t count = 0;
+  bool plain = true;  // the strides of axes of size 1 are as if they were longer
 
   bool has_sizes(int axes, const int64_t* wanted) const {
     if (ndim != axes) return false;
@@ -87,6 +92,7 @@ bool view(PyObject* object, Dense& dense) {
   int64_t count = 1;
   for (int axis = t.ndim - 1; axis >= 0; --axis) {
     if (t.sizes[axis] == 0 || (t.sizes[axis] != 1 && t.strides[axis] != count)) return false;
+    dense.plain = dense.plain && t.strides[axis] == count;
     count *= t.sizes[axis];
   }
   dense.values.data = static_cast<char*>(t.data) + t.byte_offset;
@@ -100,7 +106,7 @@ bool view(PyObject* object, Dense& dense) {
 bool read(PyObject* object, Dense& dense) {
   PyObject* const type = reinterpret_cast<PyObject*>(Py_TYPE(object));
   if (type != state.tensor && type != state.parameter) return false;
-  const Object negative(PyObject_CallMethodObjArgs(object, state.is_neg, nullptr));
+  const Object negative(PyObject_CallFunctionObjArgs(state.is_neg, object, nullptr));
   return negative.get() && PyObject_IsTrue(negative.get()) == 0 && view(object, dense);
 }
 
@@ -108,27 +114,24 @@ bool read_parameter(PyObject* object, int axes, const int64_t* sizes, Dense& den
   return object == Py_None || (read(object, dense) && dense.has_sizes(axes, sizes));
 }
 
-// A new tensor of an object's shape and dtype.
-bool make_like(PyObject* object, Object& made, Dense& dense) {
-  made = PyObject_CallFunctionObjArgs(state.empty_like, object, nullptr);
+// A new contiguous tensor of an object's shape and dtype. torch makes it: what DLPack makes cannot be resized.
+bool make_like(PyObject* object, const Dense& like, Object& made, Dense& dense) {
+  if (like.plain) {
+    made = PyObject_CallFunctionObjArgs(state.empty_like, object, nullptr);
+  } else {
+    const Object arguments(PyTuple_Pack(1, object));
+    if (arguments.get()) made = PyObject_Call(state.empty_like, arguments.get(), state.as_contiguous);
+  }
   return made.get() && view(made.get(), dense);
 }
 
 bool make_statistics(const RowsSpec& spec, bool is_double, Object& made, void*& data) {
-  int64_t sizes[] = {spec.rows, spec.statistics_width()};
-  dlpack::TensorView prototype{};
-  prototype.device_type = dlpack::cpu;
-  prototype.ndim = 2;
-  prototype.dtype = {dlpack::ieee_float, static_cast<uint8_t>(is_double ? 64 : 32), 1};
-  prototype.sizes = sizes;
-  dlpack::ManagedTensor* managed = nullptr;
-  if (state.exchange->allocate(&prototype, &managed, nullptr, [](void*, const char*, const char*) {}) != 0) {
-    return false;
-  }
-  data = static_cast<char*>(managed->view.data) + managed->view.byte_offset;
-  void* object = nullptr;
-  if (state.exchange->object_from_managed(managed, &object) != 0) return false;
-  made = static_cast<PyObject*>(object);
+  const Object sizes(Py_BuildValue("LL", static_cast<long long>(spec.rows),
+                                   static_cast<long long>(spec.statistics_width())));
+  Dense dense;
+  if (sizes.get()) made = PyObject_Call(state.empty, sizes.get(), is_double ? state.as_float64 : state.as_float32);
+  if (!made.get() || !view(made.get(), dense)) return false;
+  data = dense.values.data;
   return true;
 }
 
@@ -143,13 +146,25 @@ int count_axes(PyObject* normalized, const Dense& x) {
   return axes;
 }
 
+// Which of the names a text is, or -1.
+template <int count>
+int find(PyObject* text, const char* const (&names)[count]) {
+  if (!PyUnicode_Check(text)) return -1;
+  int index = count - 1;
+  while (index >= 0 && PyUnicode_CompareWithASCIIString(text, names[index]) != 0) --index;
+  return index;
+}
+
+constexpr const char* statistics_names[] = {"rms", "moments", "l2"};  // in the order of Statistic
+constexpr const char* eps_mode_names[] = {"inside", "outside", "clamp"};  // in the order of EpsMode
+
 // The last arguments of both functions: statistic, eps, eps_mode, weight_offset.
 bool read_spec(PyObject* const* options, const Dense& x, int axes, RowsSpec& spec, double& weight_offset) {
   if (axes < 1 || axes > x.ndim || x.count > largest_count) return false;
-  const long statistic = PyLong_AsLong(options[0]), eps_mode = PyLong_AsLong(options[2]);
+  const int statistic = find(options[0], statistics_names), eps_mode = find(options[2], eps_mode_names);
   spec.eps = PyFloat_AsDouble(options[1]);
   weight_offset = PyFloat_AsDouble(options[3]);
-  if (PyErr_Occurred() || statistic < 0 || statistic > 2 || eps_mode < 0 || eps_mode > 2) return false;
+  if (PyErr_Occurred() || statistic < 0 || eps_mode < 0) return false;
   spec.statistic = static_cast<Statistic>(statistic);
   spec.eps_mode = static_cast<EpsMode>(eps_mode);
   spec.features = 1;
@@ -181,7 +196,7 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t count) {
 
   Object made, statistics;
   const bool with_statistics = PyObject_IsTrue(args[8]) == 1;
-  if (!make_like(args[0], made, y)) return none();
+  if (!make_like(args[0], x, made, y)) return none();
   if (with_statistics &&
       !make_statistics(a.spec, x.values.dtype == DType::float64, statistics, a.statistics)) {
     return none();
@@ -210,9 +225,9 @@ PyObject* differentiate(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   const auto is_wanted = [&](int index, PyObject* of) { return of != Py_None && PyObject_IsTrue(args[index]) == 1; };
   Object made[3];
-  if (is_wanted(10, args[1]) && !make_like(args[1], made[0], dx)) return none();
-  if (is_wanted(11, args[2]) && !make_like(args[2], made[1], dweight)) return none();
-  if (is_wanted(12, args[3]) && !make_like(args[3], made[2], dbias)) return none();
+  if (is_wanted(10, args[1]) && !make_like(args[1], x, made[0], dx)) return none();
+  if (is_wanted(11, args[2]) && !make_like(args[2], weight, made[1], dweight)) return none();
+  if (is_wanted(12, args[3]) && !make_like(args[3], bias, made[2], dbias)) return none();
   a.from_output = PyObject_IsTrue(args[13]) == 1;
   a.dy = dy.rows(a.spec.rows, a.spec.features);
   a.x = x.rows(a.spec.rows, a.spec.features);
@@ -226,25 +241,35 @@ PyObject* differentiate(PyObject*, PyObject* const* args, Py_ssize_t count) {
   return PyTuple_Pack(3, or_none(made[0]), or_none(made[1]), or_none(made[2]));
 }
 
-// (address of evenkeel_direct_rows, torch.Tensor's exchange functions, torch.Tensor, torch.nn.Parameter,
-// torch.empty_like) -> whether these go together
+// (address of evenkeel_direct_rows, torch.Tensor's exchange functions, torch, torch.nn.Parameter, torch.Tensor)
+// -> whether these go together
 PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  if (count != 5) Py_RETURN_FALSE;
   using Library = const DirectRows* (*)();
+  if (count != 5 || !PyCapsule_IsValid(args[1], "dlpack_exchange_api")) Py_RETURN_FALSE;
   const auto library = reinterpret_cast<Library>(PyLong_AsVoidPtr(args[0]));
   const auto exchange =
       static_cast<const dlpack::Exchange*>(PyCapsule_GetPointer(args[1], "dlpack_exchange_api"));
   if (!library || !exchange) return nullptr;
   const dlpack::Version& version = exchange->header.version;
   if (version.major != dlpack::major_version || version.minor < dlpack::minor_version_of_exchange ||
-      library()->layout != sizeof(RowsForward) + sizeof(RowsBackward)) {
+      !exchange->view_of_object || library()->layout != sizeof(RowsForward) + sizeof(RowsBackward)) {
     Py_RETURN_FALSE;
   }
-  PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
-  if (!is_neg) return nullptr;
-  for (int index = 2; index < 5; ++index) Py_INCREF(args[index]);
-  state = {library(), exchange, args[2], args[3], args[4], is_neg};
-  Py_RETURN_TRUE;
+  PyObject* const torch = args[2];
+  const auto of_torch = [torch](const char* name) { return PyObject_GetAttrString(torch, name); };
+  const auto keyword = [](const char* name, PyObject* value) { return Py_BuildValue("{sN}", name, value); };
+  for (int index = 3; index < 5; ++index) Py_INCREF(args[index]);
+  state = {library(),
+           exchange,
+           args[4],
+           args[3],
+           of_torch("empty"),
+           keyword("dtype", of_torch("float32")),
+           keyword("dtype", of_torch("float64")),
+           of_torch("empty_like"),
+           keyword("memory_format", of_torch("contiguous_format")),
+           PyObject_GetAttrString(args[4], "is_neg")};
+  return PyErr_Occurred() ? nullptr : PyBool_FromLong(1);
 }
 
 template <PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)>

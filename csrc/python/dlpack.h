@@ -29,27 +29,21 @@ struct TensorView {
   uint64_t byte_offset;
 };
 
-struct ManagedTensor {
-  Version version;
-  void* manager_ctx;
-  void (*deleter)(ManagedTensor*);
-  uint64_t flags;
-  TensorView view;
-};
+struct ManagedTensor;
 
 struct ExchangeHeader {
   Version version;
   ExchangeHeader* previous;
 };
 
-// Functions that give back an int return 0, or another number with a Python exception set.
 struct Exchange {
   ExchangeHeader header;
   int (*allocate)(TensorView* prototype, ManagedTensor** out, void* error_context,
                   void (*set_error)(void* error_context, const char* kind, const char* message));
   int (*managed_from_object)(void* object, ManagedTensor** out);
-  int (*object_from_managed)(ManagedTensor* tensor, void** object);  // takes over the tensor
-  int (*view_of_object)(void* object, TensorView* out);              // lives as long as the object
+  int (*object_from_managed)(ManagedTensor* tensor, void** object);
+  // The view lives as long as the object. 0, or another number with a Python exception set.
+  int (*view_of_object)(void* object, TensorView* out);
   int (*current_stream)(int32_t device_type, int32_t device_id, void** out);
 };
 

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenkeel import functional as F
@@ -82,7 +83,7 @@ def test_bits_are_the_operators(counted, dtype, affine_dtype, statistic, eps_mod
         (None, None) if affine_dtype is None else (sample(3, 33, dtype=affine_dtype), sample(3, 33).to(affine_dtype))
     )
     options = (2, statistic, 1e-5, eps_mode, 0.5)
-    y, statistics = _row_operators.rows_forward(x, *affine, *options)
+    y, statistics = _direct.normalize(x, (3, 33), *affine, *options[1:], True)
     gradients = _row_operators.rows_backward(dy, x, *affine, statistics, *options, True, True, True)
     assert counted == ["normalize", "differentiate"]
     assert same((y, statistics), by_operator(_row_operators.rows_forward, x, *affine, *options))
@@ -207,10 +208,12 @@ def test_whoever_watches_sees_an_operator(counted):
     assert seen.names == ["rows_inference"]
     assert "evenkeel::rows_inference" in {event.key for event in profile.key_averages()}
     with torch.no_grad():
+        made = make_fx(lambda t: F.layer_norm(t, (6,)), pre_dispatch=True)(x)
         traced = torch.jit.trace(lambda t: F.layer_norm(t, (6,)), x, check_trace=False)
         mapped = torch.func.vmap(lambda t: F.layer_norm(t, (6,)))(x)
         assert counted == []
         torch.testing.assert_close(traced(2 * x - 1), F.layer_norm(2 * x - 1, (6,)))
+        assert torch.equal(made(2 * x - 1), F.layer_norm(2 * x - 1, (6,)))
         torch.testing.assert_close(mapped, F.layer_norm(x, (6,)))
 
 
@@ -228,15 +231,53 @@ def test_without_the_extension_the_operators_serve(monkeypatch):
     assert same(run(), expected)
 
 
+def test_outputs_are_contiguous_whatever_single_axes_say(counted):
+    x = sample(2, 6, 1, 1).to(memory_format=torch.channels_last)
+    assert x.stride() != sample(2, 6, 1, 1).stride()
+    with torch.no_grad():
+        assert F.layer_norm(x, (6, 1, 1)).stride() == (6, 1, 1, 1)
+    assert counted == ["normalize"]
+
+
+def test_what_is_saved_can_be_moved_elsewhere():
+    x = sample(8, 64).requires_grad_()
+
+    def pack(saved):
+        copy = saved.detach().clone()
+        if saved.data_ptr() != x.data_ptr():
+            saved.untyped_storage().resize_(0)
+        return copy
+
+    expected = torch.autograd.grad(F.layer_norm(x, (64,)).square().sum(), x)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda copy: copy):
+        y = F.layer_norm(x, (64,))
+    assert same(torch.autograd.grad(y.square().sum(), x), expected)
+
+
+def test_an_interruption_is_not_swallowed():
+    class Eps:
+        def __float__(self):
+            raise KeyboardInterrupt
+
+    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        F.layer_norm(sample(4, 6), (6,), eps=Eps())
+
+
+@pytest.mark.parametrize("exchange", [None, 123])
+def test_a_torch_without_exchange_functions_does_without(monkeypatch, exchange):
+    monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", exchange)
+    assert _direct._load() is None
+
+
 def test_nothing_is_held_or_lost():
     x, weight = sample(4, 6), torch.nn.Parameter(sample(6))
     held = [x, weight, None, torch.empty_like]
     before = [sys.getrefcount(each) for each in held]
     for _ in range(1000):
-        y, statistics = _direct.normalize(x, 1, weight, None, 1, 1e-5, 0, 0.0, True)
-        gradients = _direct.differentiate(x, x, weight, None, statistics, 1, 1, 1e-5, 0, 0.0, True, True, False, False)
-        assert _direct.normalize(x, (5,), weight, None, 1, 1e-5, 0, 0.0, True) is None
-        assert _direct.normalize(x, 1, weight, None, 1, "eps", 0, 0.0, True) is None
+        y, statistics = _direct.normalize(x, 1, weight, None, *OPTIONS, True)
+        gradients = _direct.differentiate(x, x, weight, None, statistics, 1, *OPTIONS, True, True, False, False)
+        assert _direct.normalize(x, (5,), weight, None, *OPTIONS, True) is None
+        assert _direct.normalize(x, 1, weight, None, "moments", "eps", "inside", 0.0, True) is None
     del _
     after = [sys.getrefcount(each) for each in held]
     # other code may take or drop a reference to None meanwhile, but not a thousand

@@ -178,16 +178,22 @@ def rows(
     """Check and run: the body of `layer_norm` and `rms_norm`."""
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
     if out is None and cast == "late" and backend == "auto":
-        trained = needs_gradient(input, weight, bias)
-        if not trained or not memory_efficient:
-            found = _row_operators.rows_at_once(
-                input, shape, weight, bias, statistic, eps, eps_mode, weight_offset, trained
-            )
+        # a few rows take less time than the checks, which say below what is wrong
+        trained = torch.is_grad_enabled() and needs_gradient(input, weight, bias)
+        if input.is_cpu and not (trained and memory_efficient) and _direct.unobserved():
+            found = _direct.normalize(input, shape, weight, bias, statistic, eps, eps_mode, weight_offset, trained)
             if found is not None and trained:
                 options = (len(shape), statistic, float(eps), eps_mode, float(weight_offset))
                 return RowsFunction.apply(input, weight, bias, found, False, False, options)
             if found is not None:
                 return found
+        if not trained and is_quick(input, shape, weight, bias):
+            try:
+                return _row_operators.rows_inference(
+                    input, weight, bias, len(shape), statistic, eps, eps_mode, weight_offset
+                )
+            except (RuntimeError, KeyError, TypeError):
+                pass
     check_options(name, eps_mode, cast)
     if not fits(input, shape, weight, bias):
         check_rows(name, input, shape, weight, bias)
@@ -203,6 +209,21 @@ def rows(
     dtype = result_dtype(input, weight, bias) if early else input.dtype
     prepare_out(name, out, dtype, input, weight, bias)
     return run_rows_out(name, input, weight, bias, early, backend, out, dtype, options)
+
+
+def is_quick(input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether to try the operator before any check: it looks at dtypes and at the parameters' shapes itself."""
+    return (
+        not _ops._MISSING
+        and type(input) is torch.Tensor
+        and input.is_cpu
+        and (weight is None or (type(weight) in _ops.PLAIN_TYPES and weight.is_cpu))
+        and (bias is None or (type(bias) in _ops.PLAIN_TYPES and bias.is_cpu))
+        and not torch.compiler.is_compiling()
+        and not composite_required()
+        and len(shape) > 0
+        and (input.ndim > 0 and input.size(-1) == shape[0] if len(shape) == 1 else input.shape[-len(shape) :] == shape)
+    )
 
 
 def run_rows(

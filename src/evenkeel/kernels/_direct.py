@@ -29,8 +29,7 @@ def _load() -> ModuleType | None:
     if not hasattr(library, "evenkeel_direct_rows"):
         return None
     address = ctypes.cast(library.evenkeel_direct_rows, ctypes.c_void_p).value
-    fits = calls.prepare(address, exchange, torch.Tensor, torch.nn.Parameter, torch.empty_like)
-    return calls if fits else None
+    return calls if calls.prepare(address, exchange, torch, torch.nn.Parameter, torch.Tensor) else None
 
 
 _calls = _load()
@@ -41,6 +40,7 @@ differentiate: Any = None if _calls is None else _calls.differentiate
 # looking names up in torch takes as long as calling what they name
 _is_compiling, _is_tracing = torch.compiler.is_compiling, torch._C._is_tracing
 _has_transforms, _count_modes = torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack
+_is_included, _BEFORE_DISPATCH = torch._C._dispatch_tls_is_dispatch_key_included, torch._C.DispatchKey.PreDispatch
 
 
 def available() -> bool:
@@ -58,4 +58,5 @@ def unobserved() -> bool:
         or _has_transforms()
         or _is_tracing()
         or _count_modes()
+        or _is_included(_BEFORE_DISPATCH)  # the stack of a mode that comes before autograd
     )

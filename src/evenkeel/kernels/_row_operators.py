@@ -18,26 +18,6 @@ if TYPE_CHECKING:
 STATISTICS = {"rms": 0, "moments": 1, "l2": 2}
 
 
-def rows_at_once(
-    x: Tensor,
-    shape: tuple[int, ...],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    statistic: str,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    with_statistics: bool,
-) -> Any:
-    """Normalize small dense tensors before any check: y, or y and the statistics that the backward needs.
-
-    None where there is something to check, or somebody to see the operator.
-    """
-    if eps_mode != "inside" or not _direct.unobserved():
-        return None
-    return _direct.normalize(x, shape, weight, bias, STATISTICS[statistic], eps, 0, weight_offset, with_statistics)
-
-
 def rows_forward(
     x: Tensor,
     weight: Tensor | None,
@@ -54,11 +34,6 @@ def rows_forward(
 
     ``recomputable`` refuses parameters from which the normalized rows cannot be found again.
     """
-    if not early and not recomputable and _direct.unobserved():
-        options = (STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset)
-        found: tuple[Tensor, Tensor] | None = _direct.normalize(x, axes, weight, bias, *options, True)
-        if found is not None:
-            return found
     return torch.ops.evenkeel.rows_forward.default(
         x,
         weight,
@@ -124,11 +99,22 @@ def rows_backward(
     from_output: bool = False,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx, dweight and dbias; one not needed is empty or None. ``from_output``: x is what the forward returned."""
-    if _direct.unobserved():
-        options = (STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset)
-        needed = (need_dx, need_dweight, need_dbias)
+    if x.is_cpu and _direct.unobserved():
         found: tuple[Tensor | None, Tensor | None, Tensor | None] | None = _direct.differentiate(
-            dy, x, weight, bias, statistics, axes, *options, *needed, from_output
+            dy,
+            x,
+            weight,
+            bias,
+            statistics,
+            axes,
+            statistic,
+            eps,
+            eps_mode,
+            weight_offset,
+            need_dx,
+            need_dweight,
+            need_dbias,
+            from_output,
         )
         if found is not None:
             return found
