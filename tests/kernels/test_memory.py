@@ -45,13 +45,11 @@ def test_a_freed_output_is_used_again_and_a_live_one_is_not():
 def test_a_large_result_serves_as_out_for_any_other_shape(rows):
     x = torch.randn(rows, 512)
     previous = F.layer_norm(torch.randn(LARGE), LARGE[1:], backend="cpu")[1:]
-    kept = previous[:7].clone(), previous[:7]
     with pytest.warns(UserWarning, match="was resized"):
         assert F.rms_norm(x, (512,), out=previous, backend="cpu") is previous
     assert torch.equal(previous, F.rms_norm(x, (512,)))
     if rows > LARGE[0]:  # it has moved to memory of torch's
-        assert torch.equal(*kept)
-        previous.resize_(2 * rows, 512)
+        assert previous.resize_(2 * rows, 512).shape == (2 * rows, 512)
 
 
 def test_a_large_parameter_is_refused_whole():
