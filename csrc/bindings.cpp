@@ -48,6 +48,7 @@ STABLE_TORCH_LIBRARY(evenkeel, m) {
       "Tensor(a!) out, Tensor(b!)? infinite=None) -> ()");
   m.def("image_normalize(Tensor x, Tensor mean, Tensor std, float max_value, ScalarType dtype) -> Tensor");
   m.def("image_normalize_out(Tensor x, Tensor mean, Tensor std, float max_value, Tensor(a!) out) -> ()");
+  m.def("is_pooled(Tensor x) -> bool");
   m.def("simd_level() -> str");
 }
 
@@ -66,6 +67,7 @@ STABLE_TORCH_LIBRARY_IMPL(evenkeel, CPU, m) {
   m.impl("column_affine_out", TORCH_BOX(&evenkeel::column_affine_out));
   m.impl("image_normalize", TORCH_BOX(&evenkeel::image_normalize));
   m.impl("image_normalize_out", TORCH_BOX(&evenkeel::image_normalize_out));
+  m.impl("is_pooled", TORCH_BOX(&evenkeel::is_pooled));
 }
 
 STABLE_TORCH_LIBRARY_IMPL(evenkeel, CompositeExplicitAutograd, m) {

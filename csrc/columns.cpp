@@ -57,8 +57,8 @@ struct Stream {
   int64_t piece_rows, pieces;  // a piece is summed by one thread
 };
 
-// Divides a stream into items of about 128 K elements, and all of a table's streams into about 256 pieces: neither
-// depends on the number of threads.
+// Divides a stream into items of about 128 K elements, and `streams` of them into about 256 pieces: neither depends on
+// the number of threads, nor on how many tables there are.
 void divide(Stream& s, int64_t streams) {
   constexpr int64_t item = 131072, pieces = 256;
   s.fold = s.columns <= 64 ? 16 / std::gcd(s.columns, int64_t{16}) : 1;
@@ -76,16 +76,16 @@ std::vector<Stream> streams_of(const Tensor& x) {
   const int64_t tables = sizes[0], rows = sizes[1], columns = sizes[2];
   const bool by_columns = columns > 1 && strides[2] != 1 && (strides[1] == 1 || strides[1] < strides[2]);
   const int64_t block = by_columns ? 1 : std::min(columns, most_columns);
-  const int64_t count = block ? tables * ceil_divide(columns, block) : 0;
+  const int64_t blocks = block ? ceil_divide(columns, block) : 0;
   const Number type = number_of(x);
   const char* data = static_cast<const char*>(x.data_ptr());
   std::vector<Stream> streams;
-  streams.reserve(static_cast<size_t>(count));
+  streams.reserve(static_cast<size_t>(tables * blocks));
   for (int64_t table = 0; table < tables; ++table) {
     for (int64_t c = 0; c < columns; c += block) {
       const int64_t offset = table * strides[0] + c * strides[2];
       Stream s{type, data + offset * size_of(type), rows, block, strides[1], strides[2], table * columns + c};
-      divide(s, count);
+      divide(s, by_columns ? 1 : blocks);  // the sums of a single column need little memory, however many pieces
       s.columns = std::min(block, columns - c);
       streams.push_back(s);
     }

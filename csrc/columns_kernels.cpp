@@ -73,14 +73,40 @@ struct DenseRows {
   }
 };
 
+// The rows after these, fetched a few lines at a time: as one run of memory, or each by itself where what lies between
+// them is more than they are.
+template <class T>
+class Ahead {
+ public:
+  explicit Ahead(const DenseRows<T>& rows) : row_(reinterpret_cast<const char*>(rows.x + rows.rows * rows.stride)) {
+    const bool apart = rows.stride > 2 * rows.width;
+    rows_ = apart ? rows.rows : 1;
+    step_ = rows.stride * static_cast<int64_t>(sizeof(T));
+    bytes_ = apart ? rows.width * static_cast<int64_t>(sizeof(T)) + 63 : rows.rows * step_;
+  }
+
+  int64_t lines() const { return bytes_ / 64 * rows_; }
+
+  void fetch(int64_t lines) {
+    for (; lines > 0; --lines, at_ += 64) {
+      if (at_ >= bytes_ && rows_ > 1) at_ = 0, row_ += step_;
+      __builtin_prefetch(row_ + at_, 0, 2);
+    }
+  }
+
+ private:
+  const char* row_;
+  int64_t rows_, step_, bytes_, at_ = 0;
+};
+
 template <class T>
 void sum_finite(const DenseRows<T>& rows, LaneSums<T>& s) {
   using V = typename Lanes<typename LaneSums<T>::Range>::vector;
   constexpr int parts = is_float<T> ? 1 : 2;
-  const char* ahead = reinterpret_cast<const char*>(rows.x + rows.rows * rows.stride);
-  const int64_t lines = rows.rows * rows.stride * sizeof(T) / 64 / (s.width / 16) + 1;
+  Ahead<T> ahead(rows);
+  const int64_t lines = ahead.lines() / (s.width / 16) + 1;
   for (int64_t c = 0; c < s.width; c += 16) {
-    if (s.width > 16) for (int64_t l = 0; l < lines; ++l, ahead += 64) __builtin_prefetch(ahead, 0, 2);
+    if (s.width > 16) ahead.fetch(lines);
     Doubles shift[2], first[2], second[2];
     load_doubles(s.shift + c, shift), load_doubles(s.first + c, first), load_doubles(s.second + c, second);
     V low[parts], high[parts];
@@ -339,7 +365,7 @@ bool map_elements(const ColumnMap& a, const From* x, To* y, int64_t n, int64_t p
     move_on(count);
   };
   int64_t i = 0;
-  if (a.stream) {
+  if (a.stream && reinterpret_cast<uintptr_t>(y) % sizeof(To) == 0) {
     const int64_t past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(y) / sizeof(To) % 16);
     const int64_t head = past ? 16 - past : 0;
     if (head && head <= n) few(0, head), i = head;

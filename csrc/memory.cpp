@@ -2,13 +2,16 @@
 // pages in again, which costs several times what a kernel does. So large outputs lie in blocks of their own, aligned for
 // huge pages, and a freed block waits for the next output of its size.
 //
-// The cost is at most pool_limit() bytes of waiting blocks. They are marked as free to take for the system (MADV_FREE),
-// which does so only when memory is short.
+// The cost is at most pool_limit() bytes of waiting blocks, marked as free to take for the system (MADV_FREE), which does
+// so only when memory is short; and that such an output cannot be resized, which the stable ABI allows torch's own
+// memory alone.
 #include <cstdint>
 #include <cstdlib>
 #include <mutex>
+#include <unordered_set>
 #include <vector>
 
+#include "operators.h"
 #include "runtime.h"
 
 #if defined(__linux__)
@@ -32,6 +35,7 @@ struct Block {
 struct Pool {
   std::mutex mutex;
   std::vector<Block> waiting;  // oldest first
+  std::unordered_set<const void*> taken;
   int64_t bytes = 0;
 };
 
@@ -68,32 +72,45 @@ void* map(int64_t size) {
   return start + before;
 }
 
+// A waiting block, or null.
+void* waiting_block(Pool& p, int64_t size) {
+  const std::lock_guard<std::mutex> hold(p.mutex);
+  for (size_t i = p.waiting.size(); i-- > 0;) {  // the latest is the likeliest to be in cache
+    if (p.waiting[i].size != size) continue;
+    void* const data = p.waiting[i].data;
+    p.waiting.erase(p.waiting.begin() + static_cast<int64_t>(i));
+    p.bytes -= size;
+    return data;
+  }
+  return nullptr;
+}
+
 void* take(int64_t size) {
   Pool& p = pool();
-  {
-    const std::lock_guard<std::mutex> hold(p.mutex);
-    for (size_t i = p.waiting.size(); i-- > 0;) {  // the latest is the likeliest to be in cache
-      if (p.waiting[i].size != size) continue;
-      void* const data = p.waiting[i].data;
-      p.waiting.erase(p.waiting.begin() + static_cast<int64_t>(i));
-      p.bytes -= size;
-      return data;
-    }
-  }
-  return map(size);
+  void* const waiting = waiting_block(p, size);
+  void* const data = waiting ? waiting : map(size);
+  const std::lock_guard<std::mutex> hold(p.mutex);
+  if (data) p.taken.insert(data);
+  return data;
+}
+
+bool is_taken(const void* data) {
+  Pool& p = pool();
+  const std::lock_guard<std::mutex> hold(p.mutex);
+  return p.taken.count(data) > 0;
 }
 
 void give_back(void* data, void* context) {
   const int64_t size = static_cast<int64_t>(reinterpret_cast<intptr_t>(context));
+  const bool waits = size <= pool_limit();
+  if (waits) madvise(data, size, MADV_FREE);
   std::vector<Block> leaving;
-  if (size > pool_limit()) {
-    leaving.push_back({data, size});
-  } else {
-    madvise(data, size, MADV_FREE);
+  {
     Pool& p = pool();
     const std::lock_guard<std::mutex> hold(p.mutex);
-    p.waiting.push_back({data, size});
-    p.bytes += size;
+    p.taken.erase(data);
+    (waits ? p.waiting : leaving).push_back({data, size});
+    p.bytes += waits ? size : 0;
     while (p.bytes > pool_limit()) {
       leaving.push_back(p.waiting.front());
       p.bytes -= p.waiting.front().size;
@@ -113,6 +130,7 @@ void* block_for(int64_t bytes, int64_t& size) {
 
 void* block_for(int64_t, int64_t&) { return nullptr; }
 void give_back(void*, void*) {}
+bool is_taken(const void*) { return false; }
 
 #endif
 
@@ -142,6 +160,11 @@ Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
     TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(ndim, sizes.data(), strides.data(), type, cpu, 0, &handle));
   }
   return Tensor(handle);
+}
+
+bool is_pooled(const Tensor& t) {
+  const void* const data = t.data_ptr();
+  return is_taken(static_cast<const char*>(data) - t.storage_offset() * t.element_size());
 }
 
 }  // namespace evenkeel

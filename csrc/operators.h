@@ -86,6 +86,9 @@ Tensor image_normalize(const Tensor& x, const Tensor& mean, const Tensor& std, d
                        torch::headeronly::ScalarType dtype);
 void image_normalize_out(const Tensor& x, const Tensor& mean, const Tensor& std, double max_value, const Tensor& out);
 
+// Whether a CPU tensor lies in a block of our own (memory.cpp), which torch cannot resize.
+bool is_pooled(const Tensor& t);
+
 // "avx512", "avx2" or "baseline": the best this processor has, or what EVENKEEL_SIMD asks for if it has that.
 std::string simd_level();
 

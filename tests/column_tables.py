@@ -33,3 +33,11 @@ def strided(x):
     across = torch.zeros(columns, 2 * rows, dtype=x.dtype)
     across[:, ::2] = x.t()
     yield across[:, ::2].t(), False
+
+
+def misaligned(count, dtype):
+    """Memory in which no element lies at a multiple of its size, as files and network buffers may have it."""
+    size = count * dtype.itemsize
+    memory = bytearray(size + 64)
+    start = torch.frombuffer(memory, dtype=torch.uint8).data_ptr() % dtype.itemsize
+    return torch.frombuffer(memory, dtype=dtype, offset=dtype.itemsize + 1 - start, count=count)

@@ -32,6 +32,18 @@ def test_tensors_come_back_as_tensors(scaler, dtype):
     assert fitted.transform(torch.ones(2, 5, 3, dtype=torch.int32)).dtype == torch.float32
 
 
+@each_variant
+def test_parts_of_a_frame_are_those_of_the_whole(scaler):
+    frame = pd.DataFrame(table(20, np.float32), columns=list("abc"))  # of one dtype: stored by columns
+    fitted = clone(scaler).fit(frame).set_output(transform="default")
+    whole = fitted.transform(frame)
+    for part in (slice(0, 1), slice(7, 8), slice(0, 2)):
+        assert np.array_equal(fitted.transform(frame.iloc[part]), whole[part])
+        out = np.zeros_like(whole[part])
+        fitted.transform(frame.iloc[part], out=out)
+        assert np.array_equal(out, whole[part])
+
+
 @each_scaler
 def test_gradients_flow_through_transform(kind):
     x = torch.from_numpy(table(12)).requires_grad_()

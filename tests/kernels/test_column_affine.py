@@ -2,10 +2,12 @@
 
 import pytest
 import torch
-from column_tables import FLOATS, every_dtype, every_shape, sample, strided
+from column_tables import FLOATS, every_dtype, every_shape, misaligned, sample, strided
+from torch._subclasses import FakeTensorMode
 
 from evenkeel import InvalidArgumentError, InvalidInputError
 from evenkeel import functional as F
+from evenkeel import nn as evenkeel_nn
 
 
 @pytest.mark.parametrize("to", FLOATS, ids=str)
@@ -32,6 +34,95 @@ def test_large_maps_into_given_memory(offset):
     assert memory[offset + rows * columns :].isnan().all()
     F.column_affine(x, shift, scale, out=x, backend="cpu")
     assert torch.equal(x, out)
+
+
+@pytest.mark.parametrize("to", FLOATS, ids=str)
+def test_large_maps_into_misaligned_memory(to):
+    rows, columns = (16 << 20) // to.itemsize // 8 + 1, 8
+    x, (shift, scale) = torch.randn(rows, columns), torch.randn(2, columns)
+    out = misaligned(rows * columns, to).view(rows, columns)
+    F.column_affine(x, shift, scale, out=out, backend="cpu")
+    assert torch.equal(out, F.column_affine_reference(x, shift, scale, dtype=to))
+
+
+@pytest.mark.parametrize("part", [(1, 5), (7, 1), (1, 1), (0, 5), (7, 0)], ids=str)
+@pytest.mark.parametrize("by_columns", [False, True])
+def test_parts_of_tables_that_may_be_single(by_columns, part):
+    table = torch.randn(5, 7).t() if by_columns else torch.randn(7, 5)
+    x = table[: part[0], : part[1]]
+    shift, scale = torch.randn(2, part[1])
+    wanted = F.column_affine_reference(x, shift, scale)
+    y = F.column_affine(x, shift, scale, backend="cpu")
+    assert torch.equal(y, wanted)
+    assert torch.equal(evenkeel_nn.FeatureAffine(shift, scale)(x), wanted)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        arguments = (mode.from_tensor(t) for t in (x, shift.double(), scale.double()))
+        fake = torch.ops.evenkeel.column_affine(*arguments, None, None, None, x.dtype)
+    assert fake.stride() == y.stride()
+    for memory in (torch.zeros(7, 5), torch.zeros(5, 7).t()):
+        out = memory[: part[0], : part[1]]
+        F.column_affine(x, shift, scale, out=out, backend="cpu")
+        assert torch.equal(out, wanted)
+        assert memory.count_nonzero() <= out.numel()
+    rest = table.clone()
+    rest[: part[0], : part[1]] = wanted
+    F.column_affine(x, shift, scale, out=x, backend="cpu")
+    assert torch.equal(table, rest)
+
+
+@every_dtype
+def test_short_rows_of_wide_tables(dtype):
+    # packed into chunks of 2048 elements, of which there are whole and partial ones
+    for rows, columns in ((5000, 1), (2049, 2), (700, 3), (40, 192), (40, 193)):
+        x = sample((rows, columns + 5), dtype)[:, 2 : 2 + columns]
+        shift, scale = torch.randn(2, columns, dtype=torch.float64)
+        for to in FLOATS:
+            wanted = F.column_affine_reference(x, shift, scale, dtype=to)
+            wide = torch.full((rows, columns + 3), torch.nan, dtype=to)
+            F.column_affine(x, shift, scale, out=wide[:, 1:-2], backend="cpu")
+            assert torch.equal(wide[:, 1:-2], wanted)
+            assert wide[:, [0, -2, -1]].isnan().all()
+            assert torch.equal(F.column_affine(x, shift, scale, dtype=to, backend="cpu"), wanted)
+
+
+@pytest.mark.parametrize("columns", [3, 300])
+def test_infinities_of_a_slice_are_its_own(columns):
+    table, parameter = torch.full((500, columns + 2), torch.inf), torch.ones(columns, dtype=torch.float64)
+    x = table[:, 1:-1]
+    x.zero_()
+    for row in (None, 0, 499):
+        if row is not None:
+            x[row, columns // 2] = -torch.inf
+        infinite = torch.zeros(1, dtype=torch.bool)
+        arguments = (x, parameter, parameter, None, None, None)
+        torch.ops.evenkeel.column_affine_out(*arguments, torch.empty(500, columns), infinite)
+        assert infinite.item() == (row is not None)
+        x.zero_()
+
+
+@pytest.mark.parametrize("clip", [(None, 0.5), (-0.5, None), (None, None)], ids=str)
+def test_clipping_at_one_side(clip):
+    x, (shift, scale) = torch.randn(50, 7), torch.randn(2, 7, dtype=torch.float64)
+    x[3, 3] = torch.nan
+    low, high = (torch.inf * sign if side is None else side for side, sign in zip(clip, (-1, 1), strict=True))
+    wanted = F.column_affine(x, shift, scale).clamp(low, high)
+    for backend in ("cpu", "reference"):
+        y = F.column_affine(x, shift, scale, clip=clip, backend=backend)
+        torch.testing.assert_close(y, wanted, rtol=0, atol=0, equal_nan=True)
+    y = torch.ops.evenkeel.column_affine(x, shift, scale, None, *clip, torch.float32)
+    torch.testing.assert_close(y, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_memory_that_is_read_with_its_sign_changed():
+    x, (shift, scale) = torch.randn(4, 3), torch.randn(2, 3)
+    out = torch.zeros(4, 3, dtype=torch.complex64).conj().imag
+    assert out.is_neg()
+    assert F.column_affine(x, shift, scale, out=out, backend="cpu") is out
+    wanted = F.column_affine_reference(x, shift, scale)
+    assert torch.equal(out, wanted)
+    assert torch.equal(
+        F.column_affine(out, shift, scale, backend="cpu"), F.column_affine_reference(wanted, shift, scale)
+    )
 
 
 def test_maps_into_memory_that_an_input_uses():

@@ -169,6 +169,14 @@ def test_separate_columns_are_those_of_tables(backend):
         assert all(torch.equal(a[index], b[0]) for a, b in zip(found, alone, strict=True))
 
 
+def test_columns_of_tables_stored_by_columns_are_those_they_are_alone():
+    columns = torch.randn(4, 1_200_000, dtype=torch.float64)
+    alone = F.column_moments(list(columns), backend="cpu")
+    for index, column in enumerate(columns):
+        table = F.column_moments(column[:, None].expand(-1, 100), backend="cpu")
+        assert all(torch.equal(one[index].expand(100), many) for one, many in zip(alone, table, strict=True))
+
+
 def test_stored_tables_are_not_copied():
     table = torch.randn(1000, 2000).t()
     out = torch.empty(1000, 2000).t()

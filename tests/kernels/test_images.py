@@ -5,6 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
+from column_tables import misaligned
 from simd_levels import digests_by_level
 
 from evenkeel import BackendError, InvalidArgumentError, InvalidInputError
@@ -120,6 +121,15 @@ def test_large_batches_into_given_memory(size, offset):
     assert memory[offset + elements :].isnan().all()
 
 
+@pytest.mark.parametrize("to", [torch.float32, torch.bfloat16], ids=str)
+def test_large_batches_into_misaligned_memory(to):
+    x = pictures((56 * 4 // to.itemsize, 160, 160, 3))  # 16 MB: large enough to be written past the caches
+    mean, std = constants(3)
+    out = misaligned(x.numel(), to).view(len(x), 3, 160, 160)
+    F.image_normalize(x, mean, std, layout="HWC", dtype=to, out=out, backend="cpu")
+    assert torch.equal(out, F.image_normalize_reference(x, mean, std, layout="HWC", dtype=to))
+
+
 def digests():
     torch.manual_seed(0)
     found = {}
@@ -157,6 +167,15 @@ def test_moments_per_image_and_pooled(dtype, layout):
         (0, 1)
     )
     torch.testing.assert_close(pooled, values.flatten(0, 2).var(0, correction=0), rtol=1e-13, atol=0)
+
+
+@layouts
+def test_moments_of_a_picture_are_those_it_has_in_a_batch(layout):
+    picture = pictures((3, 700, 800) if layout == "CHW" else (700, 800, 3), torch.float64)
+    alone = F.image_moments(picture, layout=layout, backend="cpu")
+    batch = F.image_moments(picture.expand(90, *picture.shape), layout=layout, backend="cpu")
+    for one, many in zip(alone, batch, strict=True):
+        assert torch.equal(one.expand_as(many), many)
 
 
 def test_integer_moments_are_exact():

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,6 +39,31 @@ def test_a_freed_output_is_used_again_and_a_live_one_is_not():
     assert F.rms_norm(x, LARGE[1:], backend="cpu").data_ptr() != address  # the view still holds it
     del view
     assert F.rms_norm(x, LARGE[1:], backend="cpu").data_ptr() == address
+
+
+@pytest.mark.parametrize("rows", [4096, 2**14, 100], ids=lambda rows: f"{rows} rows")
+def test_a_large_result_serves_as_out_for_any_other_shape(rows):
+    x = torch.randn(rows, 512)
+    previous = F.layer_norm(torch.randn(LARGE), LARGE[1:], backend="cpu")[1:]
+    with pytest.warns(UserWarning, match="was resized"):
+        assert F.rms_norm(x, (512,), out=previous, backend="cpu") is previous
+    assert torch.equal(previous, F.rms_norm(x, (512,)))
+    if rows > LARGE[0]:  # it has moved to memory of torch's
+        assert previous.resize_(2 * rows, 512).shape == (2 * rows, 512)
+
+
+def test_a_large_parameter_is_refused_whole():
+    parameter = torch.nn.Parameter(F.layer_norm(torch.randn(LARGE), LARGE[1:], backend="cpu"))
+    before = parameter.detach().clone()
+    with torch.no_grad(), pytest.raises(RuntimeError, match="require grad"), pytest.warns(UserWarning, match="resized"):
+        F.rms_norm(torch.randn(2 * LARGE[0], LARGE[1]), LARGE[1:], out=parameter, backend="cpu")
+    assert torch.equal(parameter, before)
+
+
+def test_memory_of_others_is_not_replaced():
+    array = np.zeros(4, dtype=np.float32)
+    with pytest.raises(RuntimeError, match="not resizable"), pytest.warns(UserWarning, match="was resized"):
+        F.rms_norm(torch.randn(8), (8,), out=torch.from_numpy(array), backend="cpu")
 
 
 USES_MEMORY = """

@@ -100,9 +100,12 @@ def column_moments(
 
     The sums run over the rows where the column is not NaN. They are float64 and taken about a value near the mean, so
     that a mean of 1e8 with a spread of 1 costs no digits. A column with infinite values has the mean that IEEE
-    arithmetic gives (inf, -inf or NaN) and m2 = NaN. The bits of the result depend on the values and on whether the
-    table is stored by rows or by columns, not on threads or SIMD level. Not differentiable, and not for vmap or
-    torch.compile.
+    arithmetic gives (inf, -inf or NaN) and m2 = NaN.
+
+    The bits of the result do not depend on threads, SIMD level or strides, but on whether the table is stored by rows
+    or by columns: a column of its own or of a table stored by columns has the same bits whatever is beside it; in a
+    table stored by rows, how many columns there are decides in which order rows are summed, and so the last bits of
+    each one's mean and m2. Not differentiable, and not for vmap or torch.compile.
 
     Args:
         x: (rows, columns), any real dtype, any strides; tables stored by rows or by columns are not copied. Or a list
@@ -176,14 +179,14 @@ def column_affine_reference(
     scale: Tensor,
     offset: Tensor | None = None,
     *,
-    clip: tuple[float, float] | None = None,
+    clip: tuple[float | None, float | None] | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
     """`column_affine` in plain PyTorch, differentiable in every tensor: the definition (no argument checks)."""
     y = (x.double() - shift.double()) * scale.double()
     if offset is not None:
         y = y + offset.double()
-    if clip is not None:
+    if clip not in (None, (None, None)):
         y = y.clamp(*clip)
     return y.to(dtype or default_dtype(x))
 
@@ -225,7 +228,7 @@ def column_affine(
     scale: Tensor,
     offset: Tensor | None = None,
     *,
-    clip: tuple[float, float] | None = None,
+    clip: tuple[float | None, float | None] | None = None,
     out: Tensor | None = None,
     dtype: torch.dtype | None = None,
     backend: str = "auto",
@@ -241,7 +244,7 @@ def column_affine(
         shift: (columns,), what is subtracted.
         scale: (columns,), what the difference is multiplied by.
         offset: (columns,), what is added; none by default.
-        clip: the lowest and the highest value of the result; NaN stays NaN.
+        clip: the lowest and the highest value of the result, None where there is none; NaN stays NaN.
         out: a tensor of x's shape and ``dtype`` to write into, which may be x itself; not differentiable.
         dtype: of the result, floating; by default that of x, and torch's default one for integers.
         backend: ``auto``, ``reference`` or ``cpu``. While torch compiles or transforms, the reference runs.
@@ -290,7 +293,7 @@ def finite_column_affine(
     scale: Tensor,
     offset: Tensor | None = None,
     *,
-    clip: tuple[float, float] | None = None,
+    clip: tuple[float | None, float | None] | None = None,
     out: Tensor | None = None,
 ) -> Tensor | None:
     """`column_affine`, or None where x holds an infinity, which the kernel finds out as it goes.
@@ -320,7 +323,7 @@ def has_infinity(x: Tensor) -> bool:
 def _check_affine(
     x: Tensor,
     parameters: tuple[Tensor | None, ...],
-    clip: tuple[float, float] | None,
+    clip: tuple[float | None, float | None] | None,
     out: Tensor | None,
     dtype: torch.dtype,
 ) -> None:
@@ -333,7 +336,7 @@ def _check_affine(
                 f"{parameter.dtype} of shape {tuple(parameter.shape)}"
             )
     check_result_dtype("column_affine", dtype)
-    if clip is not None and not clip[0] <= clip[1]:
+    if clip is not None and not (clip[0] is None or clip[1] is None or clip[0] <= clip[1]):
         raise InvalidArgumentError(f"column_affine: clip needs (lowest, highest), but got {clip}")
     if out is None:
         return

@@ -121,7 +121,8 @@ def image_moments(images: Tensor, *, layout: ImageLayout, backend: str = "auto")
     Two statistics of a data set go by the same name. *Pooled*: all pixels together, by merging the pictures' moments.
     *Per image*: the mean over pictures of each one's deviation √(M/HW), as in the well-known 0.229 of ImageNet, whose
     pooled deviation is about 0.28. Both follow from what this returns. Sums over 8- and 16-bit integers are exact.
-    Not differentiable, and not for vmap or torch.compile.
+    A picture of a contiguous batch has the bits that it has alone, at any number of threads and any SIMD level. Not
+    differentiable, and not for vmap or torch.compile.
 
     Args:
         images: (..., height, width, channels) for ``HWC`` or (..., channels, height, width) for ``CHW``;

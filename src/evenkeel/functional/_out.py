@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import TYPE_CHECKING
 
 import torch
 
 from evenkeel._errors import InvalidInputError
+from evenkeel.kernels import _ops
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +42,17 @@ def prepare_out(name: str, out: Tensor, dtype: torch.dtype, input: Tensor, *para
                 UserWarning,
                 stacklevel=4,
             )
-        out.resize_(input.shape)
+        resize(out, input.shape)
+
+
+def resize(out: Tensor, shape: torch.Size) -> None:
+    """Resize as torch does; large results of the kernels, which torch cannot resize, get memory of torch's for it."""
+    if type(out) in PLAIN_TYPES and out.is_cpu and not out.requires_grad and not torch.compiler.is_compiling():
+        storage = out.untyped_storage()
+        needed = (out.storage_offset() + math.prod(shape)) * out.element_size()
+        if needed > storage.nbytes() and not storage.resizable() and _ops.is_pooled(out):
+            out.set_(torch.UntypedStorage())
+    out.resize_(shape)
 
 
 def writable(name: str, out: Tensor, dtype: torch.dtype, axes: int, input: Tensor, *parameters: Tensor | None) -> bool:
@@ -58,12 +70,12 @@ def writable(name: str, out: Tensor, dtype: torch.dtype, axes: int, input: Tenso
 
 
 def unshared(name: str, out: Tensor, input: Tensor, *parameters: Tensor | None) -> bool:
-    """Whether ``out`` is memory of its own, or the input itself.
+    """Whether ``out`` is plain memory of its own, or the input itself.
 
     Raises:
         InvalidInputError: elements of ``out`` share memory with each other or, not being the same ones, with an input.
     """
-    if type(out) not in PLAIN_TYPES or torch.compiler.is_compiling() or out.numel() == 0:
+    if type(out) not in PLAIN_TYPES or torch.compiler.is_compiling() or out.numel() == 0 or out.is_neg():
         return False
     contiguous = out.is_contiguous()
     if not contiguous and any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride(), strict=True)):

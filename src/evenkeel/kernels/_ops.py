@@ -43,6 +43,7 @@ OPERATORS = (
     "column_affine_out",
     "image_normalize",
     "image_normalize_out",
+    "is_pooled",
     "simd_level",
 )
 
@@ -143,6 +144,11 @@ def choose(pattern: str, backend: str, *tensors: Tensor | None, early: bool = Fa
     if backend == "cpu" and refusal:
         raise BackendError(f"backend='cpu' cannot run this call: {refusal}; use backend='auto' or 'reference'")
     return "reference" if refusal else "cpu"
+
+
+def is_pooled(x: Tensor) -> bool:
+    """Whether a CPU tensor lies in a block of the kernels' own pool, which torch cannot resize."""
+    return not _MISSING and bool(torch.ops.evenkeel.is_pooled(x))
 
 
 def channels_forward(

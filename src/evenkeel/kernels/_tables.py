@@ -33,7 +33,7 @@ def column_affine(
     shift: Tensor,
     scale: Tensor,
     offset: Tensor | None,
-    clip: tuple[float, float] | None,
+    clip: tuple[float | None, float | None] | None,
     dtype: torch.dtype,
     infinite: Tensor | None = None,
 ) -> Tensor:
@@ -47,7 +47,7 @@ def column_affine_out(
     shift: Tensor,
     scale: Tensor,
     offset: Tensor | None,
-    clip: tuple[float, float] | None,
+    clip: tuple[float | None, float | None] | None,
     out: Tensor,
     infinite: Tensor | None = None,
 ) -> None:
@@ -67,8 +67,8 @@ def image_normalize_out(images: Tensor, mean: Tensor, std: Tensor, max_value: fl
 
 
 def stored_by_columns(x: Tensor) -> bool:
-    """Whether a matrix has dense columns and no dense rows."""
-    return x.ndim == 2 and x.stride(1) != 1 and x.stride(0) == 1 and x.stride(1) >= x.shape[0]
+    """Whether a matrix has dense columns and no dense rows; a single row or column has both."""
+    return x.ndim == 2 and min(x.shape) > 1 and x.stride(0) == 1 and x.stride(1) >= x.shape[0]
 
 
 def _moments_fake(shape: tuple[int, ...], weighted: bool, device: torch.device | str) -> tuple[Tensor, ...]:
