@@ -111,6 +111,8 @@ def test_clipping_at_one_side(clip):
         torch.testing.assert_close(y, wanted, rtol=0, atol=0, equal_nan=True)
     y = torch.ops.evenkeel.column_affine(x, shift, scale, None, *clip, torch.float32)
     torch.testing.assert_close(y, wanted, rtol=0, atol=0, equal_nan=True)
+    y = evenkeel_nn.FeatureAffine(shift, scale, clip=clip)(x)
+    torch.testing.assert_close(y, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 def test_memory_that_is_read_with_its_sign_changed():

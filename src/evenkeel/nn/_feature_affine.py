@@ -38,7 +38,7 @@ class FeatureAffine(nn.Module):
         shift: (features,), what is subtracted.
         scale: (features,), what the difference is multiplied by.
         offset: (features,), what is added; 0 by default.
-        clip: the lowest and highest value of the result.
+        clip: the lowest and the highest value of the result, None where there is none.
         axis: the axis of the features: -1 for tables, 1 or -3 for (batch, channels, height, width).
         inverse: shift, scale and offset of the inverse, where they are known better than by inverting.
 
@@ -68,7 +68,7 @@ class FeatureAffine(nn.Module):
         scale: Any,
         offset: Any = None,
         *,
-        clip: tuple[float, float] | None = None,
+        clip: tuple[float | None, float | None] | None = None,
         axis: int = -1,
         inverse: tuple[Any, Any, Any] | None = None,
     ) -> None:
@@ -80,9 +80,10 @@ class FeatureAffine(nn.Module):
                 "FeatureAffine: shift, scale and offset need one number for each feature, but have the shapes "
                 f"{tuple(shift.shape)}, {tuple(scale.shape)} and {tuple(offset.shape)}"
             )
-        if clip is not None and not clip[0] <= clip[1]:
+        low, high = (None if bound is None else float(bound) for bound in clip or (None, None))
+        if low is not None and high is not None and not low <= high:
             raise InvalidArgumentError(f"FeatureAffine: clip needs (lowest, highest), but got {clip}")
-        self.axis, self.clip = axis, None if clip is None else (float(clip[0]), float(clip[1]))
+        self.axis, self.clip = axis, None if low is None and high is None else (low, high)
         self.register_buffer("shift", shift)
         self.register_buffer("scale", scale)
         self.register_buffer("offset", offset)
