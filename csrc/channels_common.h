@@ -171,6 +171,8 @@ inline bool sums_are_short(const ChannelsCall& a) {
   return a.dtype == DType::float64 || (!a.remembered && a.geometry.channels >= many_channels);
 }
 
+inline void fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+inline void fetch_to_write(const void* p) { __builtin_prefetch(p, 1, 2); }
 inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
 // Whether (x - mean) * scale + bias can be far smaller than its terms. With statistics of this very input it cannot.

@@ -20,19 +20,27 @@ template <class C, int K>
 struct ColumnSums {
   double total[K][strip];
 
-  // term(position, row, out) gives K vectors; the sums of lanes past the last column are not used
-  template <class Term>
-  void over(int64_t rows, int64_t columns, const Term& term) {
+  // term(position, row, out) gives K vectors; the sums of lanes past the last column are not used. Tiles leap from row to
+  // row, which no processor foresees: fetch(row, column) of the next rows is called in memory's order meanwhile.
+  template <class Term, class Fetch>
+  void over(int64_t rows, int64_t columns, const Term& term, const Fetch& fetch) {
     using V = typename Lanes<C>::vector;
     for (int k = 0; k < K; ++k) std::memset(total[k], 0, padded(columns) * sizeof(double));
     for_each_tile<C>(rows, columns, rows_per_flush, false, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V part[K][vectors] = {};
+      int64_t next_row = end + at(0).i * (end - begin) / columns, next_column = at(0).i * (end - begin) % columns;
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
+          if (vectors > 1) fetch(next_row, next_column + t * Lanes<C>::width);
           V out[K];
           term(at(t), row, out);
           for (int k = 0; k < K; ++k) part[k][t] += out[k];
+        }
+        next_column += vectors * Lanes<C>::width;
+        if (next_column >= columns) {
+          next_column = 0;
+          ++next_row;
         }
       }
       for (int k = 0; k < K; ++k) {
@@ -67,14 +75,14 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   const T* x = block.at(static_cast<const T*>(a.x), g.width);
   sums.over(few_rows, block.columns, [&](auto at, int64_t row, V(&out)[1]) {
     out[0] = valid.has(row) ? at.load(x + row * g.width) : V{};
-  });
+  }, [](int64_t, int64_t) {});
   std::memset(shift, 0, sizeof(shift));
   for (int64_t i = 0; i < block.columns; ++i) shift[i] = static_cast<C>(sums.total[0][i] / few);
   const auto pass = [&] {
     squares.over(block.count, block.columns, [&](auto at, int64_t row, V(&out)[2]) {
       out[0] = valid.has(row) ? at.load(x + row * g.width) - Whole<C>{at.i}.load(shift) : V{};
       out[1] = out[0] * out[0];
-    });
+    }, [&](int64_t row, int64_t column) { fetch(x + row * g.width + column); });
   };
   pass();
   bool fair = true;
@@ -121,14 +129,6 @@ struct Written {
 
 // What is read and written soon: no processor fetches the lines of an output ahead.
 constexpr int64_t soon = 1024;
-template <class T>
-inline void fetch_soon(const T* p) {
-  __builtin_prefetch(p + soon, 0, 2);
-}
-template <class T>
-inline void fetch_soon_to_write(T* p) {
-  __builtin_prefetch(p + soon, 1, 2);
-}
 
 template <class T, bool extras>
 void write_one(const ChannelsCall& a, int64_t item) {
@@ -153,8 +153,8 @@ void write_one(const ChannelsCall& a, int64_t item) {
       }
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
-          fetch_soon(x + row * width + at(t).i);
-          if (!streamed) fetch_soon_to_write(y + row * width + at(t).i);
+          fetch(x + row * width + at(t).i + soon);
+          if (!streamed) fetch_to_write(y + row * width + at(t).i + soon);
           const V v = activate<decltype(activation)::value, C>((at(t).load(x + row * width) - mean[t]) * scale[t] + shift[t]);
           at(t).store(y + row * width, valid.has(row) ? v : V{});
         }
@@ -268,6 +268,9 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
       }
       out[0] = valid.has(row) ? upstream : V{};
       out[1] = valid.has(row) ? upstream * centred : V{};
+    }, [&](int64_t row, int64_t column) {
+      fetch(x + row * width + column);
+      fetch(dy + row * width + column);
     });
   });
   std::memcpy(gradient, sums.total[0], padded(block.columns) * sizeof(double));
@@ -349,9 +352,9 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
       }
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
-          fetch_soon(x + row * width + at(t).i);
-          fetch_soon(dy + row * width + at(t).i);
-          if (!written.streamed) fetch_soon_to_write(dx + row * width + at(t).i);
+          fetch(x + row * width + at(t).i + soon);
+          fetch(dy + row * width + at(t).i + soon);
+          if (!written.streamed) fetch_to_write(dx + row * width + at(t).i + soon);
           const V centred = at(t).load(x + row * width) - mean[t];
           V upstream = at(t).load(dy + row * width);
           if constexpr (decltype(activation)::value != Activation::none) {
