@@ -176,6 +176,7 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
         own.first_block = block;
         own.first_item = block * items;
         const int64_t first = block * per_block, last = std::min(first + per_block, g.statistics);
+        const int64_t written = g.write_items(items), first_written = block * written;
         const int64_t last_item = g.walk == Walk::groups ? last : own.first_item + items;
         const auto over_statistics = [&](ChannelsPhase phase) {
           if (phase) phase(own, first, last);
@@ -186,7 +187,7 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
         over_statistics(phases.prepare);
         over_items(phases.measure);
         over_statistics(phases.merge);
-        over_items(phases.write);
+        if (phases.write) phases.write(own, first_written, first_written + written);
         over_statistics(phases.repair);
       }
       if (a.streamed) finish_streams();
@@ -196,16 +197,17 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   const Scratch sums(g.blocks * items * partial), all_factors(g.blocks * factors);
   a.partial = sums.data();
   a.factors = all_factors.data();
-  const int64_t items_per_chunk = std::max<int64_t>(1, grain / ceil_divide(size, items));
+  const int64_t written = g.write_items(items);
+  const auto per_chunk = [&](int64_t pieces) { return std::max<int64_t>(1, grain / ceil_divide(size, pieces)); };
   const int64_t statistics_per_chunk = std::max<int64_t>(1, grain / std::max<int64_t>({g.count / 64, 4 * g.fold, 1}));
   const auto over_items = [&](ChannelsPhase phase) {
     if (!phase) return;
-    parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) { phase(a, begin, end); });
+    parallel_for(g.blocks * items, per_chunk(items), [&](int64_t begin, int64_t end) { phase(a, begin, end); });
   };
   // the last item first: of what was measured it is the likeliest to be in cache still
-  const auto back_over_items = [&](ChannelsPhase phase) {
+  const auto back_over_written = [&](ChannelsPhase phase) {
     if (!phase) return;
-    parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) {
+    parallel_for(g.blocks * written, per_chunk(written), [&](int64_t begin, int64_t end) {
       for (int64_t item = end; item-- > begin;) phase(a, item, item + 1);
       if (a.streamed) finish_streams();
     });
@@ -217,7 +219,7 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   over_statistics(phases.prepare);
   over_items(phases.measure);
   over_statistics(phases.merge);
-  back_over_items(phases.write);
+  back_over_written(phases.write);
   over_statistics(phases.repair);
 }
 

@@ -1,6 +1,7 @@
 // Channels as columns: blocks of rows, which of them are valid, and the statistics of neighbouring columns.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "channels_common.h"
@@ -27,13 +28,15 @@ Block block_of(const ChannelsGeometry& g, int64_t items, int64_t item) {
   return {outer, end - begin, outer * g.rows + begin, first, columns};
 }
 
-// Calls body(first column, columns) for the neighbouring columns of a statistic in one strip, and of one channel.
+// Calls body(first column, columns) for the neighbouring columns of a statistic in one strip, and of one channel where a
+// channel has several.
 template <class Body>
 void for_each_run(const ChannelsGeometry& g, int64_t statistic, const Body& body) {
-  const int64_t first = statistic % g.statistics_per_block * g.fold;
-  for (int64_t start = first; start < g.width; start += g.span()) {
-    for (int64_t i = start; i < start + g.fold; i += g.per_channel) {
-      for (int64_t begin = i, end = i + g.per_channel; begin < end;) {
+  const int64_t first = statistic % g.statistics_per_block * g.fold, span = g.span();
+  const int64_t piece = g.per_channel == 1 ? g.fold : g.per_channel;
+  for (int64_t start = first; start < g.width; start += span) {
+    for (int64_t i = start; i < start + g.fold; i += piece) {
+      for (int64_t begin = i, end = i + piece; begin < end;) {
         const int64_t left = strip - begin % strip, count = left < end - begin ? left : end - begin;
         body(begin, count);
         begin += count;
@@ -81,8 +84,19 @@ template <class C>
 void fill_affine(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<C>& s) {
   ColumnFactors<C> factors(a, statistic / a.geometry.statistics_per_block, 0);
   for_each_run(a.geometry, statistic, [&](int64_t i, int64_t columns) {
-    factors.set(i, columns, Affine<C>(s, a.weight_of(i), a.bias_of(i)));
+    if (a.geometry.per_channel > 1) return factors.set(i, columns, Affine<C>(s, a.weight_of(i), a.bias_of(i)));
+    for (int64_t k = i; k < i + columns; ++k) factors.set(k, 1, Affine<C>(s, a.weight_of(k), a.bias_of(k)));
   });
+}
+
+// Whether the gradient of an outer index is computed in double.
+template <bool extras>
+bool is_exact(const ChannelsCall& a, int64_t outer) {
+  return extras && has_few_elements(a, outer * a.geometry.statistics_per_block);
+}
+template <bool extras>
+bool is_short(const ChannelsCall& a, int64_t outer) {
+  return sums_are_short(a) && !is_exact<extras>(a, outer);
 }
 
 // Calls body(tile, position of its vector t, first row, end): a few rows at a time, and of these a few vectors of

@@ -171,6 +171,8 @@ inline bool sums_are_short(const ChannelsCall& a) {
   return a.dtype == DType::float64 || (!a.remembered && a.geometry.channels >= many_channels);
 }
 
+inline void fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+inline void fetch_to_write(const void* p) { __builtin_prefetch(p, 1, 2); }
 inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
 // Whether (x - mean) * scale + bias can be far smaller than its terms. With statistics of this very input it cannot.
@@ -304,12 +306,18 @@ void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
 #define EVENKEEL_JOIN_(a, b) a##b
 #define EVENKEEL_JOIN(a, b) EVENKEEL_JOIN_(a, b)
 
-// Defines a phase over items or statistics by the template of the same name with _one, and the table of all phases.
+// Defines a phase over items or statistics by the template of the same name with _range, and the table of all phases.
 #define EVENKEEL_CHANNELS_PHASE(phase)                                                           \
   void phase(const ChannelsCall& a, int64_t begin, int64_t end) {                                \
     by_dtype_and_extras(a, [&](auto t, auto extras) {                                            \
-      for (int64_t i = begin; i < end; ++i) phase##_one<decltype(t), decltype(extras)::value>(a, i); \
+      phase##_range<decltype(t), decltype(extras)::value>(a, begin, end);                        \
     });                                                                                          \
+  }
+// ... and that by the one with _one
+#define EVENKEEL_ONE_BY_ONE(phase)                                                               \
+  template <class T, bool extras>                                                                \
+  void phase##_range(const ChannelsCall& a, int64_t begin, int64_t end) {                        \
+    for (int64_t i = begin; i < end; ++i) phase##_one<T, extras>(a, i);                          \
   }
 #define EVENKEEL_CHANNELS_WALK(table)                                                            \
   namespace evenkeel {                                                                           \

@@ -269,16 +269,17 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   double mean_g = 0, mean_gx = 0;
   for (int64_t run = 0; run < runs; ++run) {
     const int64_t lane = g.groups ? statistic * runs + run : run * g.channels + statistic;
-    double* sums = a.sums + lane * 2;
-    sums[0] = sums[1] = 0;
+    double sum = 0, product = 0;
     for (int64_t item = first + run * g.parts; item < first + (run + 1) * g.parts; ++item) {
-      sums[0] += a.partial[(item - a.first_item) * 2];
-      sums[1] += a.partial[(item - a.first_item) * 2 + 1];
+      sum += a.partial[(item - a.first_item) * 2];
+      product += a.partial[(item - a.first_item) * 2 + 1];
     }
-    sums[1] *= reciprocal;
+    product *= reciprocal;
+    a.sums[lane] = sum;
+    a.products()[lane] = product;
     const double w = a.weight_of(lane % g.channels);
-    mean_g += w * sums[0];
-    mean_gx += w * sums[1];
+    mean_g += w * sum;
+    mean_gx += w * product;
   }
   const double n = count_of(a, statistic);
   a.means[statistic * 2] = mean_g / n;
@@ -334,6 +335,14 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   if (const C* kept = kept_at<C>(a, part); extras && kept) return over([&](auto at, V) { return at.load(kept); });
   over([&](auto at, V value) { return upstream.at(at, value); });
 }
+
+EVENKEEL_ONE_BY_ONE(prepare)
+EVENKEEL_ONE_BY_ONE(measure)
+EVENKEEL_ONE_BY_ONE(merge)
+EVENKEEL_ONE_BY_ONE(write)
+EVENKEEL_ONE_BY_ONE(sum)
+EVENKEEL_ONE_BY_ONE(merge_sums)
+EVENKEEL_ONE_BY_ONE(write_gradient)
 
 }  // namespace
 }  // namespace EVENKEEL_ISA

@@ -64,6 +64,7 @@ inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, 
     g.blocks = g.outer;
     g.statistics_per_block = groups ? groups : channels;
     g.item_size = std::max(fewest_rows, block / std::clamp<int64_t>(g.width, 1, strip));
+    g.rows_written = std::max<int64_t>(1, block / std::max<int64_t>(g.width, 1));
     g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
   } else {
     g.outer = batch;

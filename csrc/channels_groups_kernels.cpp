@@ -171,18 +171,27 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const ChannelsGeometry& g = a.geometry;
   if (statistic % g.statistics_per_block) return;
   const double* sums = static_cast<const double*>(a.factors);
-  double* out = a.sums + statistic / g.statistics_per_block * g.channels * 2;
+  double* const outs[2] = {a.sums, a.products()};
   for (int64_t channel = 0; channel < g.channels; ++channel) {
     for (int which = 0; which < 2; ++which) {
       const double* columns = sums + which * column_stride(g) + channel * g.per_channel;
-      out[channel * 2 + which] = 0;
-      for (int64_t i = 0; i < g.per_channel; ++i) out[channel * 2 + which] += columns[i];
+      double total = 0;
+      for (int64_t i = 0; i < g.per_channel; ++i) total += columns[i];
+      outs[which][statistic / g.statistics_per_block * g.channels + channel] = total;
     }
   }
 }
 
 template <class T, bool>
 void write_gradient_one(const ChannelsCall&, int64_t) {}
+
+EVENKEEL_ONE_BY_ONE(prepare)
+EVENKEEL_ONE_BY_ONE(measure)
+EVENKEEL_ONE_BY_ONE(merge)
+EVENKEEL_ONE_BY_ONE(write)
+EVENKEEL_ONE_BY_ONE(sum)
+EVENKEEL_ONE_BY_ONE(merge_sums)
+EVENKEEL_ONE_BY_ONE(write_gradient)
 
 }  // namespace
 }  // namespace EVENKEEL_ISA

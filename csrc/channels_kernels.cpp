@@ -111,14 +111,14 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   };
   if (a.geometry.walk != Walk::groups) {  // there others have added to these sums too
     for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) {
-      a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0;
+      a.sums[lane] = a.products()[lane] = 0;
     });
   }
   for_each_element(a, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
     const double upstream = upstream_at(offset, affine), x_hat = x_hat_at(offset);
     const double g = upstream * a.weight_of(affine);
-    a.sums[lane * 2] += upstream;
-    a.sums[lane * 2 + 1] += upstream * x_hat;
+    a.sums[lane] += upstream;
+    a.products()[lane] += upstream * x_hat;
     mean_g += g;
     mean_gx += g * x_hat;
   });
@@ -169,13 +169,22 @@ void remember(const ChannelsCall& a, const double* mean, const double* variance)
 void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t columns = g.walk == Walk::columns ? g.per_channel : 1, span = channels * columns, lanes = g.lanes();
-  for (int64_t channel = 0; channel < channels; ++channel) {
-    double total = 0;
-    for (int64_t start = channel * columns; start < lanes; start += span) {
-      for (int64_t i = start; i < start + columns; ++i) total += a.sums[i * 2 + which];
+  const double* sums = which ? a.products() : a.sums;
+  const Buffer<double> totals(channels);
+  std::memset(totals.data(), 0, channels * sizeof(double));
+  for (int64_t start = 0; start < lanes; start += span) {
+    if (columns == 1) {
+      for_each_position<double>(channels, [&](auto at) {
+        at.store(totals.data(), at.load(totals.data()) + at.load(sums + start));
+      });
+      continue;
     }
-    by_dtype(dtype, [&](auto t) { narrow(static_cast<decltype(t)*>(out) + channel, &total, 1); });
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      const double* own = sums + start + channel * columns;
+      for (int64_t i = 0; i < columns; ++i) totals.data()[channel] += own[i];
+    }
   }
+  by_dtype(dtype, [&](auto t) { narrow(static_cast<decltype(t)*>(out), totals.data(), channels); });
 }
 
 void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,

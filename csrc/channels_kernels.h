@@ -36,6 +36,11 @@ struct ChannelsGeometry {
   int64_t blocks, statistics_per_block;
   int64_t measure_items, sum_items;  // per block
   int64_t item_size;                 // elements of a statistic (planes), rows of a strip (columns)
+  int64_t rows_written;              // columns: rows that are written together, whole; they are memory's order
+  // items of a block in which y or dx is written, out of those that were summed
+  int64_t write_items(int64_t items) const {
+    return walk == Walk::columns ? (rows + rows_written - 1) / rows_written : items;
+  }
   int64_t parts;                     // planes, backward: items per run of positions
   // lanes are what the sums of the backward are kept for: a channel of a sample or block, or a column of an outer index
   int64_t lanes() const {
@@ -72,7 +77,8 @@ struct ChannelsCall {
   int64_t first_block;
   double* partial;  // sums of the items from first_item on
   int64_t first_item;
-  double* sums;   // backward: (lanes, 2), the sums of dy and dy * x_hat
+  double* sums;   // backward: (2, lanes), the sums of dy, and of dy * x_hat
+  double* products() const { return sums + geometry.lanes(); }
   double* means;  // backward: (statistics, 2), the means of g and g * x_hat
   int statistics_width() const { return eps_mode == EpsMode::inside ? 4 : 5; }
 };
@@ -84,10 +90,10 @@ struct ChannelsWalk {
   ChannelsPhase prepare;         // statistics: what is given or was saved
   ChannelsPhase measure;         // measure items
   ChannelsPhase merge;           // statistics
-  ChannelsPhase write;           // measure items
+  ChannelsPhase write;           // write items
   ChannelsPhase sum;             // sum items
   ChannelsPhase merge_sums;      // statistics
-  ChannelsPhase write_gradient;  // sum items
+  ChannelsPhase write_gradient;  // write items
 };
 
 struct ChannelsKernels {

@@ -25,8 +25,6 @@ int64_t fetched_ahead(const ChannelsGeometry& g, bool computes_long) {
   return !g.groups ? g.positions : computes_long ? g.count : 0;
 }
 
-inline void fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
-
 // Calls body(offset, length, channel) for the runs, or parts of runs, between two positions of a statistic.
 template <class Body>
 void for_each_run(const Runs& runs, int64_t begin, int64_t end, const Body& body) {
