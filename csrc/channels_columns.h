@@ -57,20 +57,20 @@ struct ColumnFactors {
       at += stride;
     }
   }
-  void set(int64_t first, int64_t columns, const Affine<C>& affine) {
-    for (int64_t i = first; i < first + columns; ++i) {
-      mean[i] = affine.mean;
-      scale[i] = affine.scale;
-      shift[i] = affine.shift;
-    }
+  void set(int64_t i, const Affine<C>& affine) const {
+    mean[i] = affine.mean;
+    scale[i] = affine.scale;
+    shift[i] = affine.shift;
   }
-  void set(int64_t first, int64_t columns, const Projection<C>& projection) {
-    for (int64_t i = first; i < first + columns; ++i) {
-      reciprocal[i] = projection.reciprocal;
-      weight[i] = projection.weight;
-      gradient_shift[i] = projection.shift;
-      slope[i] = projection.slope;
-    }
+  void set(int64_t i, const Projection<C>& projection) const {
+    reciprocal[i] = projection.reciprocal;
+    weight[i] = projection.weight;
+    gradient_shift[i] = projection.shift;
+    slope[i] = projection.slope;
+  }
+  template <class Factors>
+  void set(int64_t first, int64_t columns, const Factors& same) const {
+    for (int64_t i = first; i < first + columns; ++i) set(i, same);
   }
   // y, or the input of the activation
   template <class At, class V>
@@ -85,8 +85,22 @@ void fill_affine(const ChannelsCall& a, int64_t statistic, const ChannelStatisti
   ColumnFactors<C> factors(a, statistic / a.geometry.statistics_per_block, 0);
   for_each_run(a.geometry, statistic, [&](int64_t i, int64_t columns) {
     if (a.geometry.per_channel > 1) return factors.set(i, columns, Affine<C>(s, a.weight_of(i), a.bias_of(i)));
-    for (int64_t k = i; k < i + columns; ++k) factors.set(k, 1, Affine<C>(s, a.weight_of(k), a.bias_of(k)));
+    for (int64_t k = i; k < i + columns; ++k) factors.set(k, Affine<C>(s, a.weight_of(k), a.bias_of(k)));
   });
+}
+
+// Whether every column is a statistic of its own: neighbouring ones are treated side by side.
+inline bool columns_are_statistics(const ChannelsGeometry& g) { return g.fold == 1 && g.repeat == 1; }
+
+// Calls body(first statistic, outer index, first column, columns) for the statistics [begin, end), a strip at a time.
+template <class Body>
+void for_each_strip(const ChannelsGeometry& g, int64_t begin, int64_t end, const Body& body) {
+  while (begin < end) {
+    const int64_t column = begin % g.width, left = std::min(g.width - column, strip - column % strip);
+    const int64_t columns = std::min(left, end - begin);
+    body(begin, begin / g.width, column, columns);
+    begin += columns;
+  }
 }
 
 // Whether the gradient of an outer index is computed in double.

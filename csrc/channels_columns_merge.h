@@ -7,20 +7,6 @@ namespace evenkeel {
 namespace EVENKEEL_ISA {
 namespace {
 
-// Whether every column is a statistic of its own: neighbouring ones are merged side by side.
-inline bool columns_are_statistics(const ChannelsGeometry& g) { return g.fold == 1 && g.repeat == 1; }
-
-// Calls body(first statistic, outer index, first column, columns) for the statistics [begin, end), a strip at a time.
-template <class Body>
-void for_each_strip(const ChannelsGeometry& g, int64_t begin, int64_t end, const Body& body) {
-  while (begin < end) {
-    const int64_t column = begin % g.width, left = std::min(g.width - column, strip - column % strip);
-    const int64_t columns = std::min(left, end - begin);
-    body(begin, begin / g.width, column, columns);
-    begin += columns;
-  }
-}
-
 // Calls body(sums of the item, column in the item) for the items in which a column lies.
 template <class Body>
 void for_each_item(const ChannelsCall& a, int64_t items, int64_t partial, int64_t outer, int64_t column,
@@ -72,8 +58,7 @@ void merge_one(const ChannelsCall& a, int64_t statistic) {
       merged.add(partial[3 * stride], columns, partial + i, partial + stride + i, partial + 2 * stride + i);
     });
   });
-  save_merged<C>(a, statistic, merged);
-  fill_affine(a, statistic, restore_statistics<C>(a, statistic));
+  fill_affine(a, statistic, save_merged<C>(a, statistic, merged));
 }
 
 template <class T, bool>
@@ -85,9 +70,10 @@ void merge_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   }
   for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t column, int64_t columns) {
     const StripSums merged(a, outer, column, columns);
+    const ColumnFactors<C> factors(a, outer, column);
     for (int64_t i = 0; i < columns; ++i) {
-      save_merged<C>(a, first + i, merged.of(i));
-      fill_affine(a, first + i, restore_statistics<C>(a, first + i));
+      const auto s = save_merged<C>(a, first + i, merged.of(i));
+      factors.set(i, Affine<C>(s, a.weight_of(column + i), a.bias_of(column + i)));
     }
   });
 }
@@ -107,36 +93,14 @@ inline void sum_items(const ChannelsCall& a, int64_t outer, int64_t column, int6
   });
 }
 
-// Saves the means of g and g * x_hat over a statistic, given their sums, and fills the factors of its columns.
-template <class C>
-void save_means(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<C>& s, double sum, double product) {
-  const double n = count_of(a, statistic), mean_g = sum / n, mean_gx = product / n;
-  a.means[statistic * 2] = mean_g;
-  a.means[statistic * 2 + 1] = mean_gx;
-  ColumnFactors<C> factors(a, statistic / a.geometry.statistics_per_block, 0);
-  for_each_run(a.geometry, statistic, [&](int64_t first, int64_t columns) {
-    if (a.geometry.per_channel > 1) {
-      return factors.set(first, columns, Projection<C>(s, a.weight_of(first), mean_g, mean_gx));
-    }
-    for (int64_t i = first; i < first + columns; ++i) {
-      factors.set(i, 1, Projection<C>(s, a.weight_of(i), mean_g, mean_gx));
-    }
-  });
-}
-
-// What the mean lost in rounding, where the sums know nothing of it.
-template <bool extras, class C>
-double unsummed_rest(const ChannelsCall& a, int64_t outer, const ChannelStatistics<C>& s) {
-  return is_short<extras>(a, outer) ? static_cast<double>(s.mean_rest) : 0;
-}
-
 template <class T, bool extras>
 void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   using C = typename Compute<T>::type;
   const ChannelsGeometry& g = a.geometry;
   const int64_t outer = statistic / g.statistics_per_block;
   const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
-  const double reciprocal = s.exact_reciprocal(), rest = unsummed_rest<extras>(a, outer, s);
+  const double reciprocal = s.exact_reciprocal();
+  const double rest = is_short<extras>(a, outer) ? static_cast<double>(s.mean_rest) : 0;  // of which the sums know nothing
   Doubles total = {}, total_product = {};
   for_each_run(g, statistic, [&](int64_t column, int64_t columns) {
     sum_items(a, outer, column, columns);
@@ -151,7 +115,16 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
       total_product += weight * product;
     });
   });
-  save_means(a, statistic, s, sum_of_lanes(total), sum_of_lanes(total_product));
+  const double n = count_of(a, statistic), mean_g = sum_of_lanes(total) / n, mean_gx = sum_of_lanes(total_product) / n;
+  a.means[statistic * 2] = mean_g;
+  a.means[statistic * 2 + 1] = mean_gx;
+  const ColumnFactors<C> factors(a, outer, 0);
+  for_each_run(g, statistic, [&](int64_t first, int64_t columns) {
+    if (g.per_channel > 1) return factors.set(first, columns, Projection<C>(s, a.weight_of(first), mean_g, mean_gx));
+    for (int64_t i = first; i < first + columns; ++i) {
+      factors.set(i, Projection<C>(s, a.weight_of(i), mean_g, mean_gx));
+    }
+  });
 }
 
 template <class T, bool extras>
@@ -163,12 +136,18 @@ void merge_sums_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   }
   for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t column, int64_t columns) {
     sum_items(a, outer, column, columns);
-    for (int64_t i = first; i < first + columns; ++i) {  // a statistic's lane is its own number
-      const ChannelStatistics<C> s = restore_statistics<C>(a, i);
-      const double sum = a.sums[i], rest = unsummed_rest<extras>(a, outer, s), weight = a.weight_of(i % a.geometry.width);
-      double& product = a.products()[i];
-      product = (product - rest * sum) * s.exact_reciprocal();
-      save_means(a, i, s, weight * sum, weight * product);
+    const ColumnFactors<C> factors(a, outer, column);
+    const double n = count_of(a, first);
+    double *const sums = a.sums + first, *const products = a.products() + first;  // a statistic's lane is its number
+    double* const means = a.means + 2 * first;
+    const bool is_summed = !is_short<extras>(a, outer);
+    for (int64_t i = 0; i < columns; ++i) {
+      const ChannelStatistics<C> s = restore_statistics<C>(a, first + i);
+      const double rest = is_summed ? 0 : static_cast<double>(s.mean_rest), weight = a.weight_of(column + i);
+      products[i] = (products[i] - rest * sums[i]) * s.exact_reciprocal();
+      means[2 * i] = weight * sums[i] / n;
+      means[2 * i + 1] = weight * products[i] / n;
+      factors.set(i, Projection<C>(s, weight, means[2 * i], means[2 * i + 1]));
     }
   });
 }

@@ -121,10 +121,12 @@ ChannelStatistics<C> restore_statistics(const ChannelsCall& a, int64_t index) {
 }
 
 template <class C>
-void save_merged(const ChannelsCall& a, int64_t index, const MergedSums& merged) {
+ChannelStatistics<C> save_merged(const ChannelsCall& a, int64_t index, const MergedSums& merged) {
   double variance;
-  save_statistics(a, index, conclude<C>(merged, a, &variance));
+  const ChannelStatistics<C> s = conclude<C>(merged, a, &variance);
+  save_statistics(a, index, s);
   static_cast<C*>(a.variance)[index] = static_cast<C>(variance);
+  return s;
 }
 
 // y = (x - mean) * scale + shift, of fewer roundings than the steps it stands for. What the mean lost in rounding is in

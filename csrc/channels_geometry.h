@@ -23,7 +23,7 @@ inline int64_t repeats_of(int64_t rows, int64_t columns) {
 // measured: from this input; given statistics may be applied in any order
 inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked, bool measured) {
   // With fewer positions than this, neighbouring channels are treated together as columns.
-  constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, item = 4096, block = 65536;
+  constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, many_items = 16, item = 4096, block = 65536;
   const auto sizes = x.sizes();
   STD_TORCH_CHECK(sizes.size() >= 2, "evenkeel: expected (batch, channels, ...)");
   STD_TORCH_CHECK(groups >= 0 && (groups == 0 || sizes[1] % groups == 0), "evenkeel: groups must divide the channels");
@@ -63,8 +63,10 @@ inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, 
     g.width = channels * g.per_channel * g.repeat;
     g.blocks = g.outer;
     g.statistics_per_block = groups ? groups : channels;
-    g.item_size = std::max(fewest_rows, block / std::clamp<int64_t>(g.width, 1, strip));
-    g.rows_written = std::max<int64_t>(1, block / std::max<int64_t>(g.width, 1));
+    const int64_t shared = ceil_divide(g.rows, many_items);  // of a single block, all threads have some
+    g.item_size = block / std::clamp<int64_t>(g.width, 1, strip);
+    g.item_size = std::max(fewest_rows, groups ? g.item_size : std::min(g.item_size, shared));
+    g.rows_written = std::max<int64_t>(1, std::min(shared, block / std::max<int64_t>(g.width, 1)));
     g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
   } else {
     g.outer = batch;

@@ -51,9 +51,19 @@ struct ColumnSums {
 };
 
 template <class T, bool>
-void prepare_one(const ChannelsCall& a, int64_t statistic) {
+void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = typename Compute<T>::type;
-  fill_affine(a, statistic, restore_statistics<C>(a, statistic));
+  if (!columns_are_statistics(a.geometry)) {
+    for (int64_t i = begin; i < end; ++i) fill_affine(a, i, restore_statistics<C>(a, i));
+    return;
+  }
+  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t column, int64_t columns) {
+    const ColumnFactors<C> factors(a, outer, column);
+    for (int64_t i = 0; i < columns; ++i) {
+      const ChannelStatistics<C> s = restore_statistics<C>(a, first + i);
+      factors.set(i, Affine<C>(s, a.weight_of(column + i), a.bias_of(column + i)));
+    }
+  });
 }
 
 template <class T, bool extras>
@@ -370,7 +380,6 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   });
 }
 
-EVENKEEL_ONE_BY_ONE(prepare)
 EVENKEEL_ONE_BY_ONE(measure)
 EVENKEEL_ONE_BY_ONE(write)
 EVENKEEL_ONE_BY_ONE(sum)
