@@ -235,7 +235,7 @@ ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int
   }
   a.dtype = dtype_of(x);
   a.eps = eps;
-  a.eps_mode = static_cast<EpsMode>(eps_mode);
+  a.eps_mode = eps_mode_of(eps_mode);
   a.remembered = remembered;
   a.activation = static_cast<Activation>(activation);
   return a;
@@ -252,21 +252,59 @@ class Mask {
     memory_ = as_contiguous(*mask);
     a.mask = static_cast<const uint8_t*>(memory_->data_ptr());
     counts_.assign(a.geometry.groups ? static_cast<size_t>(batch) : 1, 0);
+    uint8_t bits = 0;
     for (int64_t sample = 0; sample < batch; ++sample) {
       int64_t& count = counts_[a.geometry.groups ? static_cast<size_t>(sample) : 0];
-      for (int64_t i = 0; i < positions; ++i) count += a.mask[sample * positions + i];
+      for (int64_t i = 0; i < positions; ++i) {
+        const uint8_t byte = a.mask[sample * positions + i];
+        count += byte != 0;
+        bits |= byte;
+      }
     }
     a.valid = counts_.data();
+    if (bits > 1) write_ones(a);
   }
 
  private:
+  // A view of other memory as boolean may hold any byte where it is true.
+  void write_ones(ChannelsCall& a) {
+    ones_.assign(a.mask, a.mask + memory_->numel());
+    for (uint8_t& byte : ones_) byte = byte != 0;
+    a.mask = ones_.data();
+  }
   std::optional<Tensor> memory_;
+  std::vector<uint8_t> ones_;
   std::vector<int64_t> counts_;
 };
 
 Tensor zeros(const std::vector<int64_t>& sizes, ScalarType dtype) {
   Tensor t = empty(sizes, dtype);
   return torch::stable::zero_(t);
+}
+
+ScalarType arithmetic(const ChannelsCall& a) {
+  return a.dtype == DType::float64 ? ScalarType::Double : ScalarType::Float;
+}
+
+std::vector<int64_t> statistics_shape(const ChannelsCall& a) {
+  return {a.remembered ? a.geometry.channels : a.geometry.statistics, a.statistics_width()};
+}
+
+void set_weight(ChannelsCall& a, const ChannelParameter& weight) {
+  a.weight = weight.data();
+  a.smallest_weight = a.largest_weight = 1;
+  if (!a.weight) return;
+  double smallest = 0x1p128, largest = 0;
+  const int64_t step = a.geometry.per_channel;
+  for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
+    const double weight_of = std::abs(a.weight[channel * step]);
+    if (!is_normal(weight_of)) continue;
+    smallest = std::min(smallest, weight_of);
+    largest = std::max(largest, weight_of);
+  }
+  if (largest == 0) return;
+  a.smallest_weight = smallest;
+  a.largest_weight = largest;
 }
 
 }  // namespace
@@ -280,17 +318,16 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   STD_TORCH_CHECK(mean.has_value() == variance.has_value(), "evenkeel: give the mean and the variance, or neither");
   const bool last = !x.is_contiguous() && has_channels_last(x);
   ChannelsCall a = call_of(x, last, groups, eps, eps_mode, mean.has_value(), mask, activation);
-  const ScalarType arithmetic = a.dtype == DType::float64 ? ScalarType::Double : ScalarType::Float;
   Tensor y = empty_in_format(x, last);
-  const int64_t channels = a.geometry.channels, count = a.remembered ? channels : a.geometry.statistics;
-  const std::vector<int64_t> shape{count, a.statistics_width()};
-  if (x.numel() == 0) return {y, zeros(shape, arithmetic), zeros({count}, arithmetic)};
-  Tensor statistics = empty(shape, arithmetic), variances = empty({count}, arithmetic);
+  const int64_t channels = a.geometry.channels;
+  const std::vector<int64_t> shape = statistics_shape(a);
+  if (x.numel() == 0) return {y, zeros(shape, arithmetic(a)), zeros({shape[0]}, arithmetic(a))};
+  Tensor statistics = empty(shape, arithmetic(a)), variances = empty({shape[0]}, arithmetic(a));
   const Tensor source = dense(x, last);
   const Mask valid(mask, x, a);
   const ChannelParameter w(weight, weight_offset, a.geometry), b(bias, 0.0, a.geometry);
   a.x = source.data_ptr();
-  a.weight = w.data();
+  set_weight(a, w);
   a.bias = b.data();
   a.out = y.data_ptr();
   a.streamed = is_streamed(x);
@@ -317,7 +354,9 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
                                                      bool need_dweight, bool need_dbias) {
   const bool last = !x.is_contiguous() && has_channels_last(x);
   ChannelsCall a = call_of(x, last, groups, eps, eps_mode, remembered, mask, activation);
-  STD_TORCH_CHECK(dtype_of(dy) == a.dtype && dy.numel() == x.numel(), "evenkeel: dy must have x's dtype and shape");
+  STD_TORCH_CHECK(dtype_of(dy) == a.dtype && sizes_of(dy) == sizes_of(x), "evenkeel: dy must have x's dtype and shape");
+  STD_TORCH_CHECK(statistics.scalar_type() == arithmetic(a) && sizes_of(statistics) == statistics_shape(a),
+                  "evenkeel: statistics must be those that channels_forward returned for this input and these options");
   need_dweight = need_dweight && weight;
   need_dbias = need_dbias && bias;
   Tensor dx = need_dx ? empty_in_format(x, last) : empty({0}, x.scalar_type());
@@ -333,7 +372,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   std::vector<double> means(static_cast<size_t>(g.walk == Walk::groups ? 0 : 2 * g.statistics));
   a.x = source.data_ptr();
   a.dy = upstream.data_ptr();
-  a.weight = w.data();
+  set_weight(a, w);
   a.bias = b.data();
   a.statistics = saved.data_ptr();
   a.out = need_dx ? dx.data_ptr() : nullptr;

@@ -199,8 +199,8 @@ C* kept_at(const ChannelsCall& a, const Part& part) {
 // The sums of the gradient, and of its products with the differences from the rounded mean. Lanes past the end have
 // dy = 0.
 template <class T, bool extras>
-void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<typename Compute<T>::type>& s,
-               double (&sums)[2]) {
+void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics<typename Compute<T>::type>& s,
+                double (&sums)[2]) {
   using C = typename Compute<T>::type;
   using V = typename Lanes<C>::vector;
   const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
@@ -218,6 +218,21 @@ void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<
       out[1] = upstream * (value - s.mean);
     });
   });
+}
+
+template <class T, bool extras>
+void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
+              const ChannelStatistics<typename Compute<T>::type>& s, double (&sums)[2]);
+
+// The same, in double where floats do not hold them.
+template <class T, bool extras>
+void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<typename Compute<T>::type>& s,
+               double (&sums)[2]) {
+  sum_floats<T, extras>(a, part, s, sums);
+  if (sums_hold<typename Compute<T>::type>(sums[0], sums[1]) || is_nan(s)) return;
+  const Upstream<T, extras> upstream(a, part, s);
+  sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  sums[1] += static_cast<double>(s.mean_rest) * sums[0];
 }
 
 // In double: terms of both signs cancel.

@@ -25,6 +25,25 @@ inline Wide<C> keep_wide(const Rest<C>& at, Wide<C> v) {
   return v;
 }
 
+// What is stored for each column of a group, 0 in the lanes past its end: there lies the next group's, which may be
+// infinite, and 0 times that is NaN.
+template <class C>
+inline Wide<C> load_wide(const Whole<C>& at, const double* p) {
+  Wide<C> v;
+  for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = load(p + at.i + i * Lanes<double>::width);
+  return v;
+}
+template <class C>
+inline Wide<C> load_wide(const Rest<C>& at, const double* p) {
+  constexpr int width = Lanes<double>::width;
+  Wide<C> v;
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    const int count = std::clamp(at.count - i * width, 0, width);
+    v.part[i] = Rest<double>{at.i + i * width, count}.load(p);
+  }
+  return v;
+}
+
 // A group of a sample: its columns of the tensor's rows, and what is stored for each of them.
 template <class T>
 struct Group {
@@ -37,14 +56,15 @@ struct Group {
         count(a.geometry.count),
         weights(a.weight ? a.weight + column : nullptr),
         biases(a.bias ? a.bias + column : nullptr) {}
-  Doubles weight(int64_t i) const { return weights ? load(weights + i) : Doubles{} + 1.0; }
+  template <class At>
+  Wide<C> weight(const At& at) const {
+    return weights ? load_wide(at, weights) : Wide<C>(typename Lanes<C>::vector{} + C(1));
+  }
   // the input of the activation, given x_hat
   template <class At>
   Wide<C> affine(const At& at, Wide<C> v) const {
-    for (int i = 0; i < Wide<C>::parts; ++i) {
-      const int64_t first = at.i + i * Lanes<double>::width;
-      v.part[i] = v.part[i] * weight(first) + (biases ? load(biases + first) : Doubles{});
-    }
+    const Wide<C> scale = weight(at), shift = biases ? load_wide(at, biases) : Wide<C>(typename Lanes<C>::vector{});
+    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = v.part[i] * scale.part[i] + shift.part[i];
     return v;
   }
 };
@@ -116,7 +136,7 @@ void sum_one(const ChannelsCall& a, int64_t statistic) {
   double* const sums = static_cast<double*>(a.factors);
   if (statistic % g.statistics_per_block == 0) std::memset(sums, 0, 2 * stride * sizeof(double));
   const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
-  if (!in_range(s)) return;  // its repair adds them
+  if (!in_range(s) && !is_nan(s)) return;  // its repair adds them
   const Group<T> group(a, statistic);
   const T *x = static_cast<const T*>(a.x) + group.offset, *dy = static_cast<const T*>(a.dy) + group.offset;
   const double reciprocal = s.exact_reciprocal(), n = static_cast<double>(group.count);
@@ -140,14 +160,14 @@ void sum_one(const ChannelsCall& a, int64_t statistic) {
     Doubles total = {}, product = {};
     for_each_position<C>(group.count, [&](auto at) {
       const Wide<C> x_hat = keep_wide(at, scaled<C>(wide_centred<C>(at.load(x), s), reciprocal));
-      const Wide<C> upstream = upstream_at(at, x_hat);
+      const Wide<C> upstream = upstream_at(at, x_hat), weight = group.weight(at);
       for (int i = 0; i < parts; ++i) {
         const Whole<double> lanes{at.i + i * Lanes<double>::width};
         const Doubles along = upstream.part[i] * x_hat.part[i];
         lanes.store(own, lanes.load(own) + upstream.part[i]);
         lanes.store(own + stride, lanes.load(own + stride) + along);
-        total += upstream.part[i] * group.weight(lanes.i);
-        product += along * group.weight(lanes.i);
+        total += upstream.part[i] * weight.part[i];
+        product += along * weight.part[i];
       }
     });
     if (!a.out) return;
@@ -155,10 +175,10 @@ void sum_one(const ChannelsCall& a, int64_t statistic) {
     const double mean_g = sum_of_lanes(total) / n, along = static_cast<double>(s.bend) * (sum_of_lanes(product) / n);
     for_each_position<C>(group.count, [&](auto at) {
       const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), reciprocal);
+      const Wide<C> weight = group.weight(at);
       Wide<C> v = keeps ? kept[at.i / width] : upstream_at(at, x_hat);
       for (int i = 0; i < parts; ++i) {
-        const Doubles weight = group.weight(at.i + i * Lanes<double>::width);
-        v.part[i] = ((v.part[i] * weight - mean_g) - x_hat.part[i] * along) * reciprocal;
+        v.part[i] = ((v.part[i] * weight.part[i] - mean_g) - x_hat.part[i] * along) * reciprocal;
       }
       at.store(dx, v.rounded());
     });

@@ -86,6 +86,7 @@ void repair_statistic(const ChannelsCall& a, int64_t statistic) {
   const WideAffine affine_of(a);
   double variance;
   const ChannelStatistics<double> s = measure_in_double(a, statistic, x, &variance);
+  if (is_nan(s) && is_nan(restore_statistics<float>(a, statistic))) return;  // as written
   for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t affine) {
     const double v = affine_of.output(normalized_in_double(to_double(x[offset]), s), affine);
     narrow(static_cast<T*>(a.out) + offset, &v, 1);
@@ -132,12 +133,26 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   });
 }
 
+// Whether float holds the scales of a statistic's weights, too. By groups all is computed in double.
+bool holds_scales(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<float>& s) {
+  const ChannelsGeometry& g = a.geometry;
+  if (g.walk == Walk::groups || holds_scale(s, a.smallest_weight, a.largest_weight)) return true;
+  const int64_t share = g.groups ? g.channels / g.groups : 1, columns = g.walk == Walk::columns ? g.fold : share;
+  const int64_t first = statistic % (g.groups ? g.groups : g.channels) * columns;
+  for (int64_t i = first; i < first + columns; ++i) {
+    const double weight = std::abs(a.weight_of(i));
+    if (is_normal(weight) && !holds_scale(s, weight, weight)) return false;
+  }
+  return true;
+}
+
 // Calls body(value of x's type, statistic) for those that float arithmetic cannot hold.
 template <class Body>
 void for_each_out_of_range(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
   if (a.remembered || a.dtype == DType::float64) return;
   for (int64_t statistic = begin; statistic < end; ++statistic) {
-    if (in_range(restore_statistics<float>(a, statistic))) continue;
+    const auto s = restore_statistics<float>(a, statistic);
+    if ((in_range(s) && holds_scales(a, statistic, s)) || (a.dy && is_nan(s))) continue;
     by_dtype(a.dtype, [&](auto t) {
       if constexpr (sizeof(t) < sizeof(double)) body(t, statistic);
     });

@@ -48,6 +48,12 @@ struct ChannelsGeometry {
   }
 };
 
+constexpr double smallest_normal = 0x1p-126;  // float
+inline bool is_normal(double v) {
+  const double size = v < 0 ? -v : v;
+  return size >= smallest_normal && size < 0x1p128;
+}
+
 struct ChannelsCall {
   ChannelsGeometry geometry;
   DType dtype;  // of x, dy and out
@@ -65,6 +71,7 @@ struct ChannelsCall {
   const double* weight;
   const double* bias;
   double weight_of(int64_t i) const { return weight ? weight[i] : 1; }
+  double smallest_weight, largest_weight;  // of |weight| where that is a normal float; 1 where none is
   double bias_of(int64_t i) const { return bias ? bias[i] : 0; }
   void* out;         // y or dx; null where dx is not wanted
   // arithmetic type, (statistics, width): mean, what it lost in rounding, 1/scale, what it lost [, its bend]

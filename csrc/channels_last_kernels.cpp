@@ -287,13 +287,37 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
   std::memcpy(product, sums.total[1], padded(block.columns) * sizeof(double));
 }
 
+// Columns whose sums floats do not hold, in double.
+template <class T, bool extras>
+void sum_again(const ChannelsCall& a, const Block& block, double* gradient, double* product) {
+  using C = typename Compute<T>::type;
+  bool all = true;
+  for (int64_t i = 0; i < block.columns; ++i) all &= sums_hold<C>(gradient[i], product[i]);
+  if (all) return;
+  const ColumnStatistics<C> s(a, block);
+  const auto again = [&](int64_t i) {
+    return !sums_hold<C>(gradient[i], product[i]) && !std::isnan(s.exact_reciprocal[i]);
+  };
+  bool any = false;
+  for (int64_t i = 0; i < block.columns; ++i) any |= again(i);
+  if (!any) return;
+  double wide_gradient[strip], wide_product[strip];
+  sum_wide<T, extras>(a, block, wide_gradient, wide_product);
+  for (int64_t i = 0; i < block.columns; ++i) {
+    if (!again(i)) continue;
+    gradient[i] = wide_gradient[i];
+    product[i] = wide_product[i] + static_cast<double>(s.mean_rest[i]) * wide_gradient[i];  // as from the rounded mean
+  }
+}
+
 template <class T, bool extras>
 void sum_one(const ChannelsCall& a, int64_t item) {
   const Block block = block_of(a.geometry, a.geometry.sum_items, item);
   double* gradient = a.partial + (item - a.first_item) * sum_partial(a.geometry);
   double* product = gradient + strip_stride(a.geometry);
-  if (is_short<extras>(a, block.outer)) return sum_short<T, extras>(a, block, gradient, product);
-  sum_wide<T, extras>(a, block, gradient, product);
+  if (!is_short<extras>(a, block.outer)) return sum_wide<T, extras>(a, block, gradient, product);
+  sum_short<T, extras>(a, block, gradient, product);
+  sum_again<T, extras>(a, block, gradient, product);
 }
 
 // The gradient of a measured statistic in double.
