@@ -3,6 +3,7 @@
 //
 // A row may be so short that its gradient is by chance far smaller than its terms: then all is computed in double. One
 // phase does everything for an item. The gradients of the affine are summed over the samples of a block.
+#include <algorithm>
 #include <initializer_list>
 
 #include "channels_common.h"
@@ -211,15 +212,15 @@ class GroupColumns {
     const int64_t offset = statistic * count_;
     const T *x = static_cast<const T*>(call_.x) + offset, *dy = static_cast<const T*>(call_.dy) + offset;
     const int64_t ahead = (next - statistic) * count_;
-    const C rest = static_cast<C>(-static_cast<double>(s.mean_rest) * s.exact_reciprocal());
-    const auto x_hat = [&](auto at) { return (at.load(x) - s.mean) * s.reciprocal + rest; };
+    const double reciprocal = s.exact_reciprocal(), unsummed = static_cast<double>(s.mean_rest) * reciprocal;
+    const C rest = static_cast<C>(unsummed);
     double sums[2];
     with_activation_of<extras>(call_, [&](auto activation) {
       constexpr Activation known = decltype(activation)::value;
       sum_terms<C>(count_, sums, [&](auto at, V(&out)[2]) {
         fetch(x + at.i + ahead);
         fetch(dy + at.i + ahead);
-        const V normalized = at.keep(x_hat(at)), weight = at.load(weight_);
+        const V normalized = at.keep((at.load(x) - s.mean) * s.reciprocal - rest), weight = at.load(weight_);
         V upstream = at.load(dy);
         if constexpr (known != Activation::none) {
           upstream = through_activation<known, C>(upstream, normalized * weight + at.load(bias_));
@@ -235,32 +236,41 @@ class GroupColumns {
     if (!call_.out) return;
     T* dx = static_cast<T*>(call_.out) + offset;
     const double n = static_cast<double>(count_);
-    const C mean_g = static_cast<C>(sums[0] / n), along = static_cast<C>(static_cast<double>(s.bend) * (sums[1] / n));
+    const double along = static_cast<double>(s.bend) * (sums[1] / n);
+    const C mean_g = static_cast<C>(sums[0] / n - unsummed * along), slope = static_cast<C>(reciprocal * along);
     const auto write = [&](const auto* upstream) {
       for_each_position<C>(count_, [&](auto at) {
         fetch_to_write(dx + at.i + ahead);
-        at.store(dx, ((at.load(upstream) * at.load(weight_) - mean_g) - x_hat(at) * along) * s.reciprocal);
+        const V centred = at.load(x) - s.mean;
+        at.store(dx, ((at.load(upstream) * at.load(weight_) - mean_g) - centred * slope) * s.reciprocal);
       });
     };
     if (call_.activation == Activation::none) return write(dy);
     write(kept_);
   }
 
-  // the channels' sums
+  // the channels' sums; a sum of the arithmetic type is of 16 elements at most
   void finish(double* gradients, double* products) const {
-    const int64_t each = call_.geometry.per_channel;
+    constexpr int64_t longest = 16;
+    const int64_t each = call_.geometry.per_channel, samples = call_.geometry.statistics_per_block / call_.geometry.groups;
+    const int64_t together = std::max<int64_t>(1, longest / samples) * Lanes<C>::width;
     for (int64_t i = 0; i < count_; i += each) {
-      *gradients++ = total_of(gradients_ + i, each);
-      *products++ = total_of(products_ + i, each);
+      Doubles gradient = {}, product = {};
+      for (int64_t begin = i; begin < i + each; begin += together) {
+        V some_gradients = {}, some_products = {};
+        for_each_position<C>(std::min(together, i + each - begin), [&](auto at) {
+          some_gradients += at.load(gradients_ + begin);
+          some_products += at.load(products_ + begin);
+        });
+        gradient += as_doubles(some_gradients);
+        product += as_doubles(some_products);
+      }
+      *gradients++ = sum_of_lanes(gradient);
+      *products++ = sum_of_lanes(product);
     }
   }
 
  private:
-  static double total_of(const C* values, int64_t n) {
-    Doubles total = {};
-    for_each_position<C>(n, [&](auto at) { total += as_doubles(at.load(values)); });
-    return sum_of_lanes(total);
-  }
   const ChannelsCall& call_;
   const int64_t count_;
   C *weight_, *bias_, *gradients_, *products_, *kept_;
