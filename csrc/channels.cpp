@@ -224,14 +224,14 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
 }
 
 ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int64_t eps_mode, bool remembered,
-                     const std::optional<Tensor>& mask, int64_t activation) {
+                     const std::optional<Tensor>& mask, int64_t activation, bool backward) {
   STD_TORCH_CHECK(!remembered || groups == 0, "evenkeel: given statistics belong to channels, not to groups");
   STD_TORCH_CHECK(activation >= 0 && activation <= 2, "evenkeel: activation must be 0 (none), 1 (relu) or 2 (silu)");
   ChannelsCall a{};
-  a.geometry = geometry_of(x, last, groups, mask.has_value(), true);
+  a.geometry = geometry_of(x, last, groups, mask.has_value(), true, backward);
   // given statistics: the order of memory is the fastest
   if (remembered && a.geometry.walk == Walk::planes) {
-    a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value(), false);
+    a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value(), false, backward);
   }
   a.dtype = dtype_of(x);
   a.eps = eps;
@@ -317,7 +317,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
                                                     int64_t eps_mode, double weight_offset, int64_t activation) {
   STD_TORCH_CHECK(mean.has_value() == variance.has_value(), "evenkeel: give the mean and the variance, or neither");
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, mean.has_value(), mask, activation);
+  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, mean.has_value(), mask, activation, false);
   Tensor y = empty_in_format(x, last);
   const int64_t channels = a.geometry.channels;
   const std::vector<int64_t> shape = statistics_shape(a);
@@ -353,7 +353,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
                                                      double weight_offset, int64_t activation, bool need_dx,
                                                      bool need_dweight, bool need_dbias) {
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, remembered, mask, activation);
+  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, remembered, mask, activation, true);
   STD_TORCH_CHECK(dtype_of(dy) == a.dtype && sizes_of(dy) == sizes_of(x), "evenkeel: dy must have x's dtype and shape");
   STD_TORCH_CHECK(statistics.scalar_type() == arithmetic(a) && sizes_of(statistics) == statistics_shape(a),
                   "evenkeel: statistics must be those that channels_forward returned for this input and these options");

@@ -29,6 +29,11 @@ typename Compute<T>::type guess_mean(const ChannelsCall& a, const Runs& runs, in
     });
     return static_cast<C>(found);
   }
+  constexpr int vector = Lanes<C>::width;
+  if (const int64_t run = begin / runs.length, at = begin - run * runs.length;
+      at + vector <= runs.length && begin + vector <= end) {
+    return static_cast<C>(sum_of_lanes(as_doubles(load(x + runs.base + run * runs.stride + at))) / vector);
+  }
   const int64_t stop = begin + few < end ? begin + few : end;
   for_each_run(runs, begin, stop, [&](int64_t offset, int64_t length, int64_t) {
     for (int64_t i = 0; i < length; ++i) found += to_double(x[offset + i]);
@@ -258,41 +263,45 @@ void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
 }
 
 template <class T, bool extras>
-void sum_one(const ChannelsCall& a, int64_t item) {
+void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = typename Compute<T>::type;
-  const Part part = part_of(a.geometry, item);
-  const ChannelStatistics<C> s = restore_statistics<C>(a, part.statistic);
-  const Upstream<T, extras> upstream(a, part, s);
-  double sums[2];
-  if (sums_are_short(a) && !upstream.exactly()) {
-    sum_short<T, extras>(a, part, s, sums);
-    sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
-  } else {
-    sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
-  }
-  double* partial = a.partial + (item - a.first_item) * 2;
-  partial[0] = sums[0];
-  partial[1] = sums[1];
+  const bool is_short = sums_are_short(a);
+  for_each_part<C>(a, begin, end, [&](int64_t item, const Part& part, const ChannelStatistics<C>& s) {
+    const Upstream<T, extras> upstream(a, part, s);
+    double sums[2];
+    if (is_short && !upstream.exactly()) {
+      sum_short<T, extras>(a, part, s, sums);
+      sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
+    } else {
+      sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+    }
+    double* partial = a.partial + (item - a.first_item) * 2;
+    partial[0] = sums[0];
+    partial[1] = sums[1];
+  });
 }
 
 template <class T, bool>
 void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   using C = typename Compute<T>::type;
   const ChannelsGeometry& g = a.geometry;
-  const int64_t runs = g.sum_items / g.parts, first = statistic * g.sum_items;
+  const Runs runs = runs_of(g, statistic);
+  const int64_t share = g.groups ? g.channels / g.groups : 1, count = g.groups ? share : g.outer;
+  const int64_t first = g.groups ? statistic * share : statistic, step = g.groups ? 1 : g.channels;
   const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
+  const double* partial = a.partial + (statistic * g.sum_items - a.first_item) * 2;
+  double *const sums = a.sums + first, *const products = a.products() + first;
   double mean_g = 0, mean_gx = 0;
-  for (int64_t run = 0; run < runs; ++run) {
-    const int64_t lane = g.groups ? statistic * runs + run : run * g.channels + statistic;
+  for (int64_t run = 0; run < count; ++run) {
     double sum = 0, product = 0;
-    for (int64_t item = first + run * g.parts; item < first + (run + 1) * g.parts; ++item) {
-      sum += a.partial[(item - a.first_item) * 2];
-      product += a.partial[(item - a.first_item) * 2 + 1];
+    for (int64_t part = 0; part < g.parts; ++part, partial += 2) {
+      sum += partial[0];
+      product += partial[1];
     }
     product *= reciprocal;
-    a.sums[lane] = sum;
-    a.products()[lane] = product;
-    const double w = a.weight_of(lane % g.channels);
+    sums[run * step] = sum;
+    products[run * step] = product;
+    const double w = a.weight_of(runs.channel + run * runs.next_channel);
     mean_g += w * sum;
     mean_gx += w * product;
   }
@@ -303,10 +312,9 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
 
 // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale with g = dy * weight
 template <class T, bool extras>
-void write_gradient_one(const ChannelsCall& a, int64_t item) {
+void write_gradient_part(const ChannelsCall& a, const Part& part,
+                         const ChannelStatistics<typename Compute<T>::type>& s) {
   using C = typename Compute<T>::type;
-  const Part part = part_of(a.geometry, item);
-  const ChannelStatistics<C> s = restore_statistics<C>(a, part.statistic);
   const T* x = static_cast<const T*>(a.x) + part.offset;
   const Upstream<T, extras> upstream(a, part, s);
   T* dx = static_cast<T*>(a.out) + part.offset;
@@ -355,9 +363,14 @@ EVENKEEL_ONE_BY_ONE(prepare)
 EVENKEEL_ONE_BY_ONE(measure)
 EVENKEEL_ONE_BY_ONE(merge)
 EVENKEEL_ONE_BY_ONE(write)
-EVENKEEL_ONE_BY_ONE(sum)
 EVENKEEL_ONE_BY_ONE(merge_sums)
-EVENKEEL_ONE_BY_ONE(write_gradient)
+template <class T, bool extras>
+void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = typename Compute<T>::type;
+  for_each_part<C>(a, begin, end, [&](int64_t, const Part& part, const ChannelStatistics<C>& s) {
+    write_gradient_part<T, extras>(a, part, s);
+  });
+}
 
 }  // namespace
 }  // namespace EVENKEEL_ISA
