@@ -116,7 +116,8 @@ void measure_one(const ChannelsCall& a, int64_t statistic) {
   with_activation_of<extras>(a, [&](auto activation) {
     for_each_position<C>(group.count, [&](auto at) {
       const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), s.exact_reciprocal());
-      at.store(y, activate<decltype(activation)::value, C>(group.affine(at, x_hat).rounded()));
+      // lanes past the end are not stored
+      at.store(y, activate<decltype(activation)::value, C>(group.affine(Whole<C>{at.i}, x_hat).rounded()));
     });
   });
 }
@@ -191,7 +192,7 @@ void sum_row(const ChannelsCall& a, int64_t statistic) {
     const double mean_g = sum / n, along = static_cast<double>(s.bend) * (sum_along / n);
     for_each_position<C>(group.count, [&](auto at) {
       const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), reciprocal);
-      const Wide<C> weight = single ? Wide<C>() : group.weight(at);
+      const Wide<C> weight = single ? Wide<C>() : group.weight(Whole<C>{at.i});  // lanes past the end are not stored
       Wide<C> v = keeps ? kept[at.i / width] : upstream_at(at, x_hat);
       for (int i = 0; i < parts; ++i) {
         const Doubles own_weight = single ? Doubles{} + only_weight : weight.part[i];

@@ -287,20 +287,34 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
   std::memcpy(product, sums.total[1], padded(block.columns) * sizeof(double));
 }
 
+// Whether surely all sums hold, by their exponents: without a comparison g++ takes vectors of every instruction set.
+inline bool all_hold(const double* gradient, const double* product, int64_t columns) {
+  constexpr int64_t smallest = 1023 - 90, largest = 2046;
+  int64_t beyond = 0;  // negative where an exponent is
+  for (int64_t i = 0; i < columns; ++i) {
+    const auto of_product = static_cast<int64_t>(bits_as<uint64_t>(product[i]) >> 52 & 0x7ff);
+    const auto of_gradient = static_cast<int64_t>(bits_as<uint64_t>(gradient[i]) >> 52 & 0x7ff);
+    beyond |= (of_product - smallest) | (largest - of_product) | (largest - of_gradient);
+  }
+  return beyond >= 0;
+}
+
 // Columns whose sums floats do not hold, in double.
 template <class T, bool extras>
 void sum_again(const ChannelsCall& a, const Block& block, double* gradient, double* product) {
   using C = typename Compute<T>::type;
-  bool all = true;
-  for (int64_t i = 0; i < block.columns; ++i) all &= sums_hold<C>(gradient[i], product[i]);
-  if (all) return;
-  const ColumnStatistics<C> s(a, block);
-  const auto again = [&](int64_t i) {
-    return !sums_hold<C>(gradient[i], product[i]) && !std::isnan(s.exact_reciprocal[i]);
+  if (all_hold(gradient, product, block.columns)) return;
+  const auto any = [&](const auto& test) {
+    for (int64_t i = 0; i < block.columns; ++i) {
+      if (test(i)) return true;
+    }
+    return false;
   };
-  bool any = false;
-  for (int64_t i = 0; i < block.columns; ++i) any |= again(i);
-  if (!any) return;
+  const auto is_lost = [&](int64_t i) { return !sums_hold<C>(gradient[i], product[i]); };
+  if (!any(is_lost)) return;
+  const ColumnStatistics<C> s(a, block);
+  const auto again = [&](int64_t i) { return is_lost(i) && !std::isnan(s.exact_reciprocal[i]); };
+  if (!any(again)) return;
   double wide_gradient[strip], wide_product[strip];
   sum_wide<T, extras>(a, block, wide_gradient, wide_product);
   for (int64_t i = 0; i < block.columns; ++i) {
