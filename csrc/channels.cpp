@@ -176,6 +176,7 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
         own.first_block = block;
         own.first_item = block * items;
         const int64_t first = block * per_block, last = std::min(first + per_block, g.statistics);
+        const int64_t written = g.write_items(items), first_written = block * written;
         const int64_t last_item = g.walk == Walk::groups ? last : own.first_item + items;
         const auto over_statistics = [&](ChannelsPhase phase) {
           if (phase) phase(own, first, last);
@@ -186,7 +187,7 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
         over_statistics(phases.prepare);
         over_items(phases.measure);
         over_statistics(phases.merge);
-        over_items(phases.write);
+        if (phases.write) phases.write(own, first_written, first_written + written);
         over_statistics(phases.repair);
       }
       if (a.streamed) finish_streams();
@@ -196,16 +197,17 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   const Scratch sums(g.blocks * items * partial), all_factors(g.blocks * factors);
   a.partial = sums.data();
   a.factors = all_factors.data();
-  const int64_t items_per_chunk = std::max<int64_t>(1, grain / ceil_divide(size, items));
+  const int64_t written = g.write_items(items);
+  const auto per_chunk = [&](int64_t pieces) { return std::max<int64_t>(1, grain / ceil_divide(size, pieces)); };
   const int64_t statistics_per_chunk = std::max<int64_t>(1, grain / std::max<int64_t>({g.count / 64, 4 * g.fold, 1}));
   const auto over_items = [&](ChannelsPhase phase) {
     if (!phase) return;
-    parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) { phase(a, begin, end); });
+    parallel_for(g.blocks * items, per_chunk(items), [&](int64_t begin, int64_t end) { phase(a, begin, end); });
   };
   // the last item first: of what was measured it is the likeliest to be in cache still
-  const auto back_over_items = [&](ChannelsPhase phase) {
+  const auto back_over_written = [&](ChannelsPhase phase) {
     if (!phase) return;
-    parallel_for(g.blocks * items, items_per_chunk, [&](int64_t begin, int64_t end) {
+    parallel_for(g.blocks * written, per_chunk(written), [&](int64_t begin, int64_t end) {
       for (int64_t item = end; item-- > begin;) phase(a, item, item + 1);
       if (a.streamed) finish_streams();
     });
@@ -217,23 +219,23 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   over_statistics(phases.prepare);
   over_items(phases.measure);
   over_statistics(phases.merge);
-  back_over_items(phases.write);
+  back_over_written(phases.write);
   over_statistics(phases.repair);
 }
 
 ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int64_t eps_mode, bool remembered,
-                     const std::optional<Tensor>& mask, int64_t activation) {
+                     const std::optional<Tensor>& mask, int64_t activation, bool backward) {
   STD_TORCH_CHECK(!remembered || groups == 0, "evenkeel: given statistics belong to channels, not to groups");
   STD_TORCH_CHECK(activation >= 0 && activation <= 2, "evenkeel: activation must be 0 (none), 1 (relu) or 2 (silu)");
   ChannelsCall a{};
-  a.geometry = geometry_of(x, last, groups, mask.has_value(), true);
+  a.geometry = geometry_of(x, last, groups, mask.has_value(), true, backward);
   // given statistics: the order of memory is the fastest
   if (remembered && a.geometry.walk == Walk::planes) {
-    a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value(), false);
+    a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value(), false, backward);
   }
   a.dtype = dtype_of(x);
   a.eps = eps;
-  a.eps_mode = static_cast<EpsMode>(eps_mode);
+  a.eps_mode = eps_mode_of(eps_mode);
   a.remembered = remembered;
   a.activation = static_cast<Activation>(activation);
   return a;
@@ -250,21 +252,59 @@ class Mask {
     memory_ = as_contiguous(*mask);
     a.mask = static_cast<const uint8_t*>(memory_->data_ptr());
     counts_.assign(a.geometry.groups ? static_cast<size_t>(batch) : 1, 0);
+    uint8_t bits = 0;
     for (int64_t sample = 0; sample < batch; ++sample) {
       int64_t& count = counts_[a.geometry.groups ? static_cast<size_t>(sample) : 0];
-      for (int64_t i = 0; i < positions; ++i) count += a.mask[sample * positions + i];
+      for (int64_t i = 0; i < positions; ++i) {
+        const uint8_t byte = a.mask[sample * positions + i];
+        count += byte != 0;
+        bits |= byte;
+      }
     }
     a.valid = counts_.data();
+    if (bits > 1) write_ones(a);
   }
 
  private:
+  // A view of other memory as boolean may hold any byte where it is true.
+  void write_ones(ChannelsCall& a) {
+    ones_.assign(a.mask, a.mask + memory_->numel());
+    for (uint8_t& byte : ones_) byte = byte != 0;
+    a.mask = ones_.data();
+  }
   std::optional<Tensor> memory_;
+  std::vector<uint8_t> ones_;
   std::vector<int64_t> counts_;
 };
 
 Tensor zeros(const std::vector<int64_t>& sizes, ScalarType dtype) {
   Tensor t = empty(sizes, dtype);
   return torch::stable::zero_(t);
+}
+
+ScalarType arithmetic(const ChannelsCall& a) {
+  return a.dtype == DType::float64 ? ScalarType::Double : ScalarType::Float;
+}
+
+std::vector<int64_t> statistics_shape(const ChannelsCall& a) {
+  return {a.remembered ? a.geometry.channels : a.geometry.statistics, a.statistics_width()};
+}
+
+void set_weight(ChannelsCall& a, const ChannelParameter& weight) {
+  a.weight = weight.data();
+  a.smallest_weight = a.largest_weight = 1;
+  if (!a.weight) return;
+  double smallest = 0x1p128, largest = 0;
+  const int64_t step = a.geometry.per_channel;
+  for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
+    const double weight_of = std::abs(a.weight[channel * step]);
+    if (!is_normal(weight_of)) continue;
+    smallest = std::min(smallest, weight_of);
+    largest = std::max(largest, weight_of);
+  }
+  if (largest == 0) return;
+  a.smallest_weight = smallest;
+  a.largest_weight = largest;
 }
 
 }  // namespace
@@ -277,18 +317,17 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
                                                     int64_t eps_mode, double weight_offset, int64_t activation) {
   STD_TORCH_CHECK(mean.has_value() == variance.has_value(), "evenkeel: give the mean and the variance, or neither");
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, mean.has_value(), mask, activation);
-  const ScalarType arithmetic = a.dtype == DType::float64 ? ScalarType::Double : ScalarType::Float;
+  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, mean.has_value(), mask, activation, false);
   Tensor y = empty_in_format(x, last);
-  const int64_t channels = a.geometry.channels, count = a.remembered ? channels : a.geometry.statistics;
-  const std::vector<int64_t> shape{count, a.statistics_width()};
-  if (x.numel() == 0) return {y, zeros(shape, arithmetic), zeros({count}, arithmetic)};
-  Tensor statistics = empty(shape, arithmetic), variances = empty({count}, arithmetic);
+  const int64_t channels = a.geometry.channels;
+  const std::vector<int64_t> shape = statistics_shape(a);
+  if (x.numel() == 0) return {y, zeros(shape, arithmetic(a)), zeros({shape[0]}, arithmetic(a))};
+  Tensor statistics = empty(shape, arithmetic(a)), variances = empty({shape[0]}, arithmetic(a));
   const Tensor source = dense(x, last);
   const Mask valid(mask, x, a);
   const ChannelParameter w(weight, weight_offset, a.geometry), b(bias, 0.0, a.geometry);
   a.x = source.data_ptr();
-  a.weight = w.data();
+  set_weight(a, w);
   a.bias = b.data();
   a.out = y.data_ptr();
   a.streamed = is_streamed(x);
@@ -314,8 +353,10 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
                                                      double weight_offset, int64_t activation, bool need_dx,
                                                      bool need_dweight, bool need_dbias) {
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, remembered, mask, activation);
-  STD_TORCH_CHECK(dtype_of(dy) == a.dtype && dy.numel() == x.numel(), "evenkeel: dy must have x's dtype and shape");
+  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, remembered, mask, activation, true);
+  STD_TORCH_CHECK(dtype_of(dy) == a.dtype && sizes_of(dy) == sizes_of(x), "evenkeel: dy must have x's dtype and shape");
+  STD_TORCH_CHECK(statistics.scalar_type() == arithmetic(a) && sizes_of(statistics) == statistics_shape(a),
+                  "evenkeel: statistics must be those that channels_forward returned for this input and these options");
   need_dweight = need_dweight && weight;
   need_dbias = need_dbias && bias;
   Tensor dx = need_dx ? empty_in_format(x, last) : empty({0}, x.scalar_type());
@@ -331,7 +372,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   std::vector<double> means(static_cast<size_t>(g.walk == Walk::groups ? 0 : 2 * g.statistics));
   a.x = source.data_ptr();
   a.dy = upstream.data_ptr();
-  a.weight = w.data();
+  set_weight(a, w);
   a.bias = b.data();
   a.statistics = saved.data_ptr();
   a.out = need_dx ? dx.data_ptr() : nullptr;

@@ -1,6 +1,7 @@
 // Channels as columns: blocks of rows, which of them are valid, and the statistics of neighbouring columns.
 #pragma once
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "channels_common.h"
@@ -27,13 +28,15 @@ Block block_of(const ChannelsGeometry& g, int64_t items, int64_t item) {
   return {outer, end - begin, outer * g.rows + begin, first, columns};
 }
 
-// Calls body(first column, columns) for the neighbouring columns of a statistic in one strip, and of one channel.
+// Calls body(first column, columns) for the neighbouring columns of a statistic in one strip, and of one channel where a
+// channel has several.
 template <class Body>
 void for_each_run(const ChannelsGeometry& g, int64_t statistic, const Body& body) {
-  const int64_t first = statistic % g.statistics_per_block * g.fold;
-  for (int64_t start = first; start < g.width; start += g.span()) {
-    for (int64_t i = start; i < start + g.fold; i += g.per_channel) {
-      for (int64_t begin = i, end = i + g.per_channel; begin < end;) {
+  const int64_t first = statistic % g.statistics_per_block * g.fold, span = g.span();
+  const int64_t piece = g.per_channel == 1 ? g.fold : g.per_channel;
+  for (int64_t start = first; start < g.width; start += span) {
+    for (int64_t i = start; i < start + g.fold; i += piece) {
+      for (int64_t begin = i, end = i + piece; begin < end;) {
         const int64_t left = strip - begin % strip, count = left < end - begin ? left : end - begin;
         body(begin, count);
         begin += count;
@@ -54,20 +57,20 @@ struct ColumnFactors {
       at += stride;
     }
   }
-  void set(int64_t first, int64_t columns, const Affine<C>& affine) {
-    for (int64_t i = first; i < first + columns; ++i) {
-      mean[i] = affine.mean;
-      scale[i] = affine.scale;
-      shift[i] = affine.shift;
-    }
+  void set(int64_t i, const Affine<C>& affine) const {
+    mean[i] = affine.mean;
+    scale[i] = affine.scale;
+    shift[i] = affine.shift;
   }
-  void set(int64_t first, int64_t columns, const Projection<C>& projection) {
-    for (int64_t i = first; i < first + columns; ++i) {
-      reciprocal[i] = projection.reciprocal;
-      weight[i] = projection.weight;
-      gradient_shift[i] = projection.shift;
-      slope[i] = projection.slope;
-    }
+  void set(int64_t i, const Projection<C>& projection) const {
+    reciprocal[i] = projection.reciprocal;
+    weight[i] = projection.weight;
+    gradient_shift[i] = projection.shift;
+    slope[i] = projection.slope;
+  }
+  template <class Factors>
+  void set(int64_t first, int64_t columns, const Factors& same) const {
+    for (int64_t i = first; i < first + columns; ++i) set(i, same);
   }
   // y, or the input of the activation
   template <class At, class V>
@@ -81,8 +84,33 @@ template <class C>
 void fill_affine(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<C>& s) {
   ColumnFactors<C> factors(a, statistic / a.geometry.statistics_per_block, 0);
   for_each_run(a.geometry, statistic, [&](int64_t i, int64_t columns) {
-    factors.set(i, columns, Affine<C>(s, a.weight_of(i), a.bias_of(i)));
+    if (a.geometry.per_channel > 1) return factors.set(i, columns, Affine<C>(s, a.weight_of(i), a.bias_of(i)));
+    for (int64_t k = i; k < i + columns; ++k) factors.set(k, Affine<C>(s, a.weight_of(k), a.bias_of(k)));
   });
+}
+
+// Whether every column is a statistic of its own: neighbouring ones are treated side by side.
+inline bool columns_are_statistics(const ChannelsGeometry& g) { return g.fold == 1 && g.repeat == 1; }
+
+// Calls body(first statistic, outer index, first column, columns) for the statistics [begin, end), a strip at a time.
+template <class Body>
+void for_each_strip(const ChannelsGeometry& g, int64_t begin, int64_t end, const Body& body) {
+  while (begin < end) {
+    const int64_t column = begin % g.width, left = std::min(g.width - column, strip - column % strip);
+    const int64_t columns = std::min(left, end - begin);
+    body(begin, begin / g.width, column, columns);
+    begin += columns;
+  }
+}
+
+// Whether the gradient of an outer index is computed in double.
+template <bool extras>
+bool is_exact(const ChannelsCall& a, int64_t outer) {
+  return extras && has_few_elements(a, outer * a.geometry.statistics_per_block);
+}
+template <bool extras>
+bool is_short(const ChannelsCall& a, int64_t outer) {
+  return sums_are_short(a) && !is_exact<extras>(a, outer);
 }
 
 // Calls body(tile, position of its vector t, first row, end): a few rows at a time, and of these a few vectors of

@@ -1,7 +1,9 @@
 // What the channel kernels share: a statistic from its merged sums, saved and restored; dtypes; names of the tables.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "channels_activation.h"
@@ -23,6 +25,19 @@ inline bool in_range(const ChannelStatistics<float>& s) {
   return s.reciprocal > 0x1p-60f && s.reciprocal < 0x1p48f;
 }
 inline bool in_range(const ChannelStatistics<double>&) { return true; }
+
+// Whether the forward left a statistic NaN, its repair included: then a value is, and so is every result.
+template <class C>
+bool is_nan(const ChannelStatistics<C>& s) {
+  return s.reciprocal != s.reciprocal;
+}
+
+// Whether float holds weight / scale for weights between two: the kernels multiply by it at once.
+inline bool holds_scale(const ChannelStatistics<float>& s, double smallest, double largest) {
+  const double reciprocal = s.exact_reciprocal();
+  return smallest * reciprocal >= smallest_normal && largest * reciprocal <= 0x1p127;
+}
+inline bool holds_scale(const ChannelStatistics<double>&, double, double) { return true; }
 
 // The sums of one statistic, taken about the first item's shift.
 struct MergedSums {
@@ -77,7 +92,9 @@ void set_scale(ChannelStatistics<C>& s, double variance, double eps, EpsMode mod
     reciprocal = 1.0 / std::sqrt(variance + eps);
   } else if (mode == EpsMode::outside) {
     reciprocal = 1.0 / (root + eps);
-    s.bend = static_cast<C>(root == 0 ? 0.0 : (root + eps) / root);
+    // the largest number for what is beyond it: there the bend is of no account, x_hat being its reciprocal
+    constexpr double largest = std::numeric_limits<C>::max();
+    s.bend = static_cast<C>(root == 0 ? 0.0 : std::min((root + eps) / root, largest));
   } else {
     reciprocal = 1.0 / (root < eps ? eps : root);
     s.bend = root < eps ? 0 : 1;
@@ -121,10 +138,12 @@ ChannelStatistics<C> restore_statistics(const ChannelsCall& a, int64_t index) {
 }
 
 template <class C>
-void save_merged(const ChannelsCall& a, int64_t index, const MergedSums& merged) {
+ChannelStatistics<C> save_merged(const ChannelsCall& a, int64_t index, const MergedSums& merged) {
   double variance;
-  save_statistics(a, index, conclude<C>(merged, a, &variance));
+  const ChannelStatistics<C> s = conclude<C>(merged, a, &variance);
+  save_statistics(a, index, s);
   static_cast<C*>(a.variance)[index] = static_cast<C>(variance);
+  return s;
 }
 
 // y = (x - mean) * scale + shift, of fewer roundings than the steps it stands for. What the mean lost in rounding is in
@@ -171,12 +190,26 @@ inline bool sums_are_short(const ChannelsCall& a) {
   return a.dtype == DType::float64 || (!a.remembered && a.geometry.channels >= many_channels);
 }
 
+// Whether sums of floats hold: none left float's range, nor did terms that add up to so little leave it below.
+template <class C>
+bool sums_hold(double gradient, double product) {
+  if constexpr (sizeof(C) == sizeof(double)) return true;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const bool finite = std::abs(gradient) < infinity && std::abs(product) < infinity;
+  return finite & ((std::abs(product) >= 0x1p-90) | ((product == 0) & (gradient == 0)));
+}
+
+inline void fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+inline void fetch_to_write(const void* p) { __builtin_prefetch(p, 1, 2); }
 inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
-// Whether (x - mean) * scale + bias can be far smaller than its terms. With statistics of this very input it cannot.
+// Whether (x - mean) * scale + bias can be far smaller than its terms, which with statistics of this very input it
+// cannot, or float does not hold the scale.
 template <class C>
 bool may_cancel(const ChannelStatistics<C>& s, double weight, double bias) {
-  return std::abs(s.mean * s.reciprocal) > 4 || std::abs(bias) > 4 * std::abs(weight);
+  const double size = std::abs(weight);
+  return std::abs(s.mean * s.reciprocal) > 4 || std::abs(bias) > 4 * size ||
+         (is_normal(weight) && !holds_scale(s, size, size));
 }
 
 // A vector as doubles, lane by lane.
@@ -304,12 +337,18 @@ void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
 #define EVENKEEL_JOIN_(a, b) a##b
 #define EVENKEEL_JOIN(a, b) EVENKEEL_JOIN_(a, b)
 
-// Defines a phase over items or statistics by the template of the same name with _one, and the table of all phases.
+// Defines a phase over items or statistics by the template of the same name with _range, and the table of all phases.
 #define EVENKEEL_CHANNELS_PHASE(phase)                                                           \
   void phase(const ChannelsCall& a, int64_t begin, int64_t end) {                                \
     by_dtype_and_extras(a, [&](auto t, auto extras) {                                            \
-      for (int64_t i = begin; i < end; ++i) phase##_one<decltype(t), decltype(extras)::value>(a, i); \
+      phase##_range<decltype(t), decltype(extras)::value>(a, begin, end);                        \
     });                                                                                          \
+  }
+// ... and that by the one with _one
+#define EVENKEEL_ONE_BY_ONE(phase)                                                               \
+  template <class T, bool extras>                                                                \
+  void phase##_range(const ChannelsCall& a, int64_t begin, int64_t end) {                        \
+    for (int64_t i = begin; i < end; ++i) phase##_one<T, extras>(a, i);                          \
   }
 #define EVENKEEL_CHANNELS_WALK(table)                                                            \
   namespace evenkeel {                                                                           \

@@ -29,6 +29,11 @@ typename Compute<T>::type guess_mean(const ChannelsCall& a, const Runs& runs, in
     });
     return static_cast<C>(found);
   }
+  constexpr int vector = Lanes<C>::width;
+  if (const int64_t run = begin / runs.length, at = begin - run * runs.length;
+      at + vector <= runs.length && begin + vector <= end) {
+    return static_cast<C>(sum_of_lanes(as_doubles(load(x + runs.base + run * runs.stride + at))) / vector);
+  }
   const int64_t stop = begin + few < end ? begin + few : end;
   for_each_run(runs, begin, stop, [&](int64_t offset, int64_t length, int64_t) {
     for (int64_t i = 0; i < length; ++i) found += to_double(x[offset + i]);
@@ -199,8 +204,8 @@ C* kept_at(const ChannelsCall& a, const Part& part) {
 // The sums of the gradient, and of its products with the differences from the rounded mean. Lanes past the end have
 // dy = 0.
 template <class T, bool extras>
-void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<typename Compute<T>::type>& s,
-               double (&sums)[2]) {
+void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics<typename Compute<T>::type>& s,
+                double (&sums)[2]) {
   using C = typename Compute<T>::type;
   using V = typename Lanes<C>::vector;
   const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
@@ -218,6 +223,21 @@ void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<
       out[1] = upstream * (value - s.mean);
     });
   });
+}
+
+template <class T, bool extras>
+void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
+              const ChannelStatistics<typename Compute<T>::type>& s, double (&sums)[2]);
+
+// The same, in double where floats do not hold them.
+template <class T, bool extras>
+void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<typename Compute<T>::type>& s,
+               double (&sums)[2]) {
+  sum_floats<T, extras>(a, part, s, sums);
+  if (sums_hold<typename Compute<T>::type>(sums[0], sums[1]) || is_nan(s)) return;
+  const Upstream<T, extras> upstream(a, part, s);
+  sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  sums[1] += static_cast<double>(s.mean_rest) * sums[0];
 }
 
 // In double: terms of both signs cancel.
@@ -243,42 +263,47 @@ void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
 }
 
 template <class T, bool extras>
-void sum_one(const ChannelsCall& a, int64_t item) {
+void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = typename Compute<T>::type;
-  const Part part = part_of(a.geometry, item);
-  const ChannelStatistics<C> s = restore_statistics<C>(a, part.statistic);
-  const Upstream<T, extras> upstream(a, part, s);
-  double sums[2];
-  if (sums_are_short(a) && !upstream.exactly()) {
-    sum_short<T, extras>(a, part, s, sums);
-    sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
-  } else {
-    sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
-  }
-  double* partial = a.partial + (item - a.first_item) * 2;
-  partial[0] = sums[0];
-  partial[1] = sums[1];
+  const bool is_short = sums_are_short(a);
+  for_each_part<C>(a, begin, end, [&](int64_t item, const Part& part, const ChannelStatistics<C>& s) {
+    const Upstream<T, extras> upstream(a, part, s);
+    double sums[2];
+    if (is_short && !upstream.exactly()) {
+      sum_short<T, extras>(a, part, s, sums);
+      sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
+    } else {
+      sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+    }
+    double* partial = a.partial + (item - a.first_item) * 2;
+    partial[0] = sums[0];
+    partial[1] = sums[1];
+  });
 }
 
 template <class T, bool>
 void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   using C = typename Compute<T>::type;
   const ChannelsGeometry& g = a.geometry;
-  const int64_t runs = g.sum_items / g.parts, first = statistic * g.sum_items;
+  const Runs runs = runs_of(g, statistic);
+  const int64_t share = g.groups ? g.channels / g.groups : 1, count = g.groups ? share : g.outer;
+  const int64_t first = g.groups ? statistic * share : statistic, step = g.groups ? 1 : g.channels;
   const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
+  const double* partial = a.partial + (statistic * g.sum_items - a.first_item) * 2;
+  double *const sums = a.sums + first, *const products = a.products() + first;
   double mean_g = 0, mean_gx = 0;
-  for (int64_t run = 0; run < runs; ++run) {
-    const int64_t lane = g.groups ? statistic * runs + run : run * g.channels + statistic;
-    double* sums = a.sums + lane * 2;
-    sums[0] = sums[1] = 0;
-    for (int64_t item = first + run * g.parts; item < first + (run + 1) * g.parts; ++item) {
-      sums[0] += a.partial[(item - a.first_item) * 2];
-      sums[1] += a.partial[(item - a.first_item) * 2 + 1];
+  for (int64_t run = 0; run < count; ++run) {
+    double sum = 0, product = 0;
+    for (int64_t part = 0; part < g.parts; ++part, partial += 2) {
+      sum += partial[0];
+      product += partial[1];
     }
-    sums[1] *= reciprocal;
-    const double w = a.weight_of(lane % g.channels);
-    mean_g += w * sums[0];
-    mean_gx += w * sums[1];
+    product *= reciprocal;
+    sums[run * step] = sum;
+    products[run * step] = product;
+    const double w = a.weight_of(runs.channel + run * runs.next_channel);
+    mean_g += w * sum;
+    mean_gx += w * product;
   }
   const double n = count_of(a, statistic);
   a.means[statistic * 2] = mean_g / n;
@@ -287,10 +312,9 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
 
 // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale with g = dy * weight
 template <class T, bool extras>
-void write_gradient_one(const ChannelsCall& a, int64_t item) {
+void write_gradient_part(const ChannelsCall& a, const Part& part,
+                         const ChannelStatistics<typename Compute<T>::type>& s) {
   using C = typename Compute<T>::type;
-  const Part part = part_of(a.geometry, item);
-  const ChannelStatistics<C> s = restore_statistics<C>(a, part.statistic);
   const T* x = static_cast<const T*>(a.x) + part.offset;
   const Upstream<T, extras> upstream(a, part, s);
   T* dx = static_cast<T*>(a.out) + part.offset;
@@ -333,6 +357,19 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   };
   if (const C* kept = kept_at<C>(a, part); extras && kept) return over([&](auto at, V) { return at.load(kept); });
   over([&](auto at, V value) { return upstream.at(at, value); });
+}
+
+EVENKEEL_ONE_BY_ONE(prepare)
+EVENKEEL_ONE_BY_ONE(measure)
+EVENKEEL_ONE_BY_ONE(merge)
+EVENKEEL_ONE_BY_ONE(write)
+EVENKEEL_ONE_BY_ONE(merge_sums)
+template <class T, bool extras>
+void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = typename Compute<T>::type;
+  for_each_part<C>(a, begin, end, [&](int64_t, const Part& part, const ChannelStatistics<C>& s) {
+    write_gradient_part<T, extras>(a, part, s);
+  });
 }
 
 }  // namespace

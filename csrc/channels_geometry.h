@@ -20,10 +20,18 @@ inline int64_t repeats_of(int64_t rows, int64_t columns) {
   return repeat;
 }
 
+// Contiguous groups of few positions are rows of their own: short runs, of a channel each, would take longer. Forward,
+// where the runs need no sums, that is so for fewer; a group of one channel where all of it is computed in double.
+inline bool are_rows(int64_t positions, int64_t share, bool backward) {
+  constexpr int64_t single = 64, forth = 31, back = 99;
+  return positions <= (share == 1 ? single : backward ? back : forth);
+}
+
 // measured: from this input; given statistics may be applied in any order
-inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked, bool measured) {
+inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked, bool measured,
+                                    bool backward) {
   // With fewer positions than this, neighbouring channels are treated together as columns.
-  constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, item = 4096, block = 65536;
+  constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, many_items = 16, item = 4096, block = 65536;
   const auto sizes = x.sizes();
   STD_TORCH_CHECK(sizes.size() >= 2, "evenkeel: expected (batch, channels, ...)");
   STD_TORCH_CHECK(groups >= 0 && (groups == 0 || sizes[1] % groups == 0), "evenkeel: groups must divide the channels");
@@ -39,12 +47,8 @@ inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, 
   g.count = groups ? share * positions : batch * positions;
   const int64_t fewest_positions = masked ? 2 : groups || batch < fewest_rows ? few_positions : few_batch_positions;
   g.per_channel = g.repeat = 1;
-  // groups: sums of as many columns stay in the second-level cache
-  constexpr int64_t few_positions_of_groups = 64, most_columns = 16384;
-  const bool few =
-      positions < few_positions || (positions < few_positions_of_groups && channels * positions <= most_columns);
-  if (groups && !last && !masked && measured && few) {
-    constexpr int64_t most_samples = 32, many_blocks = 16;
+  if (groups && !last && !masked && measured && are_rows(positions, share, backward)) {
+    constexpr int64_t most_samples = 16, many_blocks = 8;
     const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, most_samples);
     g.walk = Walk::groups;
     g.per_channel = positions;
@@ -63,7 +67,10 @@ inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, 
     g.width = channels * g.per_channel * g.repeat;
     g.blocks = g.outer;
     g.statistics_per_block = groups ? groups : channels;
-    g.item_size = std::max(fewest_rows, block / std::clamp<int64_t>(g.width, 1, strip));
+    const int64_t shared = ceil_divide(g.rows, many_items);  // of a single block, all threads have some
+    g.item_size = block / std::clamp<int64_t>(g.width, 1, strip);
+    g.item_size = std::max(fewest_rows, groups ? g.item_size : std::min(g.item_size, shared));
+    g.rows_written = std::max<int64_t>(1, std::min(shared, block / std::max<int64_t>(g.width, 1)));
     g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
   } else {
     g.outer = batch;

@@ -86,6 +86,7 @@ void repair_statistic(const ChannelsCall& a, int64_t statistic) {
   const WideAffine affine_of(a);
   double variance;
   const ChannelStatistics<double> s = measure_in_double(a, statistic, x, &variance);
+  if (is_nan(s) && is_nan(restore_statistics<float>(a, statistic))) return;  // as written
   for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t affine) {
     const double v = affine_of.output(normalized_in_double(to_double(x[offset]), s), affine);
     narrow(static_cast<T*>(a.out) + offset, &v, 1);
@@ -111,14 +112,14 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   };
   if (a.geometry.walk != Walk::groups) {  // there others have added to these sums too
     for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) {
-      a.sums[lane * 2] = a.sums[lane * 2 + 1] = 0;
+      a.sums[lane] = a.products()[lane] = 0;
     });
   }
   for_each_element(a, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
     const double upstream = upstream_at(offset, affine), x_hat = x_hat_at(offset);
     const double g = upstream * a.weight_of(affine);
-    a.sums[lane * 2] += upstream;
-    a.sums[lane * 2 + 1] += upstream * x_hat;
+    a.sums[lane] += upstream;
+    a.products()[lane] += upstream * x_hat;
     mean_g += g;
     mean_gx += g * x_hat;
   });
@@ -132,12 +133,26 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   });
 }
 
+// Whether float holds the scales of a statistic's weights, too. By groups all is computed in double.
+bool holds_scales(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<float>& s) {
+  const ChannelsGeometry& g = a.geometry;
+  if (g.walk == Walk::groups || holds_scale(s, a.smallest_weight, a.largest_weight)) return true;
+  const int64_t share = g.groups ? g.channels / g.groups : 1, columns = g.walk == Walk::columns ? g.fold : share;
+  const int64_t first = statistic % (g.groups ? g.groups : g.channels) * columns;
+  for (int64_t i = first; i < first + columns; ++i) {
+    const double weight = std::abs(a.weight_of(i));
+    if (is_normal(weight) && !holds_scale(s, weight, weight)) return false;
+  }
+  return true;
+}
+
 // Calls body(value of x's type, statistic) for those that float arithmetic cannot hold.
 template <class Body>
 void for_each_out_of_range(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
   if (a.remembered || a.dtype == DType::float64) return;
   for (int64_t statistic = begin; statistic < end; ++statistic) {
-    if (in_range(restore_statistics<float>(a, statistic))) continue;
+    const auto s = restore_statistics<float>(a, statistic);
+    if ((in_range(s) && holds_scales(a, statistic, s)) || (a.dy && is_nan(s))) continue;
     by_dtype(a.dtype, [&](auto t) {
       if constexpr (sizeof(t) < sizeof(double)) body(t, statistic);
     });
@@ -169,13 +184,22 @@ void remember(const ChannelsCall& a, const double* mean, const double* variance)
 void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t columns = g.walk == Walk::columns ? g.per_channel : 1, span = channels * columns, lanes = g.lanes();
-  for (int64_t channel = 0; channel < channels; ++channel) {
-    double total = 0;
-    for (int64_t start = channel * columns; start < lanes; start += span) {
-      for (int64_t i = start; i < start + columns; ++i) total += a.sums[i * 2 + which];
+  const double* sums = which ? a.products() : a.sums;
+  const Buffer<double> totals(channels);
+  std::memset(totals.data(), 0, channels * sizeof(double));
+  for (int64_t start = 0; start < lanes; start += span) {
+    if (columns == 1) {
+      for_each_position<double>(channels, [&](auto at) {
+        at.store(totals.data(), at.load(totals.data()) + at.load(sums + start));
+      });
+      continue;
     }
-    by_dtype(dtype, [&](auto t) { narrow(static_cast<decltype(t)*>(out) + channel, &total, 1); });
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      const double* own = sums + start + channel * columns;
+      for (int64_t i = 0; i < columns; ++i) totals.data()[channel] += own[i];
+    }
   }
+  by_dtype(dtype, [&](auto t) { narrow(static_cast<decltype(t)*>(out), totals.data(), channels); });
 }
 
 void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,

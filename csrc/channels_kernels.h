@@ -36,12 +36,23 @@ struct ChannelsGeometry {
   int64_t blocks, statistics_per_block;
   int64_t measure_items, sum_items;  // per block
   int64_t item_size;                 // elements of a statistic (planes), rows of a strip (columns)
+  int64_t rows_written;              // columns: rows that are written together, whole; they are memory's order
+  // items of a block in which y or dx is written, out of those that were summed
+  int64_t write_items(int64_t items) const {
+    return walk == Walk::columns ? (rows + rows_written - 1) / rows_written : items;
+  }
   int64_t parts;                     // planes, backward: items per run of positions
   // lanes are what the sums of the backward are kept for: a channel of a sample or block, or a column of an outer index
   int64_t lanes() const {
     return walk == Walk::planes ? outer * channels : walk == Walk::columns ? outer * width : blocks * channels;
   }
 };
+
+constexpr double smallest_normal = 0x1p-126;  // float
+inline bool is_normal(double v) {
+  const double size = v < 0 ? -v : v;
+  return size >= smallest_normal && size < 0x1p128;
+}
 
 struct ChannelsCall {
   ChannelsGeometry geometry;
@@ -60,6 +71,7 @@ struct ChannelsCall {
   const double* weight;
   const double* bias;
   double weight_of(int64_t i) const { return weight ? weight[i] : 1; }
+  double smallest_weight, largest_weight;  // of |weight| where that is a normal float; 1 where none is
   double bias_of(int64_t i) const { return bias ? bias[i] : 0; }
   void* out;         // y or dx; null where dx is not wanted
   // arithmetic type, (statistics, width): mean, what it lost in rounding, 1/scale, what it lost [, its bend]
@@ -72,7 +84,8 @@ struct ChannelsCall {
   int64_t first_block;
   double* partial;  // sums of the items from first_item on
   int64_t first_item;
-  double* sums;   // backward: (lanes, 2), the sums of dy and dy * x_hat
+  double* sums;   // backward: (2, lanes), the sums of dy, and of dy * x_hat
+  double* products() const { return sums + geometry.lanes(); }
   double* means;  // backward: (statistics, 2), the means of g and g * x_hat
   int statistics_width() const { return eps_mode == EpsMode::inside ? 4 : 5; }
 };
@@ -84,10 +97,10 @@ struct ChannelsWalk {
   ChannelsPhase prepare;         // statistics: what is given or was saved
   ChannelsPhase measure;         // measure items
   ChannelsPhase merge;           // statistics
-  ChannelsPhase write;           // measure items
+  ChannelsPhase write;           // write items
   ChannelsPhase sum;             // sum items
   ChannelsPhase merge_sums;      // statistics
-  ChannelsPhase write_gradient;  // sum items
+  ChannelsPhase write_gradient;  // write items
 };
 
 struct ChannelsKernels {

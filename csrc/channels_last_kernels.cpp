@@ -4,7 +4,7 @@
 // An item is a block of consecutive rows. Its sums are kept per column, in the arithmetic type for a few rows and in
 // double beyond: of the differences from the first rows' mean and their squares, and where that was no fair guess once
 // more about a better one, while the block is in cache. Rows that are not valid are left out.
-#include "channels_columns.h"
+#include "channels_columns_merge.h"
 
 namespace evenkeel {
 namespace EVENKEEL_ISA {
@@ -20,19 +20,27 @@ template <class C, int K>
 struct ColumnSums {
   double total[K][strip];
 
-  // term(position, row, out) gives K vectors; the sums of lanes past the last column are not used
-  template <class Term>
-  void over(int64_t rows, int64_t columns, const Term& term) {
+  // term(position, row, out) gives K vectors; the sums of lanes past the last column are not used. Tiles leap from row to
+  // row, which no processor foresees: fetch(row, column) of the next rows is called in memory's order meanwhile.
+  template <class Term, class Fetch>
+  void over(int64_t rows, int64_t columns, const Term& term, const Fetch& fetch) {
     using V = typename Lanes<C>::vector;
     for (int k = 0; k < K; ++k) std::memset(total[k], 0, padded(columns) * sizeof(double));
     for_each_tile<C>(rows, columns, rows_per_flush, false, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V part[K][vectors] = {};
+      int64_t next_row = end + at(0).i * (end - begin) / columns, next_column = at(0).i * (end - begin) % columns;
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
+          if (vectors > 1) fetch(next_row, next_column + t * Lanes<C>::width);
           V out[K];
           term(at(t), row, out);
           for (int k = 0; k < K; ++k) part[k][t] += out[k];
+        }
+        next_column += vectors * Lanes<C>::width;
+        if (next_column >= columns) {
+          next_column = 0;
+          ++next_row;
         }
       }
       for (int k = 0; k < K; ++k) {
@@ -43,9 +51,19 @@ struct ColumnSums {
 };
 
 template <class T, bool>
-void prepare_one(const ChannelsCall& a, int64_t statistic) {
+void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = typename Compute<T>::type;
-  fill_affine(a, statistic, restore_statistics<C>(a, statistic));
+  if (!columns_are_statistics(a.geometry)) {
+    for (int64_t i = begin; i < end; ++i) fill_affine(a, i, restore_statistics<C>(a, i));
+    return;
+  }
+  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t column, int64_t columns) {
+    const ColumnFactors<C> factors(a, outer, column);
+    for (int64_t i = 0; i < columns; ++i) {
+      const ChannelStatistics<C> s = restore_statistics<C>(a, first + i);
+      factors.set(i, Affine<C>(s, a.weight_of(column + i), a.bias_of(column + i)));
+    }
+  });
 }
 
 template <class T, bool extras>
@@ -67,14 +85,14 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   const T* x = block.at(static_cast<const T*>(a.x), g.width);
   sums.over(few_rows, block.columns, [&](auto at, int64_t row, V(&out)[1]) {
     out[0] = valid.has(row) ? at.load(x + row * g.width) : V{};
-  });
+  }, [](int64_t, int64_t) {});
   std::memset(shift, 0, sizeof(shift));
   for (int64_t i = 0; i < block.columns; ++i) shift[i] = static_cast<C>(sums.total[0][i] / few);
   const auto pass = [&] {
     squares.over(block.count, block.columns, [&](auto at, int64_t row, V(&out)[2]) {
       out[0] = valid.has(row) ? at.load(x + row * g.width) - Whole<C>{at.i}.load(shift) : V{};
       out[1] = out[0] * out[0];
-    });
+    }, [&](int64_t row, int64_t column) { fetch(x + row * g.width + column); });
   };
   pass();
   bool fair = true;
@@ -89,31 +107,6 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   std::memcpy(partial + 2 * stride, squares.total[1], block.columns * sizeof(double));
 }
 
-// Calls body(sums of the item, column in the item) for the items in which a statistic's column lies.
-template <class Body>
-void for_each_item(const ChannelsCall& a, int64_t items, int64_t partial, int64_t outer, int64_t column,
-                   const Body& body) {
-  const int64_t strips = a.geometry.strips();
-  for (int64_t item = outer * items + column / strip; item < (outer + 1) * items; item += strips) {
-    body(a.partial + (item - a.first_item) * partial, column % strip);
-  }
-}
-
-template <class T, bool>
-void merge_one(const ChannelsCall& a, int64_t statistic) {
-  using C = typename Compute<T>::type;
-  const ChannelsGeometry& g = a.geometry;
-  const int64_t outer = statistic / g.statistics_per_block, stride = strip_stride(g);
-  MergedSums merged;
-  for_each_run(g, statistic, [&](int64_t column, int64_t columns) {
-    for_each_item(a, g.measure_items, measure_partial(g), outer, column, [&](const double* partial, int64_t i) {
-      merged.add(partial[3 * stride], columns, partial + i, partial + stride + i, partial + 2 * stride + i);
-    });
-  });
-  save_merged<C>(a, statistic, merged);
-  fill_affine(a, statistic, restore_statistics<C>(a, statistic));
-}
-
 // Calls body(position, row) for all positions of a block.
 template <class C, class Body>
 void for_each_row_position(const Block& block, const Body& body) {
@@ -122,34 +115,43 @@ void for_each_row_position(const Block& block, const Body& body) {
   }
 }
 
-// Whether the rows of a block may be written past the caches.
-template <class T>
-bool is_streamed(const ChannelsCall& a, const T* rows) {
-  return a.streamed && on_a_cache_line(rows) && a.geometry.width * sizeof(T) % 64 == 0;
-}
+// Rows that are written together.
+struct Written {
+  Block rows;  // whole ones
+  bool streamed;
+  template <class T>
+  Written(const ChannelsCall& a, int64_t item, const T*) {
+    const ChannelsGeometry& g = a.geometry;
+    const int64_t items = g.write_items(0), begin = item % items * g.rows_written, stop = begin + g.rows_written;
+    rows = {item / items, (stop < g.rows ? stop : g.rows) - begin, item / items * g.rows + begin, 0, g.width};
+    streamed = a.streamed && g.width * sizeof(T) % 64 == 0 &&
+               on_a_cache_line(static_cast<const T*>(a.out) + rows.first_row * g.width);
+  }
+  // Calls body(block) for its strips.
+  template <class Body>
+  void for_each_strip(const Body& body) const {
+    for (int64_t first = 0; first < rows.columns; first += strip) {
+      const int64_t left = rows.columns - first;
+      body(Block{rows.outer, rows.count, rows.first_row, first, left < strip ? left : strip});
+    }
+  }
+};
+
+// What is read and written soon: no processor fetches the lines of an output ahead.
+constexpr int64_t soon = 1024;
 
 template <class T, bool extras>
 void write_one(const ChannelsCall& a, int64_t item) {
   using C = typename Compute<T>::type;
   using V = typename Lanes<C>::vector;
   const int64_t width = a.geometry.width;
-  const Block block = block_of(a.geometry, a.geometry.measure_items, item);
-  const ValidRows<extras> valid(a, block);
-  const ColumnFactors<C> factors(a, block.outer, block.first);
-  const T* x = block.at(static_cast<const T*>(a.x), width);
-  T* y = block.at(static_cast<T*>(a.out), width);
-  with_activation_of<extras>(a, [&](auto activation) {
-    constexpr Activation known = decltype(activation)::value;
-    if (a.remembered) {
-      const ColumnStatistics<C> s(a, block);
-      if (s.any_cancels) {
-        return for_each_row_position<C>(block, [&](auto at, int64_t row) {
-          const V v = activate<known, C>(s.exact_affine(at, x + row * width, factors));
-          at.store(y + row * width, valid.has(row) ? v : V{});
-        });
-      }
-    }
-    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), is_streamed(a, y),
+  const Written written(a, item, static_cast<const T*>(nullptr));
+  const auto plainly = [&](auto activation, const Block& block, bool streamed) {
+    const ValidRows<extras> valid(a, block);
+    const ColumnFactors<C> factors(a, block.outer, block.first);
+    const T* x = block.at(static_cast<const T*>(a.x), width);
+    T* y = block.at(static_cast<T*>(a.out), width);
+    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), streamed,
                      [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], scale[vectors], shift[vectors];
@@ -161,18 +163,29 @@ void write_one(const ChannelsCall& a, int64_t item) {
       }
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
-          const V v = activate<known, C>((at(t).load(x + row * width) - mean[t]) * scale[t] + shift[t]);
+          fetch(x + row * width + at(t).i + soon);
+          if (!streamed) fetch_to_write(y + row * width + at(t).i + soon);
+          const V v = activate<decltype(activation)::value, C>((at(t).load(x + row * width) - mean[t]) * scale[t] + shift[t]);
           at(t).store(y + row * width, valid.has(row) ? v : V{});
         }
       }
     });
+  };
+  with_activation_of<extras>(a, [&](auto activation) {
+    if (!a.remembered) return plainly(activation, written.rows, written.streamed);
+    written.for_each_strip([&](const Block& block) {
+      const ColumnStatistics<C> s(a, block);
+      if (!s.any_cancels) return plainly(activation, block, written.streamed);
+      const ValidRows<extras> valid(a, block);
+      const ColumnFactors<C> factors(a, block.outer, block.first);
+      const T* x = block.at(static_cast<const T*>(a.x), width);
+      T* y = block.at(static_cast<T*>(a.out), width);
+      for_each_row_position<C>(block, [&](auto at, int64_t row) {
+        const V v = activate<decltype(activation)::value, C>(s.exact_affine(at, x + row * width, factors));
+        at.store(y + row * width, valid.has(row) ? v : V{});
+      });
+    });
   });
-}
-
-// Whether the gradient of an outer index is computed in double.
-template <bool extras>
-bool is_exact(const ChannelsCall& a, int64_t outer) {
-  return extras && has_few_elements(a, outer * a.geometry.statistics_per_block);
 }
 
 // The upstream gradient led through the activation, in double where it has to be.
@@ -265,15 +278,50 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
       }
       out[0] = valid.has(row) ? upstream : V{};
       out[1] = valid.has(row) ? upstream * centred : V{};
+    }, [&](int64_t row, int64_t column) {
+      fetch(x + row * width + column);
+      fetch(dy + row * width + column);
     });
   });
   std::memcpy(gradient, sums.total[0], padded(block.columns) * sizeof(double));
   std::memcpy(product, sums.total[1], padded(block.columns) * sizeof(double));
 }
 
-template <bool extras>
-bool is_short(const ChannelsCall& a, int64_t outer) {
-  return sums_are_short(a) && !is_exact<extras>(a, outer);
+// Whether surely all sums hold, by their exponents: without a comparison g++ takes vectors of every instruction set.
+inline bool all_hold(const double* gradient, const double* product, int64_t columns) {
+  constexpr int64_t smallest = 1023 - 90, largest = 2046;
+  int64_t beyond = 0;  // negative where an exponent is
+  for (int64_t i = 0; i < columns; ++i) {
+    const auto of_product = static_cast<int64_t>(bits_as<uint64_t>(product[i]) >> 52 & 0x7ff);
+    const auto of_gradient = static_cast<int64_t>(bits_as<uint64_t>(gradient[i]) >> 52 & 0x7ff);
+    beyond |= (of_product - smallest) | (largest - of_product) | (largest - of_gradient);
+  }
+  return beyond >= 0;
+}
+
+// Columns whose sums floats do not hold, in double.
+template <class T, bool extras>
+void sum_again(const ChannelsCall& a, const Block& block, double* gradient, double* product) {
+  using C = typename Compute<T>::type;
+  if (all_hold(gradient, product, block.columns)) return;
+  const auto any = [&](const auto& test) {
+    for (int64_t i = 0; i < block.columns; ++i) {
+      if (test(i)) return true;
+    }
+    return false;
+  };
+  const auto is_lost = [&](int64_t i) { return !sums_hold<C>(gradient[i], product[i]); };
+  if (!any(is_lost)) return;
+  const ColumnStatistics<C> s(a, block);
+  const auto again = [&](int64_t i) { return is_lost(i) && !std::isnan(s.exact_reciprocal[i]); };
+  if (!any(again)) return;
+  double wide_gradient[strip], wide_product[strip];
+  sum_wide<T, extras>(a, block, wide_gradient, wide_product);
+  for (int64_t i = 0; i < block.columns; ++i) {
+    if (!again(i)) continue;
+    gradient[i] = wide_gradient[i];
+    product[i] = wide_product[i] + static_cast<double>(s.mean_rest[i]) * wide_gradient[i];  // as from the rounded mean
+  }
 }
 
 template <class T, bool extras>
@@ -281,45 +329,9 @@ void sum_one(const ChannelsCall& a, int64_t item) {
   const Block block = block_of(a.geometry, a.geometry.sum_items, item);
   double* gradient = a.partial + (item - a.first_item) * sum_partial(a.geometry);
   double* product = gradient + strip_stride(a.geometry);
-  if (is_short<extras>(a, block.outer)) return sum_short<T, extras>(a, block, gradient, product);
-  sum_wide<T, extras>(a, block, gradient, product);
-}
-
-template <class T, bool extras>
-void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
-  using C = typename Compute<T>::type;
-  const ChannelsGeometry& g = a.geometry;
-  const int64_t outer = statistic / g.statistics_per_block, stride = strip_stride(g);
-  const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
-  const double reciprocal = s.exact_reciprocal();
-  const double rest = is_short<extras>(a, outer) ? static_cast<double>(s.mean_rest) : 0;
-  double mean_g = 0, mean_gx = 0;
-  for_each_run(g, statistic, [&](int64_t column, int64_t columns) {
-    double* sums = a.sums + (outer * g.width + column) * 2;
-    std::memset(sums, 0, 2 * columns * sizeof(double));
-    for_each_item(a, g.sum_items, sum_partial(g), outer, column, [&](const double* partial, int64_t i) {
-      for (int64_t k = 0; k < columns; ++k) {
-        sums[2 * k] += partial[i + k];
-        sums[2 * k + 1] += partial[stride + i + k];
-      }
-    });
-    double sum = 0, product = 0;
-    for (int64_t k = 0; k < columns; ++k) {
-      sums[2 * k + 1] = (sums[2 * k + 1] - rest * sums[2 * k]) * reciprocal;
-      sum += sums[2 * k];
-      product += sums[2 * k + 1];
-    }
-    const double w = a.weight_of(column);
-    mean_g += w * sum;
-    mean_gx += w * product;
-  });
-  const double n = count_of(a, statistic);
-  a.means[statistic * 2] = mean_g /= n;
-  a.means[statistic * 2 + 1] = mean_gx /= n;
-  ColumnFactors<C> factors(a, outer, 0);
-  for_each_run(g, statistic, [&](int64_t i, int64_t columns) {
-    factors.set(i, columns, Projection<C>(s, a.weight_of(i), mean_g, mean_gx));
-  });
+  if (!is_short<extras>(a, block.outer)) return sum_wide<T, extras>(a, block, gradient, product);
+  sum_short<T, extras>(a, block, gradient, product);
+  sum_again<T, extras>(a, block, gradient, product);
 }
 
 // The gradient of a measured statistic in double.
@@ -338,29 +350,43 @@ inline typename Lanes<typename Compute<T>::type>::vector exact_gradient(
   return v.rounded();
 }
 
+// dx of a block where terms may cancel, in double.
+template <class T, bool extras>
+void write_exact_gradient(const ChannelsCall& a, const Block& block) {
+  using C = typename Compute<T>::type;
+  using V = typename Lanes<C>::vector;
+  const int64_t width = a.geometry.width;
+  const ValidRows<extras> valid(a, block);
+  const ColumnFactors<C> factors(a, block.outer, block.first);
+  const ColumnStatistics<C> s(a, block);
+  const Upstream<T, extras> upstream(a, block, factors, s);
+  const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
+  T* dx = block.at(static_cast<T*>(a.out), width);
+  for_each_row_position<C>(block, [&](auto at, int64_t row) {
+    const T *own_dy = dy + row * width, *own_x = x + row * width;
+    const V v = a.remembered ? upstream.wide(at, own_dy, own_x).rounded() * Whole<C>{at.i}.load(factors.scale)
+                             : exact_gradient(s, upstream, at, own_dy, own_x);
+    at.store(dx + row * width, valid.has(row) ? v : V{});
+  });
+}
+
 // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale with g = dy * weight
 template <class T, bool extras>
 void write_gradient_one(const ChannelsCall& a, int64_t item) {
   using C = typename Compute<T>::type;
   using V = typename Lanes<C>::vector;
   const int64_t width = a.geometry.width;
-  const Block block = block_of(a.geometry, a.geometry.sum_items, item);
+  const Written written(a, item, static_cast<const T*>(nullptr));
+  const Block& block = written.rows;
+  if (a.remembered || is_exact<extras>(a, block.outer)) {
+    return written.for_each_strip([&](const Block& part) { write_exact_gradient<T, extras>(a, part); });
+  }
   const ValidRows<extras> valid(a, block);
-  const ColumnFactors<C> factors(a, block.outer, block.first);
+  const ColumnFactors<C> factors(a, block.outer, 0);
   const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
   T* dx = block.at(static_cast<T*>(a.out), width);
-  if (a.remembered || is_exact<extras>(a, block.outer)) {
-    const ColumnStatistics<C> s(a, block);
-    const Upstream<T, extras> upstream(a, block, factors, s);
-    return for_each_row_position<C>(block, [&](auto at, int64_t row) {
-      const T *own_dy = dy + row * width, *own_x = x + row * width;
-      const V v = a.remembered ? upstream.wide(at, own_dy, own_x).rounded() * Whole<C>{at.i}.load(factors.scale)
-                               : exact_gradient(s, upstream, at, own_dy, own_x);
-      at.store(dx + row * width, valid.has(row) ? v : V{});
-    });
-  }
   with_activation_of<extras>(a, [&](auto activation) {
-    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), is_streamed(a, dx),
+    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), written.streamed,
                      [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], reciprocal[vectors], weight[vectors], shift[vectors], slope[vectors];
@@ -374,6 +400,9 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
       }
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
+          fetch(x + row * width + at(t).i + soon);
+          fetch(dy + row * width + at(t).i + soon);
+          if (!written.streamed) fetch_to_write(dx + row * width + at(t).i + soon);
           const V centred = at(t).load(x + row * width) - mean[t];
           V upstream = at(t).load(dy + row * width);
           if constexpr (decltype(activation)::value != Activation::none) {
@@ -388,6 +417,11 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
     });
   });
 }
+
+EVENKEEL_ONE_BY_ONE(measure)
+EVENKEEL_ONE_BY_ONE(write)
+EVENKEEL_ONE_BY_ONE(sum)
+EVENKEEL_ONE_BY_ONE(write_gradient)
 
 }  // namespace
 }  // namespace EVENKEEL_ISA

@@ -1,6 +1,8 @@
 // Channels as planes: the runs of positions that make up a statistic, their mask, and the items of both directions.
 #pragma once
 
+#include <algorithm>
+
 #include "channels_common.h"
 
 namespace evenkeel {
@@ -25,16 +27,15 @@ int64_t fetched_ahead(const ChannelsGeometry& g, bool computes_long) {
   return !g.groups ? g.positions : computes_long ? g.count : 0;
 }
 
-inline void fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
-
 // Calls body(offset, length, channel) for the runs, or parts of runs, between two positions of a statistic.
 template <class Body>
 void for_each_run(const Runs& runs, int64_t begin, int64_t end, const Body& body) {
-  while (begin < end) {
-    const int64_t run = begin / runs.length, at = begin % runs.length;
+  int64_t run = begin == 0 ? 0 : begin / runs.length, at = begin - run * runs.length;
+  for (; begin < end; ++run) {
     const int64_t rest = runs.length - at, count = rest < end - begin ? rest : end - begin;
     body(runs.base + run * runs.stride + at, count, runs.channel + run * runs.next_channel);
     begin += count;
+    at = 0;
   }
 }
 
@@ -72,12 +73,28 @@ struct Part {
   int64_t place;  // in the statistic
 };
 
-Part part_of(const ChannelsGeometry& g, int64_t item) {
-  const int64_t statistic = item / g.sum_items, run = item % g.sum_items / g.parts;
-  const int64_t begin = item % g.parts * g.item_size, rest = g.positions - begin;
-  const Runs runs = runs_of(g, statistic);
-  return {statistic, runs.channel + run * runs.next_channel, runs.base + run * runs.stride + begin,
-          rest < g.item_size ? rest : g.item_size, run * g.positions + begin};
+// Calls body(item, its part, the statistic) for the items [begin, end). A division for each would take longer than a
+// short run.
+template <class C, class Body>
+void for_each_part(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
+  const ChannelsGeometry& g = a.geometry;
+  for (int64_t item = begin; item < end;) {
+    const int64_t statistic = item / g.sum_items, first = statistic * g.sum_items;
+    const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+    const Runs runs = runs_of(g, statistic);
+    int64_t run = item == first ? 0 : (item - first) / g.parts, at = (item - first - run * g.parts) * g.item_size;
+    for (const int64_t stop = std::min(end, first + g.sum_items); item < stop; ++item) {
+      const int64_t rest = g.positions - at;
+      body(item,
+           Part{statistic, runs.channel + run * runs.next_channel, runs.base + run * runs.stride + at,
+                rest < g.item_size ? rest : g.item_size, run * g.positions + at},
+           s);
+      at += g.item_size;
+      if (at < g.positions) continue;
+      at = 0;
+      ++run;
+    }
+  }
 }
 
 }  // namespace

@@ -74,7 +74,8 @@ Rows rows_of(Tensor& t, const RowsSpec& spec) {
 
 RowsSpec spec_of(const Tensor& x, int64_t axes, int64_t statistic, double eps, int64_t eps_mode) {
   const auto sizes = x.sizes();
-  RowsSpec spec{1, 1, static_cast<Statistic>(statistic), eps, static_cast<EpsMode>(eps_mode)};
+  STD_TORCH_CHECK(statistic >= 0 && statistic <= 2, "evenkeel: statistic must be 0 (rms), 1 (moments) or 2 (l2)");
+  RowsSpec spec{1, 1, static_cast<Statistic>(statistic), eps, eps_mode_of(eps_mode)};
   const int64_t leading = static_cast<int64_t>(sizes.size()) - axes;
   STD_TORCH_CHECK(axes >= 0 && leading >= 0, "evenkeel: axes must lie between 0 and the input's dimensions");
   for (int64_t axis = 0; axis < leading; ++axis) spec.rows *= sizes[axis];
@@ -133,6 +134,10 @@ std::vector<int64_t> sizes_of(const Tensor& t) {
 
 ScalarType arithmetic(const Tensor& x) {
   return dtype_of(x) == DType::float64 ? ScalarType::Double : ScalarType::Float;
+}
+
+void check_shape(const char* name, const Tensor& t, const Tensor& x) {
+  STD_TORCH_CHECK(sizes_of(t) == sizes_of(x), "evenkeel: ", name, " must have x's shape");
 }
 
 // The dtype in which an early norm ends: the promoted one of x and weight.
@@ -218,6 +223,9 @@ std::tuple<Tensor, Tensor> parameter_gradients(RowsBackward& a, const std::optio
     return needed && parameter ? empty(sizes_of(*parameter), parameter->scalar_type())
                                : empty({0}, statistics.scalar_type());
   };
+  STD_TORCH_CHECK(statistics.scalar_type() == (a.x.dtype == DType::float64 ? ScalarType::Double : ScalarType::Float) &&
+                      statistics.numel() == a.spec.rows * a.spec.statistics_width(),
+                  "evenkeel: statistics must be those that the forward returned for this input and these options");
   const Tensor dweight = gradient(weight, need_dweight), dbias = gradient(bias, need_dbias);
   const Tensor saved = as_contiguous(statistics);
   const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
@@ -310,7 +318,7 @@ std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor&
                                                  double weight_offset, bool need_dx, bool need_dweight,
                                                  bool need_dbias, bool from_output) {
   RowsBackward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .from_output = from_output};
-  STD_TORCH_CHECK(dy.numel() == x.numel(), "evenkeel: dy must have x's shape");
+  check_shape("dy", dy, x);
   Tensor dx = empty(need_dx ? sizes_of(x) : std::vector<int64_t>{0}, x.scalar_type());
   const Source source(x, axes), upstream(dy, axes);
   a.x = source.rows();
@@ -342,7 +350,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_rows_backward(
     int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool need_dx, bool need_dresidual,
     bool need_dweight, bool need_dbias) {
   RowsBackward a{.spec = spec_of(x, axes, statistic, eps, eps_mode)};
-  STD_TORCH_CHECK(dy.numel() == x.numel(), "evenkeel: dy must have x's shape");
+  check_shape("dy", dy, x);
+  if (residual) check_shape("residual", *residual, x);
+  if (dsum) check_shape("dsum", *dsum, x);
   const ScalarType stream = residual ? residual->scalar_type() : x.scalar_type();
   const bool shared = dy.scalar_type() == stream;  // then dx serves both
   const std::vector<int64_t> nothing{0};

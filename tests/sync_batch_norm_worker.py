@@ -15,6 +15,9 @@ CASES = {
     "images": ((2, 1, 3), (3, 4, 4), (1.0, 0.0), False, {}),
     "masked": ((3, 5, 2), (4, 6), (1.0, 0.0), True, {}),
     "mean 1e4": ((3, 5, 1), (4, 60), (1.0, 1e4), False, {}),
+    "huge": ((3, 5, 1), (4, 6), (1e19, 0.0), False, {}),
+    "near the largest": ((3, 5, 1), (4, 6), (5e37, 0.0), False, {"track_running_stats": False}),
+    "tiny": ((3, 5, 1), (4, 6), (1e-25, 0.0), False, {"eps": 1e-60}),
     "outside, 1 + weight": ((3, 5, 1), (4, 6), (1.0, 0.0), False, {"eps_mode": "outside", "weight_offset": 1.0}),
     "clamp": ((3, 5, 1), (4, 6), (0.1, 0.0), False, {"eps_mode": "clamp", "eps": 0.05}),
     "clamped": ((3, 5, 1), (4, 6), (0.1, 0.0), False, {"eps_mode": "clamp", "eps": 0.5}),
@@ -91,6 +94,7 @@ def worker(rank, count):
     alone = [torch.distributed.new_group([r]) for r in range(count)][rank]
     results["alone"] = module("unequal", lambda *a, **k: nn.SyncBatchNorm(*a, process_group=alone, **k))(x[own])
     single = torch.randn(int(rank == 0), 4)  # one value per channel in all processes
+    results["no channels"] = nn.SyncBatchNorm(0)(torch.randn(rank + 2, 0, 3)).shape
     results["one value"] = error_of(lambda: nn.SyncBatchNorm(4)(single))
     results["cpu"] = error_of(lambda: nn.SyncBatchNorm(4, backend="cpu")(torch.randn(2, 4)))
     results["parallel"] = data_parallel(rank, count)

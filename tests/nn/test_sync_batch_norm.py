@@ -58,6 +58,10 @@ def test_evaluation_and_a_group_of_one_are_batch_norm(runs):
         assert torch.equal(runs[rank]["alone"], setting.module("unequal", nn.BatchNorm1d)(part))
 
 
+def test_no_channels_are_nothing_to_normalize(runs):
+    assert [run["no channels"] for run in runs] == [(rank + 2, 0, 3) for rank in range(len(runs))]
+
+
 def test_every_process_raises_or_none(runs):
     for run in runs:
         assert run["one value"].startswith("InvalidInputError: Expected more than 1 value per channel when training")

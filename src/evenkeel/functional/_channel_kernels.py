@@ -12,9 +12,9 @@ from evenkeel.functional._channels import (
     in_format_of,
     normalize_channels,
     per_channel,
-    shared_moments,
+    scaled_moments,
 )
-from evenkeel.functional._common import arithmetic_dtype, composite_required, reciprocal_scale
+from evenkeel.functional._common import arithmetic_dtype, composite_required
 from evenkeel.functional._export import exports_as_standard, standard_groups
 from evenkeel.kernels import _ops
 
@@ -40,8 +40,8 @@ def normalize_groups(
         return exported(operator, input, weight, bias, weight_offset, cast, activation)
     x = input.to(arithmetic_dtype(input)).unflatten(1, (groups, -1))  # (batch, groups, channels, *positions)
     grouped = None if valid is None else valid.unsqueeze(1)
-    centred, _, variance, _ = shared_moments(x, list(range(2, x.ndim)), grouped)
-    normalized = (centred * reciprocal_scale(variance, eps, eps_mode)).flatten(1, 2)
+    moments = scaled_moments(x, list(range(2, x.ndim)), grouped, eps, eps_mode)
+    normalized = moments.normalized(eps_mode).flatten(1, 2)
     return affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast, activation)
 
 

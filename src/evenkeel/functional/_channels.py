@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -14,6 +14,7 @@ from evenkeel.functional._common import (
     centred_moments,
     check_floating,
     composite_required,
+    range_scale,
     reciprocal_scale,
 )
 from evenkeel.functional._export import exports_as_standard, standard, standard_channels
@@ -180,6 +181,33 @@ def shared_moments(x: Tensor, dims: list[int], valid: Tensor | None) -> tuple[Te
     return centred, mean + correction, variance, count.expand_as(mean)
 
 
+class ScaledMoments(NamedTuple):
+    """Centred values, their mean square and eps in units in which squares keep their bits; the moments themselves."""
+
+    centred: Tensor
+    square: Tensor
+    eps: float | Tensor
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    def normalized(self, eps_mode: str) -> Tensor:
+        """The centred values over the scale."""
+        return self.centred * reciprocal_scale(self.square, self.eps, eps_mode)
+
+
+def scaled_moments(x: Tensor, dims: list[int], valid: Tensor | None, eps: float, eps_mode: str) -> ScaledMoments:
+    """`shared_moments`, for values of any size (`range_scale`)."""
+    scaling = range_scale(x, dims, eps, eps_mode, valid)
+    if scaling is None:
+        centred, mean, variance, count = shared_moments(x, dims, valid)
+        return ScaledMoments(centred, variance, eps, mean, variance, count)
+    scale, scaled_eps = scaling
+    centred, mean, square, count = shared_moments(x * scale, dims, valid)
+    unit = scale.reciprocal()
+    return ScaledMoments(centred, square, scaled_eps, mean * unit, square * unit * unit, count)
+
+
 def normalize_channels(
     input: Tensor,
     dims: list[int],
@@ -196,17 +224,19 @@ def normalize_channels(
     """Normalize over ``dims`` with the input's statistics, or with remembered ones: y, mean, variance, count."""
     x = input.to(arithmetic_dtype(input))
     if remembered is None:
-        centred, mean, variance, count = shared_moments(x, dims, valid)
+        moments = scaled_moments(x, dims, valid, eps, eps_mode)
     else:
         mean, variance = per_channel(remembered[0], x.ndim).to(x.dtype), per_channel(remembered[1], x.ndim).to(x.dtype)
-        centred, count = x - mean, mean
+        centred = x - mean
         if valid is not None:  # 0 rather than what lies in the padding, whose inf or NaN would reach dweight
             centred = torch.where(valid, centred, 0.0)
+        moments = ScaledMoments(centred, variance, eps, mean, variance, mean)
+    *_, mean, variance, count = moments
     if exports_as_standard(eps_mode, valid):
         operator = standard_channels(remembered, 0 in dims, eps)
         y = exported(operator, input, weight, bias, weight_offset, cast, activation)
         return y, mean, variance, count
-    normalized = centred * reciprocal_scale(variance, eps, eps_mode)
+    normalized = moments.normalized(eps_mode)
     y = affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast, activation)
     return y, mean, variance, count
 
@@ -238,6 +268,7 @@ def update_running(
             continue
         seen = count > 0
         if statistic.ndim == 2:
-            statistic = torch.where(seen, statistic, 0.0).sum(0) / seen.sum(0).clamp_min(1)
+            # divided first: the sum may leave the range in which the mean is
+            statistic = (torch.where(seen, statistic, 0.0) / seen.sum(0).clamp_min(1)).sum(0)
             seen = seen.any(0)
         running.copy_(torch.where(seen, (1 - momentum) * running + momentum * statistic, running))

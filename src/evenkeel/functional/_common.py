@@ -74,8 +74,12 @@ def composite_required() -> bool:
     return _has_transforms() or forward_ad._current_level >= 0 or _is_tracing() or _is_exporting()
 
 
-def range_scale(x: Tensor, dims: list[int], eps: float, eps_mode: str) -> tuple[Tensor, Tensor] | None:
+def range_scale(
+    x: Tensor, dims: list[int], eps: float, eps_mode: str, valid: Tensor | None = None
+) -> tuple[Tensor, Tensor] | None:
     """A power of two for each row that brings its values near 1, and eps scaled along.
+
+    Only values that are ``valid`` count, where that is given.
 
     None in float64, and for nested tensors, jit tracing and export, which cannot view floats as integers.
 
@@ -87,7 +91,8 @@ def range_scale(x: Tensor, dims: list[int], eps: float, eps_mode: str) -> tuple[
     if x.dtype != torch.float32 or x.is_nested or traced or x.numel() == 0:
         return None
     floor = max(math.sqrt(abs(eps)) if eps_mode == "inside" else abs(eps), 2.0**-126)
-    largest = x.detach().abs().amax(dims, keepdim=True).clamp(floor, 2.0**126)
+    sizes = x.detach().abs() if valid is None else torch.where(valid, x.detach().abs(), 0.0)
+    largest = sizes.amax(dims, keepdim=True).clamp(floor, 2.0**126)
     power = (largest.view(torch.int32) & 0x7F800000).view(torch.float32)  # the largest power of two below
     scale = power.reciprocal()
     return scale, eps * scale * (scale if eps_mode == "inside" else 1.0)  # in this order: the square may overflow

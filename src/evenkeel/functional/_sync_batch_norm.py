@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,17 +59,19 @@ def valid_only(x: Tensor, valid: Tensor | None) -> Tensor:
 def local_moments(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """How many values each channel has here, (1,); their means and sums of squared differences, (channels,) float64."""
     dims = axes_of_channel(x)
-    count = (
-        (x.new_tensor(x.numel() // x.shape[1]) if valid is None else valid.expand_as(x[:, :1]).sum())
-        .double()
-        .reshape(1)
-    )
-    divisor = count.clamp_min(1.0).to(x.dtype)
-    rough = valid_only(x, valid).sum(dims, keepdim=True) / divisor
-    centred = valid_only(x - rough, valid)
-    correction = centred.sum(dims, keepdim=True) / divisor
-    squares = valid_only(centred - correction, valid).square().sum(dims)
-    return count, (rough.double() + correction.double()).flatten(), squares.double()
+    count = valid.sum() if valid is not None else x.new_tensor(math.prod(x.shape[d] for d in dims), dtype=torch.float64)
+    count = count.double().reshape(1)
+
+    # sums and squares of floats may leave the range of floats
+    def mean(values: Tensor) -> Tensor:
+        total = valid_only(values, valid).sum(dims, keepdim=True, dtype=torch.float64)
+        return (total / count.clamp_min(1.0)).to(x.dtype)
+
+    rough = mean(x)
+    centred = x - rough
+    correction = mean(centred)
+    squares = valid_only(centred - correction, valid).double().square().sum(dims)
+    return count, (rough.double() + correction.double()).flatten(), squares
 
 
 def merged_moments(x: Tensor, valid: Tensor | None, group: Any) -> tuple[Tensor, Tensor, Tensor]:

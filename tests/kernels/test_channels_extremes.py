@@ -1,0 +1,208 @@
+"""Channel kernels at the ends of float's range, beside infinite parameters, and with masks of any byte."""
+
+import hashlib
+import itertools
+
+import pytest
+import torch
+from channel_calls import GROUPS, MEASURED, call, errors, results, rows, same_bits, tensors
+from simd_levels import digests_by_level
+
+from evenkeel import functional as F
+from evenkeel.testing import ulp_error
+
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+every_layout = pytest.mark.parametrize("layout", LAYOUTS)
+# planes of many positions and of few; columns; groups of few positions
+SHAPES = ((6, 32, 20, 19), (40, 32, 5, 3), (70, 32, 1, 1))
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+TINY = 1e-80  # an eps of no weight
+
+
+def gradients(function, x, weight, bias, cotangent):
+    """y and the gradients: by the kernel, and in float64 by plain code."""
+    found = []
+    for dtype, backend in ((x.dtype, "cpu"), (torch.float64, "reference")):
+        leaves = [t.to(dtype).detach().requires_grad_() for t in (x, weight, bias)]
+        y = function(*leaves, backend=backend)
+        found.append((y.detach(), *torch.autograd.grad(y, leaves, cotangent.to(dtype))))
+    return found
+
+
+def batch_norm(**options):
+    return lambda x, weight, bias, backend: F.batch_norm(
+        x, None, None, weight, bias, training=True, backend=backend, **options
+    )
+
+
+@every_layout
+@every_shape
+@pytest.mark.parametrize(("spread", "slope"), [(1e10, 1e30), (1e17, 1e35), (1e-6, 1e-35), (1e-10, 1e-33)])
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize("norm", ["batch_norm", "group_norm"])
+def test_gradients_whose_products_with_the_spread_are_no_floats(norm, activation, spread, slope, shape, layout):
+    if norm == "group_norm" and shape[2] == 1:
+        shape = (6, 32, 9, 9)
+    x = (spread * torch.randn(shape)).contiguous(memory_format=LAYOUTS[layout])
+    weight, bias, cotangent = tensors(x)
+    cotangent = slope * cotangent.clamp(-3, 3) / 3
+    function = lambda *a, backend: call(norm, *a, backend=backend, eps=TINY, activation=activation)  # noqa: E731
+    mine, exact = gradients(function, x, weight, bias / 9, cotangent)
+    assert all(t.isfinite().all() for t in mine)
+    assert max(errors(norm, mine, exact)) <= 3.0
+
+
+@every_layout
+def test_a_column_beyond_float_leaves_the_others_alone(layout):
+    x, cotangent = torch.randn(40, 32, 5, 3), torch.randn(40, 32, 5, 3)
+    x = x.contiguous(memory_format=LAYOUTS[layout])
+    grown = torch.ones(32)
+    grown[7] = 1e15
+    weight = torch.randn(32)
+    usual = gradients(batch_norm(), x, weight, weight, cotangent)[0]
+    steep = torch.where(grown > 1, 1e30, 1.0).reshape(1, 32, 1, 1)
+    beyond = gradients(batch_norm(), x * grown.reshape(1, 32, 1, 1), weight, weight, cotangent * steep)[0]
+    others = torch.arange(32) != 7
+    assert torch.equal(usual[1][:, others], beyond[1][:, others])
+    assert torch.equal(usual[2][others], beyond[2][others])
+
+
+@every_layout
+@pytest.mark.parametrize("shape", [(8, 4, 20, 20), (40, 4, 1, 1), (40, 20, 5, 3)], ids=str)
+@pytest.mark.parametrize(("spread", "size"), [(1e17, 1e-30), (1e-14, 1e25), (1e-14, 2e30), (1e17, 1e-37)])
+@pytest.mark.parametrize("norm", ["batch_norm", "group_norm"])
+def test_weights_over_the_scale_are_no_floats(norm, spread, size, shape, layout):
+    """One weight in two is so; dy is such that dx is a float."""
+    if norm == "group_norm" and shape[2] == 1:
+        shape = (40, 4, 3, 1)
+    x = (spread * torch.randn(shape)).contiguous(memory_format=LAYOUTS[layout])
+    weight, _, cotangent = tensors(x)
+    sizes = torch.where(torch.arange(shape[1]) % 2 == 0, size, size**0.5)
+    weight = (weight.sign() * (0.5 + torch.rand(shape[1]))) * sizes
+    cotangent = cotangent * (1e36 * spread / size if size > 1 else 1e12)
+    function = lambda *a, backend: call(norm, *a, backend=backend, eps=TINY)  # noqa: E731
+    mine, exact = gradients(function, x, weight, weight / 3, cotangent)
+    assert max(errors(norm, mine, exact)) <= 3.0
+
+
+@every_layout
+@pytest.mark.parametrize("shape", [(8, 4, 20, 20), (40, 4, 1, 1)], ids=str)
+@pytest.mark.parametrize(("deviation", "size"), [(1e17, 1e-30), (1e-14, 1e25)])
+def test_weights_over_a_given_scale_are_no_floats(deviation, size, shape, layout):
+    x = (deviation * torch.randn(shape)).contiguous(memory_format=LAYOUTS[layout])
+    weight, running_var = size * (1 + torch.rand(4)), torch.full((4,), deviation**2)
+    running_mean = torch.zeros(4)
+    mine, exact = (
+        F.batch_norm(x.to(d), running_mean.to(d), running_var.to(d), weight.to(d), eps=1e-40, backend=b)
+        for d, b in ((torch.float32, "cpu"), (torch.float64, "reference"))
+    )
+    torch.testing.assert_close(mine.double(), exact, rtol=1e-6, atol=0)
+
+
+@every_layout
+@pytest.mark.parametrize("positions", [1, 4, 30])
+@pytest.mark.parametrize("norm", MEASURED)
+def test_values_far_below_an_eps_outside_the_root(norm, positions, layout):
+    """The bend of the scale is then more than a float."""
+    x = 1e-44 * torch.randn(20, 4, positions, 2).sign().contiguous(memory_format=LAYOUTS[layout])
+    mine = results(norm, x, eps=1e-5, eps_mode="outside")
+    exact = results(norm, x, torch.float64, eps=1e-5, eps_mode="outside", backend="reference")
+    assert ulp_error(rows(norm, mine[1]), rows(norm, exact[1])) <= 3.0
+    for a, b in zip((mine[0], *mine[2:]), (exact[0], *exact[2:]), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=1e-6, atol=1e-37)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan")])
+@pytest.mark.parametrize("which", ["weight", "bias"])
+@pytest.mark.parametrize(
+    ("norm", "activation", "positions"),
+    [
+        *(
+            ("group_norm", activation, positions)
+            for activation in (None, "relu", "silu")
+            for positions in (1, 3, 8, 49)
+        ),
+        *(("instance_norm", None, positions) for positions in (3, 8, 49)),
+    ],
+)
+def test_a_parameter_stays_with_its_group(norm, activation, positions, which, bad):
+    shape = (33, 8, positions)
+    x = torch.randn(shape)
+    extras = {} if norm == "instance_norm" else {"activation": activation}
+    parameters = dict(zip(("weight", "bias", "cotangent"), tensors(x), strict=True))
+    cotangent = parameters.pop("cotangent")
+    spoilt = {**parameters, which: parameters[which].index_fill(0, torch.tensor([7]), bad)}
+    found = []
+    for own in (parameters, spoilt):
+        leaves = [t.detach().requires_grad_() for t in (x, own["weight"], own["bias"])]
+        y = call(norm, *leaves, **extras)
+        found.append((y.detach(), *torch.autograd.grad(y, leaves, cotangent)))
+    group = shape[1] // (GROUPS if norm == "group_norm" else shape[1])
+    usual, beside = ((y[:, :-group], dx[:, :-group], dw[:-group], db[:-group]) for y, dx, dw, db in found)
+    assert same_bits(usual, beside)
+
+
+@every_layout
+@pytest.mark.parametrize("byte", [2, 128, 255])
+@pytest.mark.parametrize("shape", [(6, 8, 20, 19), (6, 8, 1, 1), (40, 6, 7, 7)], ids=str)
+@pytest.mark.parametrize("norm", [*MEASURED, "inference"])
+def test_a_mask_is_true_at_every_byte_but_zero(norm, shape, byte, layout):
+    if norm == "instance_norm" and shape[2] == 1:
+        shape = (6, 8, 2, 1)
+    x = torch.randn(shape).contiguous(memory_format=LAYOUTS[layout])
+    mask = torch.rand(shape[0], *shape[2:]) < 0.6
+    mask[:2] = True
+    same = torch.where(mask, byte, 0).to(torch.uint8).view(torch.bool)
+    assert same_bits(results(norm, x, mask=mask), results(norm, x, mask=same))
+
+
+@every_layout
+@pytest.mark.parametrize("norm", MEASURED)
+def test_channels_without_numbers_cost_the_others_nothing(norm, layout):
+    """NaN in a channel or group: NaN there, dbias but that of no input; the other results keep their bits."""
+    x = torch.randn(12, 20, 5, 3).contiguous(memory_format=LAYOUTS[layout])
+    spoilt = x.clone(memory_format=torch.preserve_format)
+    spoilt[:, 10:] = torch.nan
+    usual, mine = results(norm, x), results(norm, spoilt)
+    assert same_bits([t[:, :10] for t in usual[:2]], [t[:, :10] for t in mine[:2]])
+    assert same_bits([t[:10] for t in usual[2:]], [t[:10] for t in mine[2:]])
+    assert all(t[:, 10:].isnan().all() for t in mine[:2])
+    assert mine[2][10:].isnan().all()
+    torch.testing.assert_close(mine[3][10:], usual[3][10:])
+
+
+def extreme_results(threads):
+    """What leaves float's range in sums, scales and bends, on so many threads: name -> y and the gradients."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    found = {}
+    try:
+        for norm, shape, layout in itertools.product(("batch_norm", "group_norm"), SHAPES[:2], LAYOUTS):
+            for spread, slope, size in ((1e10, 1e30, 1), (1e-6, 1e-35, 1), (1e17, 1e12, 1e-30), (1e-14, 1e-6, 1e25)):
+                x = spread * torch.randn(shape, generator=torch.Generator().manual_seed(6))
+                x = x.contiguous(memory_format=LAYOUTS[layout])
+                weight, bias, cotangent = tensors(x)
+                leaves = [t.detach().requires_grad_() for t in (x, size * weight, size * bias)]
+                y = call(norm, *leaves, eps=TINY, activation="relu")
+                gradients = torch.autograd.grad(y, leaves, slope * cotangent)
+                found[f"{norm} {shape} {layout} {spread} {size}"] = [y.detach(), *gradients]
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+def digests():
+    def digest(tensors):
+        return hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in tensors)).hexdigest()
+
+    return {name: digest(found) for name, found in extreme_results(1).items()}
+
+
+def test_every_simd_level_gives_the_same_bits():
+    runs = list(digests_by_level(__file__).values())
+    assert all(found == runs[0] for found in runs)
+
+
+def test_threads_do_not_change_a_bit():
+    one, three = extreme_results(1), extreme_results(3)
+    assert all(same_bits(one[name], three[name]) for name in one)
