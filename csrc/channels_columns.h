@@ -28,7 +28,7 @@ Block block_of(const ChannelsGeometry& g, int64_t items, int64_t item) {
   return {outer, end - begin, outer * g.rows + begin, first, columns};
 }
 
-// Calls body(first column, columns) for the neighbouring columns of a statistic in one strip, and of one channel where a
+// Calls body(first column, columns) for the neighbouring columns of a statistic in one strip; of one channel where a
 // channel has several.
 template <class Body>
 void for_each_run(const ChannelsGeometry& g, int64_t statistic, const Body& body) {

@@ -100,7 +100,8 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const int64_t outer = statistic / g.statistics_per_block;
   const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
   const double reciprocal = s.exact_reciprocal();
-  const double rest = is_short<extras>(a, outer) ? static_cast<double>(s.mean_rest) : 0;  // of which the sums know nothing
+  // what the mean lost in rounding, where the sums know nothing of it
+  const double rest = is_short<extras>(a, outer) ? static_cast<double>(s.mean_rest) : 0;
   Doubles total = {}, total_product = {};
   for_each_run(g, statistic, [&](int64_t column, int64_t columns) {
     sum_items(a, outer, column, columns);

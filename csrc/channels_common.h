@@ -70,8 +70,9 @@ struct MergedSums {
   }
 };
 
-// Whether sums about a shift need no second pass about a better one: the shift is within a deviation of the mean, or half
-// of one. Half is more accurate where one element makes the deviation, but one column in twenty would need the second.
+// Whether sums about a shift need no second pass about a better one: the shift is within a deviation of the mean, or
+// half of one. Half is more accurate where one element makes the deviation, but one column in twenty would need the
+// second.
 inline bool is_fair_shift(double count, double sum, double square) { return 2 * sum * sum <= count * square; }
 inline bool is_good_shift(double count, double sum, double square) { return 5 * sum * sum <= count * square; }
 
@@ -201,6 +202,8 @@ bool sums_hold(double gradient, double product) {
 
 inline void fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 inline void fetch_to_write(const void* p) { __builtin_prefetch(p, 1, 2); }
+// elements ahead of what is read and written now: no processor fetches the lines of an output ahead
+constexpr int64_t soon = 1024;
 inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
 
 // Whether (x - mean) * scale + bias can be far smaller than its terms, which with statistics of this very input it

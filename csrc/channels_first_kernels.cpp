@@ -211,10 +211,17 @@ void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics
   const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
   const Affine<C> affine(s, a.weight_of(part.channel), a.bias_of(part.channel));
   C* const kept = kept_at<C>(a, part);
+  const bool fetches = kept && !a.streamed;
+  const T* dx = static_cast<const T*>(a.out) + part.offset;
   with_extras<extras>(a, part.offset, [&](auto activation, const auto& valid) {
     sum_terms<C>(part.length, sums, [&](auto at, V(&out)[2]) {
       V value = at.load(x), upstream = at.load(dy);
       if constexpr (extras) {
+        if constexpr (decltype(activation)::value == Activation::silu) {
+          if (fetches) fetch_to_write(dx + at.i);
+          fetch(x + at.i + soon);
+          fetch(dy + at.i + soon);
+        }
         value = valid.keep(at, value);
         upstream = valid.keep(at, through_activation<decltype(activation)::value, C>(upstream, affine(value)));
         if (decltype(activation)::value == Activation::silu && kept) at.store(kept, upstream);

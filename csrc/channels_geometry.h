@@ -31,7 +31,7 @@ inline bool are_rows(int64_t positions, int64_t share, bool backward) {
 inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked, bool measured,
                                     bool backward) {
   // With fewer positions than this, neighbouring channels are treated together as columns.
-  constexpr int64_t few_positions = 16, few_batch_positions = 64, fewest_rows = 32, many_items = 16, item = 4096, block = 65536;
+  constexpr int64_t few_positions = 16, few_batch_positions = 64, many_samples = 32, item = 4096;
   const auto sizes = x.sizes();
   STD_TORCH_CHECK(sizes.size() >= 2, "evenkeel: expected (batch, channels, ...)");
   STD_TORCH_CHECK(groups >= 0 && (groups == 0 || sizes[1] % groups == 0), "evenkeel: groups must divide the channels");
@@ -45,7 +45,7 @@ inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, 
   const int64_t share = groups ? channels / groups : 1;
   g.statistics = groups ? batch * groups : channels;
   g.count = groups ? share * positions : batch * positions;
-  const int64_t fewest_positions = masked ? 2 : groups || batch < fewest_rows ? few_positions : few_batch_positions;
+  const int64_t fewest_positions = masked ? 2 : groups || batch < many_samples ? few_positions : few_batch_positions;
   g.per_channel = g.repeat = 1;
   if (groups && !last && !masked && measured && are_rows(positions, share, backward)) {
     constexpr int64_t most_samples = 16, many_blocks = 8;
@@ -67,10 +67,11 @@ inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, 
     g.width = channels * g.per_channel * g.repeat;
     g.blocks = g.outer;
     g.statistics_per_block = groups ? groups : channels;
-    const int64_t shared = ceil_divide(g.rows, many_items);  // of a single block, all threads have some
-    g.item_size = block / std::clamp<int64_t>(g.width, 1, strip);
-    g.item_size = std::max(fewest_rows, groups ? g.item_size : std::min(g.item_size, shared));
-    g.rows_written = std::max<int64_t>(1, std::min(shared, block / std::max<int64_t>(g.width, 1)));
+    constexpr int64_t fewest_rows = 32, many_items = 16, block = 65536;
+    // a single block is shared among all threads
+    const int64_t most_rows = groups ? g.rows : ceil_divide(g.rows, many_items);
+    g.item_size = std::max(fewest_rows, std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, strip)));
+    g.rows_written = std::max<int64_t>(1, std::min(most_rows, block / std::max<int64_t>(g.width, 1)));
     g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
   } else {
     g.outer = batch;

@@ -181,7 +181,8 @@ void sum_row(const ChannelsCall& a, int64_t statistic) {
     });
     double sum = sum_of_lanes(total), sum_along = sum_of_lanes(product);
     if constexpr (single) {
-      const int64_t lane = statistic / a.geometry.statistics_per_block * a.geometry.channels + group.column / group.count;
+      const ChannelsGeometry& g = a.geometry;
+      const int64_t lane = statistic / g.statistics_per_block * g.channels + statistic % g.groups;
       a.sums[lane] += sum;
       a.products()[lane] += sum_along;
       sum *= only_weight;
@@ -206,8 +207,8 @@ void sum_row(const ChannelsCall& a, int64_t statistic) {
 // Whether floats do for the gradient of a row, and for the sums over a block's samples of each of its columns.
 inline bool is_short(const ChannelsCall& a) { return sums_are_short(a) && !has_few_elements(a, 0); }
 
-// The columns of a group in the arithmetic type: parameters, sums over samples, a gradient. They stay in cache while the
-// group of one sample after the other is treated.
+// The columns of a group in the arithmetic type: parameters, sums over samples, a gradient. They stay in cache while
+// that group of one sample after the other is treated.
 template <class T, bool extras>
 class GroupColumns {
  public:
@@ -274,7 +275,8 @@ class GroupColumns {
   // the channels' sums; a sum of the arithmetic type is of 16 elements at most
   void finish(double* gradients, double* products) const {
     constexpr int64_t longest = 16;
-    const int64_t each = call_.geometry.per_channel, samples = call_.geometry.statistics_per_block / call_.geometry.groups;
+    const ChannelsGeometry& g = call_.geometry;
+    const int64_t each = g.per_channel, samples = g.statistics_per_block / g.groups;
     const int64_t together = std::max<int64_t>(1, longest / samples) * Lanes<C>::width;
     for (int64_t i = 0; i < count_; i += each) {
       Doubles gradient = {}, product = {};

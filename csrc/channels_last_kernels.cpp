@@ -20,8 +20,8 @@ template <class C, int K>
 struct ColumnSums {
   double total[K][strip];
 
-  // term(position, row, out) gives K vectors; the sums of lanes past the last column are not used. Tiles leap from row to
-  // row, which no processor foresees: fetch(row, column) of the next rows is called in memory's order meanwhile.
+  // term(position, row, out) gives K vectors; the sums of lanes past the last column are not used. Tiles leap from row
+  // to row, which no processor foresees: fetch(row, column) of the next rows is called in memory's order meanwhile.
   template <class Term, class Fetch>
   void over(int64_t rows, int64_t columns, const Term& term, const Fetch& fetch) {
     using V = typename Lanes<C>::vector;
@@ -137,8 +137,6 @@ struct Written {
   }
 };
 
-// What is read and written soon: no processor fetches the lines of an output ahead.
-constexpr int64_t soon = 1024;
 
 template <class T, bool extras>
 void write_one(const ChannelsCall& a, int64_t item) {
@@ -165,7 +163,8 @@ void write_one(const ChannelsCall& a, int64_t item) {
         for (int t = 0; t < vectors; ++t) {
           fetch(x + row * width + at(t).i + soon);
           if (!streamed) fetch_to_write(y + row * width + at(t).i + soon);
-          const V v = activate<decltype(activation)::value, C>((at(t).load(x + row * width) - mean[t]) * scale[t] + shift[t]);
+          const V input = (at(t).load(x + row * width) - mean[t]) * scale[t] + shift[t];
+          const V v = activate<decltype(activation)::value, C>(input);
           at(t).store(y + row * width, valid.has(row) ? v : V{});
         }
       }
@@ -202,6 +201,7 @@ class Upstream {
   template <class At>
   Wide<C> wide(const At& at, const T* dy, const T* x) const {
     if constexpr (extras) {
+      if (activation_ == Activation::none) return Wide<C>(at.load(dy));
       if (!exactly_) {
         return Wide<C>(through_activation<C>(at.load(dy), factors_.affine(at, at.load(x)), activation_));
       }
