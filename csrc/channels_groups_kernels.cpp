@@ -29,25 +29,6 @@ inline Wide<C> keep_wide(const Rest<C>& at, Wide<C> v) {
   return v;
 }
 
-// What is stored for each column of a group, 0 in the lanes past its end: there lies the next group's, which may be
-// infinite, and 0 times that is NaN.
-template <class C>
-inline Wide<C> load_wide(const Whole<C>& at, const double* p) {
-  Wide<C> v;
-  for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = load(p + at.i + i * Lanes<double>::width);
-  return v;
-}
-template <class C>
-inline Wide<C> load_wide(const Rest<C>& at, const double* p) {
-  constexpr int width = Lanes<double>::width;
-  Wide<C> v;
-  for (int i = 0; i < Wide<C>::parts; ++i) {
-    const int count = std::clamp(at.count - i * width, 0, width);
-    v.part[i] = Rest<double>{at.i + i * width, count}.load(p);
-  }
-  return v;
-}
-
 // A group of a sample: its columns of the tensor's rows, and what is stored for each of them.
 template <class T>
 struct Group {
@@ -60,15 +41,21 @@ struct Group {
         count(a.geometry.count),
         weights(a.weight ? a.weight + column : nullptr),
         biases(a.bias ? a.bias + column : nullptr) {}
+  Doubles weight(int64_t i) const { return weights ? load(weights + i) : Doubles{} + 1.0; }
+  // in the lanes past the end lies the next group's, which may be infinite: 0 times that is NaN
   template <class At>
-  Wide<C> weight(const At& at) const {
-    return weights ? load_wide(at, weights) : Wide<C>(typename Lanes<C>::vector{} + C(1));
+  Wide<C> own_weight(const At& at) const {
+    Wide<C> v;
+    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = weight(at.i + i * Lanes<double>::width);
+    return keep_wide(at, v);
   }
   // the input of the activation, given x_hat
   template <class At>
   Wide<C> affine(const At& at, Wide<C> v) const {
-    const Wide<C> scale = weight(at), shift = biases ? load_wide(at, biases) : Wide<C>(typename Lanes<C>::vector{});
-    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = v.part[i] * scale.part[i] + shift.part[i];
+    for (int i = 0; i < Wide<C>::parts; ++i) {
+      const int64_t first = at.i + i * Lanes<double>::width;
+      v.part[i] = v.part[i] * weight(first) + (biases ? load(biases + first) : Doubles{});
+    }
     return v;
   }
 };
@@ -116,8 +103,7 @@ void measure_one(const ChannelsCall& a, int64_t statistic) {
   with_activation_of<extras>(a, [&](auto activation) {
     for_each_position<C>(group.count, [&](auto at) {
       const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), s.exact_reciprocal());
-      // lanes past the end are not stored
-      at.store(y, activate<decltype(activation)::value, C>(group.affine(Whole<C>{at.i}, x_hat).rounded()));
+      at.store(y, activate<decltype(activation)::value, C>(group.affine(at, x_hat).rounded()));
     });
   });
 }
@@ -164,7 +150,8 @@ void sum_row(const ChannelsCall& a, int64_t statistic) {
     Doubles total = {}, product = {};
     for_each_position<C>(group.count, [&](auto at) {
       const Wide<C> x_hat = keep_wide(at, scaled<C>(wide_centred<C>(at.load(x), s), reciprocal));
-      const Wide<C> upstream = upstream_at(at, x_hat), weight = single ? Wide<C>() : group.weight(at);
+      const Wide<C> upstream = known == Activation::none ? upstream_at(at, x_hat) : keep_wide(at, upstream_at(at, x_hat));
+      const Wide<C> weight = single ? Wide<C>() : group.own_weight(at);
       for (int i = 0; i < parts; ++i) {
         const Whole<double> lanes{at.i + i * Lanes<double>::width};
         const Doubles along = upstream.part[i] * x_hat.part[i];
@@ -193,11 +180,10 @@ void sum_row(const ChannelsCall& a, int64_t statistic) {
     const double mean_g = sum / n, along = static_cast<double>(s.bend) * (sum_along / n);
     for_each_position<C>(group.count, [&](auto at) {
       const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), reciprocal);
-      const Wide<C> weight = single ? Wide<C>() : group.weight(Whole<C>{at.i});  // lanes past the end are not stored
       Wide<C> v = keeps ? kept[at.i / width] : upstream_at(at, x_hat);
       for (int i = 0; i < parts; ++i) {
-        const Doubles own_weight = single ? Doubles{} + only_weight : weight.part[i];
-        v.part[i] = ((v.part[i] * own_weight - mean_g) - x_hat.part[i] * along) * reciprocal;
+        const Doubles weight = single ? Doubles{} + only_weight : group.weight(at.i + i * Lanes<double>::width);
+        v.part[i] = ((v.part[i] * weight - mean_g) - x_hat.part[i] * along) * reciprocal;
       }
       at.store(dx, v.rounded());
     });

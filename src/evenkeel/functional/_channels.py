@@ -189,7 +189,7 @@ class ScaledMoments(NamedTuple):
     eps: float | Tensor
     mean: Tensor
     variance: Tensor
-    count: Tensor
+    counts: Tensor
 
     def normalized(self, eps_mode: str) -> Tensor:
         """The centred values over the scale."""
