@@ -50,10 +50,17 @@ AWKWARD: tuple[tuple[str, tuple[int, ...], str], ...] = (
     ("BatchNorm", (32, 256, 7, 7), "contiguous"),
     ("BatchNorm", (32, 256, 7, 7), "channels-last"),
     ("BatchNorm", (32, 256, 14, 14), "channels-last"),
+    ("BatchNorm", (32, 512, 7, 7), "channels-last"),
+    ("BatchNorm", (32, 2048, 7, 7), "channels-last"),
+    ("BatchNorm", (32, 1024, 14, 14), "channels-last"),
     ("BatchNorm", (32, 64, 1000), "contiguous"),
     ("BatchNorm", (4, 32, 16, 56, 56), "contiguous"),
     ("GroupNorm", (4096, 512), "contiguous"),
     ("GroupNorm", (32, 256, 7, 7), "contiguous"),
+    ("GroupNorm", (32, 256, 7, 7), "channels-last"),
+    ("GroupNorm", (32, 256, 2, 2), "channels-last"),
+    ("GroupNorm + SiLU", (32, 256, 16, 16), "contiguous"),
+    ("InstanceNorm", (32, 256, 7, 7), "contiguous"),
 )
 
 

@@ -17,8 +17,12 @@ from evenkeel import functional as F
 every_norm = pytest.mark.parametrize("norm", NORMS)
 every_measured = pytest.mark.parametrize("norm", MEASURED)
 every_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
-# Few positions and many, odd ones, several items per statistic, few statistics and many: each takes another path.
-SHAPES = ((4, 6, 5, 3), (3, 4, 9, 11), (40, 6, 7, 7), (2, 4, 70, 67), (9, 8), (2, 34, 600), (3, 2, 3, 4, 5))
+# Few positions and many, odd ones, several items per statistic, few statistics and many, groups whose rows are summed
+# over samples in floats, more columns than a strip has: each takes another path.
+SHAPES = (
+    *((4, 6, 5, 3), (3, 4, 9, 11), (40, 6, 7, 7), (2, 4, 70, 67), (9, 8), (2, 34, 600), (3, 2, 3, 4, 5)),
+    *((21, 32, 7, 7), (7, 544, 3, 3)),
+)
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -44,7 +48,7 @@ REGIMES = {
 @every_measured
 def test_regimes(norm, regime, mode, last):
     sample, eps = REGIMES[regime]
-    for shape in ((16, 6, 5, 3), (6, 8, 20, 19)):
+    for shape in ((16, 6, 5, 3), (6, 8, 20, 19), (11, 16, 7, 7)):
         x = sample(shape).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
         mine = results(norm, x, eps=eps, eps_mode=mode)
         exact = results(norm, x, torch.float64, eps=eps, eps_mode=mode, backend="reference")

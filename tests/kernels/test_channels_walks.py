@@ -2,14 +2,17 @@
 
 import pytest
 import torch
-from channel_calls import FLOATS, MEASURED, call, errors, results, rows, same_bits, tensors
+from channel_calls import FLOATS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
 
 from evenkeel import functional as F
 from evenkeel.testing import ulp_error
 
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 # A matrix, a sequence, images; one vector, several, a part of one; one sample to a block, several, fewer in the last.
-FEW_POSITIONS = ((5, 32), (40, 12), (49, 34, 3), (3, 6, 7, 7), (33, 8, 5, 3), (2, 256, 8, 7))
+FEW_POSITIONS = (
+    *((5, 32), (40, 12), (49, 34, 3), (3, 6, 7, 7), (33, 8, 5, 3), (2, 256, 8, 7)),
+    *((21, 32, 7, 7), (35, 64, 5, 5), (3, 24, 9, 11)),  # gradients in floats
+)
 LARGE = (17, 64, 65, 65)  # more than 16 MB: written past the caches
 
 
@@ -45,14 +48,23 @@ def test_a_group_of_few_positions_does_not_depend_on_the_batch(norm, shape):
     assert torch.equal(dx[1:2], torch.autograd.grad(y_alone, alone, cotangent[1:2])[0])
 
 
+@pytest.mark.parametrize("shape", [(49, 34, 3), (49, 32, 7, 7)], ids=str)
 @pytest.mark.parametrize("scale", [1e30, 1e-25])
-def test_groups_of_few_positions_outside_of_what_float_squares_hold(scale):
+def test_groups_of_few_positions_outside_of_what_float_squares_hold(scale, shape):
     """Some samples of a block are done again, and add to the sums of the others."""
-    x = torch.randn(49, 34, 3)
+    x = torch.randn(shape)
     x[::3] *= scale
     mine = results("group_norm", x, eps=0.0)
     exact = results("group_norm", x, torch.float64, eps=0.0, backend="reference")
     assert max(errors("group_norm", mine, exact)) <= 3.0
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_more_columns_than_a_strip_has(norm):
+    """A partial strip, rows that do not divide into the items that are summed nor into those that are written."""
+    x = torch.randn(19, 520, 5, 3).contiguous(memory_format=torch.channels_last)
+    exact = results(norm, x, torch.float64, backend="reference")
+    assert max(errors(norm, results(norm, x), exact)) <= 3.0
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
