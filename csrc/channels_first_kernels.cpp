@@ -113,7 +113,8 @@ void write_one(const ChannelsCall& a, int64_t item) {
     const double weight = a.weight_of(channel), bias = a.bias_of(channel);
     const bool streamed = a.streamed && on_a_cache_line(y);
     with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
-      const auto over = [&](const auto& affine) {
+      // flat: a call of the activation for each vector took a fifth longer
+      const auto over = [&](const auto& affine) __attribute__((flatten)) {
         for_each_position<C>(length, [&](auto at) {
           if (ahead) fetch(x + at.i + ahead);
           const V v = activate<decltype(activation)::value, C>(affine(at.load(x)));
