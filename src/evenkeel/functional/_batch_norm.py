@@ -178,8 +178,9 @@ def batch_norm(
         )
     remembered = (None, None) if training else statistics
     options = (eps, eps_mode, weight_offset, activation)
-    y, mean, variance = channels(input, weight, bias, remembered, valid, 0, *options)
+    y, moments, variance = channels(input, weight, bias, remembered, valid, 0, *options)
     if training and running_mean is not None:
+        mean = moments[:, 0]
         count = count_shared(mean, input.shape, [d for d in range(input.ndim) if d != 1], valid)
         update_running(running_mean, running_var, momentum, mean, variance, count)
     return y

@@ -103,10 +103,10 @@ class ChannelsFunction(torch.autograd.Function):
             return (None, None, None, *rest)
         create_graph = torch.is_grad_enabled()
         if not create_graph and not composite_required():
-            outputs = _ops.channels_backward(
+            dx, dweight, dbias = _ops.channels_backward(
                 dy, x, weight, bias, statistics, valid, ctx.remembered, *ctx.options, *needed
             )
-            return (*(g if wanted else None for g, wanted in zip(outputs, needed, strict=True)), *rest)
+            return dx if needed[0] else None, dweight if needed[1] else None, dbias if needed[2] else None, *rest
         with torch.enable_grad():
             # views, so that differentiation stops at this call's inputs where one of them depends on another
             inputs = [t.view_as(t) if need else t for t, need in zip((x, weight, bias), needed, strict=True)]
@@ -148,7 +148,7 @@ def channels(
     weight_offset: float,
     activation: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the kernel: y, and the mean and the biased variance of each statistic.
+    """Run the kernel: y, the statistics, of which the mean is the first column, and their biased variances.
 
     ``groups`` is the number of groups in a sample, or 0 for one statistic per channel over the batch.
     """
@@ -156,5 +156,4 @@ def channels(
     parameters = [p for p in (weight, bias) if p is not None]
     needs_grad = torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in parameters))
     run = ChannelsFunction.apply if needs_grad else _ops.channels_forward
-    y, statistics, variance = run(input, weight, bias, *remembered, valid, *options)
-    return y, statistics[:, 0], variance
+    return run(input, weight, bias, *remembered, valid, *options)

@@ -241,10 +241,10 @@ def normalize_channels(
     return y, mean, variance, count
 
 
-def count_shared(statistic: Tensor, shape: Sequence[int], dims: list[int], valid: Tensor | None) -> Tensor:
+def count_shared(statistic: Tensor, shape: Sequence[int], dims: list[int], valid: Tensor | None) -> Tensor | int:
     """How many valid elements of an input share each statistic over ``dims``, which include all positions."""
     if valid is None:
-        return statistic.new_full((), math.prod([shape[d] for d in dims])).expand_as(statistic)
+        return math.prod([shape[d] for d in dims])
     return valid.sum(dims).to(statistic.dtype).expand_as(statistic)
 
 
@@ -255,13 +255,21 @@ def update_running(
     momentum: float,
     mean: Tensor,
     variance: Tensor,
-    count: Tensor,
+    count: Tensor | int,
 ) -> None:
     """running <- (1 - momentum) running + momentum statistic, in place, with the unbiased variance.
 
     mean, variance and count are (channels,), or (samples, channels): then each sample that has valid elements
-    counts once. A channel without any valid element keeps its running statistics.
+    counts once. A channel without any valid element keeps its running statistics. A single count is everyone's.
     """
+    if type(count) is int and type(momentum) is float and mean.ndim == 1:  # four operators instead of fifteen
+        unbias = count / max(count - 1, 1)
+        for running, statistic, factor in ((running_mean, mean, 1.0), (running_var, variance, unbias)):
+            if running is not None and count > 0:
+                running.mul_(1 - momentum).add_(statistic, alpha=momentum * factor)
+        return
+    if not isinstance(count, torch.Tensor):
+        count = mean.new_full((), count).expand_as(mean)
     unbiased = variance * (count / (count - 1).clamp_min(1))
     for running, statistic in ((running_mean, mean), (running_var, unbiased)):
         if running is None:

@@ -155,9 +155,9 @@ def instance_norm(
     options = (eps, eps_mode, weight_offset)
     if not use_input_stats:
         return channels(dense, weight, bias, running, valid, 0, *options)[0]
-    y, *moments = channels(dense, weight, bias, (None, None), valid, input.shape[1], *options)
+    y, moments, variance = channels(dense, weight, bias, (None, None), valid, input.shape[1], *options)
     if running_mean is not None:
-        mean, variance = (m.reshape(input.shape[:2]) for m in moments)
+        mean, variance = (m.reshape(input.shape[:2]) for m in (moments[:, 0], variance))
         count = count_shared(mean, input.shape, list(range(2, input.ndim)), valid)
         update_running(running_mean, running_var, momentum, mean, variance, count)
     return y
