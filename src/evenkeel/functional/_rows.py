@@ -132,7 +132,7 @@ class RowsFunction(torch.autograd.Function):
         needed: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
         options: Options = ctx.options
         create_graph = torch.is_grad_enabled()
-        if not create_graph and (_direct.unobserved() or not composite_required()):
+        if not create_graph and not composite_required():
             dx, dweight, dbias = _row_operators.rows_backward(
                 dy, x, weight, bias, statistics, *options, *needed, from_output=ctx.lean
             )

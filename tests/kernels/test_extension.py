@@ -1,0 +1,51 @@
+"""The compiled extension in a forked child, where it is missing, and where it is old."""
+
+import subprocess
+import sys
+
+FORK_PROGRAM = """
+import os, sys, torch
+from evenkeel import functional as F
+x = torch.randn(4096, 768)
+expected = F.layer_norm(x, (768,), backend="cpu").numpy().tobytes()  # starts the threads
+child = os.fork()
+if child == 0:  # nothing of torch that runs in parallel here: that would hang
+    os._exit(0 if F.layer_norm(x, (768,), backend="cpu").numpy().tobytes() == expected else 3)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_does_not_hang():
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORK_PROGRAM], timeout=60, check=False)
+    assert done.returncode == 0
+
+
+def test_a_missing_extension_is_told_and_never_silent(tmp_path):
+    program = (
+        "import torch, evenkeel as ek\n"
+        "from evenkeel.kernels import _direct, _ops\n"
+        "_ops._MISSING, _direct._calls = 'the compiled extension is not installed', None\n"
+        "print(ek.kernels_available()['cpu'])\n"
+        "print(ek.functional.layer_norm(torch.ones(2, 3), (3,)).sum().item())\n"
+        "with torch.no_grad():\n    print(ek.functional.layer_norm(torch.ones(2, 3), (3,)).sum().item())\n"
+        "try:\n    ek.functional.layer_norm(torch.ones(2, 3), (3,), backend='cpu')\n"
+        "except ek.BackendError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    out = done.stdout.splitlines()
+    assert out[0] == "the compiled extension is not installed"
+    assert out[1] == out[2] == "0.0"
+    assert out[3].startswith("backend='cpu' cannot run this call: the compiled extension is not installed")
+
+
+def test_an_extension_older_than_the_code_is_told():
+    program = (
+        "import evenkeel.kernels._ops as ops\n"
+        "print(repr(ops._load()))\n"
+        "print(ops._load((*ops.OPERATORS, 'rows_of_tomorrow')))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "''",
+        "the compiled extension is older than this code (it lacks rows_of_tomorrow); reinstall evenkeel",
+    ]
