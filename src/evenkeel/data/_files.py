@@ -53,7 +53,7 @@ def save(item: Statistics | GroupStatistics | Scaler | ImageNormalize, path: str
         ...     load(save(Statistics().update(np.eye(2)), f"{folder}/stats.json")).mean
         array([0.5, 0.5])
     """
-    from evenkeel.report._files import replace_file
+    from evenkeel._files import replace_file
 
     target = Path(path)
     _check_suffix(target)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from evenkeel._errors import StudyError
-from evenkeel.report._files import is_temporary, replace_file
+from evenkeel._files import is_temporary, replace_file
 
 __all__ = ["Records", "is_temporary", "path_as_text", "read_frozen", "read_records", "replace_file", "write_json"]
 
