@@ -3,23 +3,83 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args, get_type_hints
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, get_args
+
+import torch
 
 from evenkeel._errors import InvalidArgumentError
 
-__all__ = ["Cast", "EpsMode", "Memory", "NormSpec", "Shares", "Statistic"]
+__all__ = ["Activation", "Cast", "EpsMode", "Memory", "NormSpec", "ResidualRounding", "Shares", "Statistic"]
 
 Statistic = Literal["moments", "rms", "l2", "range", "quantile", "none"]
 Shares = Literal["token", "channel", "sample_channel", "sample_group", "feature"]
 EpsMode = Literal["inside", "outside", "clamp"]
 Cast = Literal["late", "early"]
 Memory = Literal["batch", "running"]
+Activation = Literal["relu", "silu"]
+ResidualRounding = Literal["rounded", "unrounded"]
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "statistic": get_args(Statistic),
+    "shares": get_args(Shares),
+    "eps_mode": get_args(EpsMode),
+    "cast": get_args(Cast),
+    "memory": get_args(Memory),
+    "activation": get_args(Activation),
+    "residual_rounding": get_args(ResidualRounding),
+}
+OPTIONAL = ("activation", "residual_rounding")  # which may be None
+
+# The numbers by which the operators know the answers.
+ROW_STATISTICS = {"rms": 0, "moments": 1, "l2": 2}
+EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
+ACTIVATIONS = {None: 0, "relu": 1, "silu": 2}
+
+
+def machine_epsilon(dtype: torch.dtype) -> float:
+    """The machine epsilon of the compute dtype: float64's for float64, float32's for every other."""
+    return 2.0**-52 if dtype == torch.float64 else 2.0**-23  # torch.finfo takes 2 µs
+
+
+class RowNormOptions(TypedDict, total=False):
+    """The keyword-only options of a row norm, at their defaults where left out."""
+
+    eps_mode: EpsMode
+    weight_offset: float
+    cast: Cast
+
+
+class ChannelNormOptions(RowNormOptions, total=False):
+    """The keyword-only options of a channel norm, at their defaults where left out."""
+
+    activation: Activation | None
+
+
+class RowOptions(NamedTuple):
+    """The spec of a row norm, in the order of the operators' schemas."""
+
+    statistic: int
+    eps: float
+    eps_mode: int
+    weight_offset: float
+    early: bool
+    rounded: bool
+
+
+class ChannelOptions(NamedTuple):
+    """The spec of a channel norm, in the order of the operators' schemas; groups 0 stands for the whole batch."""
+
+    groups: int
+    eps: float
+    eps_mode: int
+    weight_offset: float
+    activation: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormSpec:
-    r"""What one normalization does, in the answers to seven questions.
+    r"""What one normalization does, in the answers to a few questions.
 
     Every normalization computes ``y = (x - centre) / scale * (weight_offset + weight) + bias``, where centre and
     scale are statistics of the elements that share them.
@@ -42,6 +102,10 @@ class NormSpec:
         cast: where low-precision inputs round: ``late`` (once, at the end) or ``early`` (the normalized value is
             rounded to the input's dtype, then multiplied by the weight).
         memory: ``batch`` (statistics of the data at hand) or ``running`` (remembered statistics in inference).
+        groups: into how many groups the channels are divided, for ``sample_group``; None where that is left open.
+        activation: ``relu`` or ``silu`` after the affine, before the one rounding, or None.
+        residual_rounding: whether the sum of a residual connection is ``rounded`` to the stream's dtype before it is
+            normalized or ``unrounded``; None where nothing is added.
 
     Raises:
         InvalidArgumentError: an answer is not one of the choices, or two answers contradict each other.
@@ -63,29 +127,65 @@ class NormSpec:
     weight_offset: float = 0.0
     cast: Cast = "late"
     memory: Memory = "batch"
+    groups: int | None = None
+    activation: Activation | None = None
+    residual_rounding: ResidualRounding | None = None
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self)).items():
-            choices = get_args(hint)
-            if choices and isinstance(choices[0], str) and getattr(self, name) not in choices:
-                raise InvalidArgumentError(
-                    f"NormSpec: {name} must be one of {', '.join(choices)}, but got {getattr(self, name)!r}"
-                )
-        check_eps(self.eps)
-        if not math.isfinite(self.weight_offset):
-            raise InvalidArgumentError(f"NormSpec: weight_offset must be finite, but got {self.weight_offset}")
+        for name, choices in CHOICES.items():
+            answer = getattr(self, name)
+            if answer not in choices and not (answer is None and name in OPTIONAL):
+                words = "None, 'relu' or 'silu'" if name == "activation" else f"one of {', '.join(choices)}"
+                raise InvalidArgumentError(f"NormSpec: {name} must be {words}, but got {answer!r}")
+        if problem := self._contradiction():
+            raise InvalidArgumentError(f"NormSpec: {problem}")
+        if self.eps is not None and self.shares == "token" and self.statistic in ROW_STATISTICS:
+            # made once: making it for each call would take a fifth of the call on one row
+            object.__setattr__(self, "row_options", self._row_options(float(self.eps)))
+
+    if TYPE_CHECKING:
+
+        @property
+        def row_options(self) -> RowOptions:
+            """The options of the row operators; only of a spec that has such operators and a number for eps."""
+
+    def epsilon(self, dtype: torch.dtype) -> float:
+        """The number that eps stands for with inputs of a dtype."""
+        return machine_epsilon(dtype) if self.eps is None else self.eps
+
+    def channel_options(self, groups: int) -> ChannelOptions:
+        """The options of the channel operators, for a number of groups in a sample or 0 for the whole batch."""
+        if self.eps is None:
+            raise InvalidArgumentError("NormSpec: a norm over channels needs a number for eps, but got None")
+        eps_mode, activation = EPS_MODES[self.eps_mode], ACTIVATIONS[self.activation]
+        return ChannelOptions(groups, float(self.eps), eps_mode, float(self.weight_offset), activation)
+
+    @property
+    def late(self) -> NormSpec:
+        """The same spec with one rounding at the end."""
+        return self if self.cast == "late" else replace(self, cast="late")
+
+    def _contradiction(self) -> str:
+        # not math.isfinite: torch.compile has symbols for numbers that change between calls
+        if self.eps is not None and not -math.inf < self.eps < math.inf:
+            return f"eps must be a finite number or None, but got {self.eps!r}"
+        if not -math.inf < self.weight_offset < math.inf:
+            return f"weight_offset must be finite, but got {self.weight_offset}"
         if self.center and self.statistic in ("rms", "l2", "none"):
-            raise InvalidArgumentError(
-                f"NormSpec: statistic={self.statistic!r} has no centre to subtract; pass center=False"
-            )
+            return f"statistic={self.statistic!r} has no centre to subtract; pass center=False"
         if self.memory == "running" and self.shares not in ("channel", "sample_channel", "feature"):
-            raise InvalidArgumentError(
-                f"NormSpec: memory='running' needs statistics that outlive a sample, but shares={self.shares!r}; "
+            return (
+                f"memory='running' needs statistics that outlive a sample, but shares={self.shares!r}; "
                 "use shares='channel', 'sample_channel' or 'feature'"
             )
+        return ""
 
-
-def check_eps(eps: float | None) -> None:
-    """Raise `InvalidArgumentError` unless eps is None or a finite number."""
-    if eps is not None and not math.isfinite(eps):
-        raise InvalidArgumentError(f"eps must be a finite number or None, but got {eps!r}")
+    def _row_options(self, eps: float) -> RowOptions:
+        return RowOptions(
+            ROW_STATISTICS[self.statistic],
+            eps,
+            EPS_MODES[self.eps_mode],
+            float(self.weight_offset),
+            self.cast == "early",
+            self.residual_rounding != "unrounded",
+        )

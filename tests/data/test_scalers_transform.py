@@ -72,7 +72,7 @@ def test_float32_keeps_its_digits_at_large_means(kind):
 def test_infinities_are_found_as_the_table_is_mapped(kind, backend, monkeypatch):
     """Far from the start, beside NaN and the largest number, in every layout; a refused array stays as it was."""
     if backend == "reference":
-        monkeypatch.setattr("evenkeel.kernels._ops._MISSING", "taken away")
+        monkeypatch.setattr("evenkeel.kernels._cpu.MISSING", "taken away")
     big = np.finfo(np.float32).max / 4
     scaler = kind().fit(np.array([[-big] * 3, [big] * 3], np.float32))
     clean = np.zeros((40_001, 3), np.float32)

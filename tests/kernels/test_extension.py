@@ -23,8 +23,8 @@ def test_a_forked_child_does_not_hang():
 def test_a_missing_extension_is_told_and_never_silent(tmp_path):
     program = (
         "import torch, evenkeel as ek\n"
-        "from evenkeel.kernels import _direct, _ops\n"
-        "_ops._MISSING, _direct._calls = 'the compiled extension is not installed', None\n"
+        "from evenkeel.kernels import _cpu, _rows, _small\n"
+        "_cpu.MISSING, _rows.normalize = 'the compiled extension is not installed', _small.decline\n"
         "print(ek.kernels_available()['cpu'])\n"
         "print(ek.functional.layer_norm(torch.ones(2, 3), (3,)).sum().item())\n"
         "with torch.no_grad():\n    print(ek.functional.layer_norm(torch.ones(2, 3), (3,)).sum().item())\n"
@@ -40,12 +40,15 @@ def test_a_missing_extension_is_told_and_never_silent(tmp_path):
 
 def test_an_extension_older_than_the_code_is_told():
     program = (
-        "import evenkeel.kernels._ops as ops\n"
-        "print(repr(ops._load()))\n"
-        "print(ops._load((*ops.OPERATORS, 'rows_of_tomorrow')))\n"
+        "import evenkeel.kernels._operators as operators\n"
+        "print(repr(operators.load()))\n"
+        "print(operators.load((*operators.OPERATORS, 'rows_of_tomorrow')))\n"
+        "operators.has_argument = lambda operator, name: False\n"
+        "print(operators.load())\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "''",
         "the compiled extension is older than this code (it lacks rows_of_tomorrow); reinstall evenkeel",
+        "the compiled extension is older than this code (it lacks rows_forward with a residual); reinstall evenkeel",
     ]

@@ -1,7 +1,11 @@
 """Row kernels called past torch's dispatcher: the operators' bits, and the operators wherever one would notice."""
 
+import ctypes
+import shutil
+import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,10 +13,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenkeel import functional as F
-from evenkeel.kernels import _direct, _row_operators
+from evenkeel._spec import NormSpec
+from evenkeel.kernels import _operators, _rows, _small
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-OPTIONS = ("moments", 1e-5, "inside", 0.0)
+OPTIONS = NormSpec(statistic="moments", shares="token").row_options
 
 
 class Seen(TorchDispatchMode):
@@ -41,14 +46,14 @@ def counted(monkeypatch):
     """How many calls went past the dispatcher."""
     done = []
     for name in ("normalize", "differentiate"):
-        function = getattr(_direct, name)
+        function = getattr(_rows, name)
 
         def counting(*args, function=function, name=name):
-            found = function(*args)
-            done.extend([name] if found is not None else [])
-            return found
+            result = function(*args)
+            done.extend([name] if result is not None else [])
+            return result
 
-        monkeypatch.setattr(_direct, name, counting)
+        monkeypatch.setattr(_rows, name, counting)
     return done
 
 
@@ -82,25 +87,28 @@ def test_bits_are_the_operators(counted, dtype, affine_dtype, statistic, eps_mod
     affine = (
         (None, None) if affine_dtype is None else (sample(3, 33, dtype=affine_dtype), sample(3, 33).to(affine_dtype))
     )
-    options = (2, statistic, 1e-5, eps_mode, 0.5)
-    y, statistics = _direct.normalize(x, (3, 33), *affine, *options[1:], True)
-    gradients = _row_operators.rows_backward(dy, x, *affine, statistics, *options, True, True, True)
+    center = statistic == "moments"
+    spec = NormSpec(statistic=statistic, shares="token", center=center, eps_mode=eps_mode, weight_offset=0.5)
+    arguments = (x, None, *affine, 2, spec.row_options, False)
+    y, _, statistics = _rows.rows_forward(*arguments)
+    backward = (dy, None, (x, None, *affine, statistics), 2, spec.row_options, (True, False, True, True), False)
+    gradients = _rows.rows_backward(*backward)
     assert counted == ["normalize", "differentiate"]
-    assert same((y, statistics), by_operator(_row_operators.rows_forward, x, *affine, *options))
-    expected = by_operator(_row_operators.rows_backward, dy, x, *affine, statistics, *options, True, True, True)
-    assert same(gradients, [g if g.numel() else None for g in expected])
+    assert same((y, statistics), by_operator(_rows.rows_forward, *arguments)[::2])
+    assert same(gradients, [g if g.numel() else None for g in by_operator(_rows.rows_backward, *backward)])
 
 
 @pytest.mark.parametrize("needed", [(True, False, False), (False, True, False), (False, False, True)])
 @pytest.mark.parametrize("from_output", [False, True])
 def test_only_the_needed_gradients_are_made(needed, from_output):
     x, weight, bias = sample(6, 40), 1 + 0.1 * sample(40), 0.1 * sample(40)
-    y, statistics = _row_operators.rows_forward(x, weight, bias, 1, *OPTIONS)
-    saved = y if from_output else x
-    args = (x.flip(0), saved, weight, bias, statistics, 1, *OPTIONS, *needed, from_output)
-    found = _row_operators.rows_backward(*args)
-    assert [g is not None for g in found] == list(needed)
-    assert same(found, [g if g.numel() else None for g in by_operator(_row_operators.rows_backward, *args)])
+    y, _, statistics = _rows.rows_forward(x, None, weight, bias, 1, OPTIONS, from_output)
+    saved = (y if from_output else x, None, weight, bias, statistics)
+    needed = (needed[0], False, *needed[1:])
+    args = (x.flip(0), None, saved, 1, OPTIONS, needed, from_output)
+    gradients = _rows.rows_backward(*args)
+    assert [g is not None for g in gradients] == list(needed)
+    assert same(gradients, [g if g.numel() else None for g in by_operator(_rows.rows_backward, *args)])
 
 
 # straddling the sizes from which other Python threads may run, tasks are shared, and the operators take over
@@ -226,8 +234,8 @@ def test_without_the_extension_the_operators_serve(monkeypatch):
             return y, F.rms_norm(x, (6,)), *torch.autograd.grad(y, x, sample(4, 6).flip(0))
 
     expected = run()
-    monkeypatch.setattr(_direct, "_calls", None)
-    assert not _direct.unobserved()
+    monkeypatch.setattr(_rows, "normalize", _small.decline)
+    monkeypatch.setattr(_rows, "differentiate", _small.decline)
     assert same(run(), expected)
 
 
@@ -266,7 +274,57 @@ def test_an_interruption_is_not_swallowed():
 @pytest.mark.parametrize("exchange", [None, 123])
 def test_a_torch_without_exchange_functions_does_without(monkeypatch, exchange):
     monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", exchange)
-    assert _direct._load() is None
+    assert _small.load() is None
+
+
+class DirectRows(ctypes.Structure):
+    """`evenkeel::DirectRows` of csrc."""
+
+    _fields_ = (("layout", ctypes.c_size_t), ("forward", ctypes.c_void_p), ("backward", ctypes.c_void_p))
+
+
+def prepare(library):
+    """Whether the extension takes the library that gives this pointer."""
+    exchange = torch.Tensor.__dlpack_c_exchange_api__
+    address = ctypes.cast(library, ctypes.c_void_p).value
+    return _small.calls.prepare(address, exchange, torch, torch.nn.Parameter, torch.Tensor)
+
+
+def test_a_library_with_another_layout_is_refused():
+    library = ctypes.CDLL(str(_operators.LIBRARY)).evenkeel_direct_rows
+    library.restype = ctypes.POINTER(DirectRows)
+    own = library().contents
+    other = DirectRows(own.layout + 1, own.forward, own.backward)
+    assert prepare(library)
+    assert not prepare(ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.addressof(other)))
+
+
+# members of one size: a sum of sizes does not tell their order
+SWAPPED = {
+    "options": ("bool early;", "bool rounded;"),
+    "spec": ("int64_t rows, features;", "int64_t features, rows;"),
+    "parameters": ("const void* weight;\n  const void* bias;", "const void* bias;\n  const void* weight;"),
+    "rows": ("  Rows x;\n  Rows residual;", "  Rows residual;\n  Rows x;"),
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_layout_tells_the_order_of_members(tmp_path):
+    program = (
+        '#include <cstdio>\n#include "rows_direct.h"\nint main() { std::printf("%zu", evenkeel::layout_of_rows()); }'
+    )
+
+    def layout(first="", second=""):
+        for name in ("rows_direct.h", "rows_kernels.h"):
+            text = (Path(__file__).parents[2] / "csrc" / name).read_text()
+            swapped = text.replace(first, "@").replace(second, first).replace("@", second) if first else text
+            (tmp_path / name).write_text(swapped)
+        (tmp_path / "main.cpp").write_text(program)
+        subprocess.run(["g++", "-std=c++20", "main.cpp", "-o", "main"], cwd=tmp_path, check=True)
+        return int(subprocess.check_output([tmp_path / "main"]))
+
+    layouts = [layout(), *(layout(*pair) for pair in SWAPPED.values())]
+    assert len(set(layouts)) == len(layouts)
 
 
 def test_nothing_is_held_or_lost():
@@ -274,10 +332,10 @@ def test_nothing_is_held_or_lost():
     held = [x, weight, None, torch.empty_like]
     before = [sys.getrefcount(each) for each in held]
     for _ in range(1000):
-        y, statistics = _direct.normalize(x, 1, weight, None, *OPTIONS, True)
-        gradients = _direct.differentiate(x, x, weight, None, statistics, 1, *OPTIONS, True, True, False, False)
-        assert _direct.normalize(x, (5,), weight, None, *OPTIONS, True) is None
-        assert _direct.normalize(x, 1, weight, None, "moments", "eps", "inside", 0.0, True) is None
+        y, statistics = _small.normalize(x, 1, weight, None, OPTIONS, True)
+        gradients = _small.differentiate(x, x, weight, None, statistics, 1, OPTIONS, True, True, False, False)
+        assert _small.normalize(x, (5,), weight, None, OPTIONS, True) is None
+        assert _small.normalize(x, 1, weight, None, OPTIONS._replace(eps="eps"), True) is None
     del _
     after = [sys.getrefcount(each) for each in held]
     # other code may take or drop a reference to None meanwhile, but not a thousand

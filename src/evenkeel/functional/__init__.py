@@ -21,7 +21,8 @@ from evenkeel.functional._instance_norm import instance_norm, instance_norm_refe
 from evenkeel.functional._layer_norm import layer_norm, layer_norm_reference
 from evenkeel.functional._normalize import normalize, normalize_reference
 from evenkeel.functional._rms_norm import rms_norm, rms_norm_reference
-from evenkeel.kernels._ops import backend_info, kernels_available
+from evenkeel.functional._sync_batch_norm import sync_batch_norm
+from evenkeel.kernels import backend_info, kernels_available
 
 __all__ = [
     "ColumnMoments",
@@ -52,4 +53,5 @@ __all__ = [
     "normalize_reference",
     "rms_norm",
     "rms_norm_reference",
+    "sync_batch_norm",
 ]

@@ -2,165 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING
 
-import torch
-from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.overrides import has_torch_function_variadic
 
-from evenkeel._errors import BackendError, InvalidArgumentError, InvalidInputError
-from evenkeel.functional._common import (
-    arithmetic_dtype,
-    changed_options,
-    check_floating,
-    check_options,
-    composite_required,
-    default_eps,
-)
-from evenkeel.functional._rows import as_shape, check_rows, fits, needs_gradient, rows_reference
-from evenkeel.kernels import _ops, _row_operators
+from evenkeel._spec import machine_epsilon
+from evenkeel.functional._common import overridden
+from evenkeel.functional._rows import add_rows, add_rows_reference, sum_dtype
+from evenkeel.functional._specs import row_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from torch import Tensor
 
-    from evenkeel._spec import EpsMode
-    from evenkeel.functional._rows import Options
-
-ResidualRounding = Literal["rounded", "unrounded"]
-ROUNDINGS = get_args(ResidualRounding)
-
-
-def wide_dtype(input: Tensor, residual: Tensor) -> torch.dtype:
-    """The dtype of the sum's arithmetic: float64 where either addend has it, otherwise float32."""
-    return torch.promote_types(arithmetic_dtype(input), arithmetic_dtype(residual))
-
-
-def add_rows_reference(
-    input: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, rounded: bool, options: Options
-) -> tuple[Tensor, Tensor]:
-    """Add and normalize in plain PyTorch; the definition that the kernels are tested against."""
-    wide = wide_dtype(input, residual)
-    total = input.to(wide) + residual.to(wide)
-    stream = total.to(residual.dtype)
-    y = rows_reference(stream.to(wide) if rounded else total, weight, bias, *options)
-    return y.to(input.dtype), stream.contiguous()
-
-
-class AddRowsFunction(torch.autograd.Function):
-    """First derivatives by the kernel; a backward that must itself be differentiable runs the reference."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        residual: Tensor,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        rounded: bool,
-        options: Options,
-    ) -> tuple[Tensor, Tensor]:
-        y, stream, statistics = _row_operators.add_rows_forward(x, residual, weight, bias, *options, rounded)
-        # the stream goes on and is kept anyway; the unrounded sum has to be added again
-        ctx.save_for_backward(*((stream, None) if rounded else (x, residual)), weight, bias, statistics)
-        ctx.set_materialize_grads(False)
-        ctx.dtypes, ctx.options = (x.dtype, residual.dtype), options
-        return y, stream
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        dy, dstream = gradients
-        x, residual, weight, bias, statistics = ctx.saved_tensors
-        x_dtype, residual_dtype = ctx.dtypes
-        options: Options = ctx.options
-        needed: tuple[bool, bool, bool, bool] = ctx.needs_input_grad[:4]
-        if dy is None:
-            if dstream is None:
-                return (None,) * 6
-            return dstream.to(x_dtype), dstream, None, None, None, None
-        if torch.is_grad_enabled() or composite_required():
-            dx, found = composite_backward(dy, dstream, x, residual, weight, bias, needed, options)
-            both = (None, None) if dx is None else (dx.to(x_dtype), dx.to(residual_dtype))
-            return (*both, *found, None, None)
-        dx, dresidual, dweight, dbias = _row_operators.add_rows_backward(
-            dy, dstream, x, residual, weight, bias, statistics, *options, *needed
-        )
-        outputs = (dx, dx if x_dtype == residual_dtype else dresidual, dweight, dbias)
-        return (*(g if wanted else None for g, wanted in zip(outputs, needed, strict=True)), None, None)
-
-
-def composite_backward(
-    dy: Tensor,
-    dstream: Tensor | None,
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    needed: tuple[bool, bool, bool, bool],
-    options: Options,
-) -> tuple[Tensor | None, tuple[Tensor | None, Tensor | None]]:
-    """The gradient of the sum in the arithmetic dtype, and those of weight and bias, by the reference."""
-    create_graph = torch.is_grad_enabled()
-    wide = arithmetic_dtype(x) if residual is None else wide_dtype(x, residual)
-    flags = (needed[0] or needed[1], needed[2], needed[3])
-    with torch.enable_grad():
-        total = x.to(wide) if residual is None else x.to(wide) + residual.to(wide)
-        # views, so that differentiation stops at this call's inputs where one of them depends on another
-        source = total.view_as(total)
-        inputs = [source, *(t if t is None else t.view_as(t) for t in (weight, bias))]
-        y = rows_reference(source, inputs[1], inputs[2], *options)
-        wanted = [t for t, need in zip(inputs, flags, strict=True) if need and t is not None]
-        found = iter(torch.autograd.grad(y, wanted, dy.to(wide), create_graph=create_graph))
-        dtotal = next(found) if flags[0] else None
-        if dtotal is not None and dstream is not None:
-            dtotal = dtotal + dstream.to(wide)
-    return dtotal, (next(found) if flags[1] else None, next(found) if flags[2] else None)
-
-
-def add_rows(
-    name: str,
-    input: Tensor,
-    residual: Tensor,
-    normalized_shape: Sequence[int],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    statistic: str,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    residual_rounding: str,
-    backend: str,
-) -> tuple[Tensor, Tensor]:
-    """Check, choose the backend, and run: the body of `add_layer_norm` and `add_rms_norm`."""
-    shape = as_shape(name, normalized_shape)
-    check_options(name, eps_mode)
-    if residual_rounding not in ROUNDINGS:
-        raise InvalidArgumentError(
-            f"{name}: residual_rounding must be one of {', '.join(ROUNDINGS)}, but got {residual_rounding!r}"
-        )
-    if not fits(input, shape, weight, bias):
-        check_rows(name, input, shape, weight, bias)
-    check_floating(name, "residual", residual)
-    if residual.shape != input.shape:
-        raise InvalidInputError(
-            f"{name}: expected a residual of the input's shape {tuple(input.shape)}, but got {tuple(residual.shape)}; "
-            "expand it first"
-        )
-    options = (len(shape), statistic, float(eps), eps_mode, float(weight_offset))
-    rounded = residual_rounding == "rounded"
-    chosen = _ops.choose("rows", backend, input, residual, weight, bias)
-    mixed = arithmetic_dtype(input) != arithmetic_dtype(residual)
-    if mixed and backend not in ("auto", "reference"):
-        raise BackendError(
-            f"{name}: backend={backend!r} adds float64 to float64 alone, but got {input.dtype} and {residual.dtype}; "
-            "convert one, or use backend='auto'"
-        )
-    if mixed or chosen == "reference" or composite_required():
-        return add_rows_reference(input, residual, weight, bias, rounded, options)
-    if needs_gradient(input, weight, bias) or needs_gradient(residual, None, None):
-        found: tuple[Tensor, Tensor] = AddRowsFunction.apply(input, residual, weight, bias, rounded, options)
-        return found
-    return _row_operators.add_rows_forward(input, residual, weight, bias, *options, rounded)[:2]
+    from evenkeel._spec import EpsMode, ResidualRounding, RowNormOptions
 
 
 def add_layer_norm_reference(
@@ -171,13 +28,12 @@ def add_layer_norm_reference(
     bias: Tensor | None = None,
     eps: float = 1e-5,
     *,
-    eps_mode: EpsMode = "inside",
-    weight_offset: float = 0.0,
     residual_rounding: ResidualRounding = "rounded",
+    **options: Unpack[RowNormOptions],
 ) -> tuple[Tensor, Tensor]:
     """`add_layer_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    options = (len(normalized_shape), "moments", eps, eps_mode, weight_offset)
-    return add_rows_reference(input, residual, weight, bias, residual_rounding == "rounded", options)
+    spec = row_spec("add_layer_norm", "moments", eps, residual_rounding=residual_rounding, **options)
+    return add_rows_reference(input, residual, weight, bias, len(normalized_shape), spec)
 
 
 def add_rms_norm_reference(
@@ -187,14 +43,12 @@ def add_rms_norm_reference(
     weight: Tensor | None = None,
     eps: float | None = None,
     *,
-    eps_mode: EpsMode = "inside",
-    weight_offset: float = 0.0,
     residual_rounding: ResidualRounding = "rounded",
+    **options: Unpack[RowNormOptions],
 ) -> tuple[Tensor, Tensor]:
     """`add_rms_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    eps = torch.finfo(wide_dtype(input, residual)).eps if eps is None else eps
-    options = (len(normalized_shape), "rms", eps, eps_mode, weight_offset)
-    return add_rows_reference(input, residual, weight, None, residual_rounding == "rounded", options)
+    spec = row_spec("add_rms_norm", "rms", eps, residual_rounding=residual_rounding, **options)
+    return add_rows_reference(input, residual, weight, None, len(normalized_shape), spec)
 
 
 def add_layer_norm(
@@ -252,7 +106,7 @@ def add_layer_norm(
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, on the sum of a residual connection (He et al., 2015).
     """
     if has_torch_function_variadic(input, residual, weight, bias):
-        return handle_torch_function(
+        return overridden(
             add_layer_norm,
             (input, residual, weight, bias),
             input,
@@ -261,24 +115,13 @@ def add_layer_norm(
             weight=weight,
             bias=bias,
             eps=eps,
-            **changed_options(
-                eps_mode=eps_mode, weight_offset=weight_offset, residual_rounding=residual_rounding, backend=backend
-            ),
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            residual_rounding=residual_rounding,
+            backend=backend,
         )
-    return add_rows(
-        "add_layer_norm",
-        input,
-        residual,
-        normalized_shape,
-        weight,
-        bias,
-        "moments",
-        eps,
-        eps_mode,
-        weight_offset,
-        residual_rounding,
-        backend,
-    )
+    spec = row_spec("add_layer_norm", "moments", eps, eps_mode, weight_offset, "late", residual_rounding)
+    return add_rows("add_layer_norm", spec, input, residual, normalized_shape, weight, bias, backend)
 
 
 def add_rms_norm(
@@ -328,7 +171,7 @@ def add_rms_norm(
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019, on the sum of a residual connection.
     """
     if has_torch_function_variadic(input, residual, weight):
-        return handle_torch_function(
+        return overridden(
             add_rms_norm,
             (input, residual, weight),
             input,
@@ -336,21 +179,11 @@ def add_rms_norm(
             normalized_shape,
             weight=weight,
             eps=eps,
-            **changed_options(
-                eps_mode=eps_mode, weight_offset=weight_offset, residual_rounding=residual_rounding, backend=backend
-            ),
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            residual_rounding=residual_rounding,
+            backend=backend,
         )
-    return add_rows(
-        "add_rms_norm",
-        input,
-        residual,
-        normalized_shape,
-        weight,
-        None,
-        "rms",
-        min(default_eps(input), default_eps(residual)) if eps is None else eps,
-        eps_mode,
-        weight_offset,
-        residual_rounding,
-        backend,
-    )
+    eps = machine_epsilon(sum_dtype(input, residual)) if eps is None else eps
+    spec = row_spec("add_rms_norm", "rms", eps, eps_mode, weight_offset, "late", residual_rounding)
+    return add_rows("add_rms_norm", spec, input, residual, normalized_shape, weight, None, backend)

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.functional._channel_kernels import channels, choose_channels
-from evenkeel.functional._channels import (
-    check_activation,
+from evenkeel.functional._channel_checks import (
     check_channels,
     check_pair,
     check_values_per_channel,
     check_vectors,
-    count_shared,
     expand_mask,
+)
+from evenkeel.functional._channel_kernels import channels, effective_cast, runs_kernel
+from evenkeel.functional._channels import (
+    batch_and_positions,
+    count_shared,
     in_format_of,
     normalize_channels,
     update_running,
 )
-from evenkeel.functional._common import changed_options, check_options
+from evenkeel.functional._common import overridden
+from evenkeel.functional._specs import channel_spec
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode
+    from evenkeel._spec import Activation, Cast, ChannelNormOptions, EpsMode, NormSpec
 
 
 def batch_norm_reference(
@@ -39,20 +44,30 @@ def batch_norm_reference(
     eps: float = 1e-5,
     *,
     mask: Tensor | None = None,
-    eps_mode: EpsMode = "inside",
-    weight_offset: float = 0.0,
-    cast: Cast = "late",
-    activation: str | None = None,
+    **options: Unpack[ChannelNormOptions],
 ) -> Tensor:
     """`batch_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    valid = expand_mask("batch_norm", mask, input)
-    remembered = None if training or running_mean is None or running_var is None else (running_mean, running_var)
-    dims = [d for d in range(input.ndim) if d != 1]
-    y, mean, variance, count = normalize_channels(
-        input, dims, weight, bias, valid, remembered, eps, eps_mode, weight_offset, cast, activation
-    )
+    spec = channel_spec("batch_norm", "channel", eps, **options)
+    running, valid = (running_mean, running_var), expand_mask("batch_norm", mask, input)
+    return batch_norm_by_reference(spec, input, running, weight, bias, valid, training, momentum)
+
+
+def batch_norm_by_reference(
+    spec: NormSpec,
+    input: Tensor,
+    running: tuple[Tensor | None, Tensor | None],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    valid: Tensor | None,
+    training: bool,
+    momentum: float,
+) -> Tensor:
+    """Normalize with the input's statistics, which update the running ones, or with these."""
+    remembered = None if training or running[0] is None or running[1] is None else (running[0], running[1])
+    dims = batch_and_positions(input)
+    y, mean, variance, count = normalize_channels(input, dims, weight, bias, valid, remembered, spec)
     if training:
-        update_running(running_mean, running_var, momentum, mean.flatten(), variance.flatten(), count.flatten())
+        update_running(running, momentum, mean.flatten(), variance.flatten(), count.flatten())
     return in_format_of(y, input)
 
 
@@ -70,7 +85,7 @@ def batch_norm(
     eps_mode: EpsMode = "inside",
     weight_offset: float = 0.0,
     cast: Cast = "late",
-    activation: str | None = None,
+    activation: Activation | None = None,
     backend: str = "auto",
 ) -> Tensor:
     r"""Normalize each channel with the statistics of the batch (training) or remembered ones (inference).
@@ -119,10 +134,11 @@ def batch_norm(
     Source: Ioffe, Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
     Shift", 2015.
     """
-    if has_torch_function_variadic(input, running_mean, running_var, weight, bias, mask):
-        return handle_torch_function(
+    tensors = (input, running_mean, running_var, weight, bias, mask)
+    if has_torch_function_variadic(*tensors):
+        return overridden(
             batch_norm,
-            (input, running_mean, running_var, weight, bias, mask),
+            tensors,
             input,
             running_mean,
             running_var,
@@ -131,56 +147,44 @@ def batch_norm(
             training=training,
             momentum=momentum,
             eps=eps,
-            **changed_options(
-                mask=mask,
-                eps_mode=eps_mode,
-                weight_offset=weight_offset,
-                cast=cast,
-                activation=activation,
-                backend=backend,
-            ),
-        )
-    check_options("batch_norm", eps_mode, cast)
-    check_activation("batch_norm", activation)
-    if input.shape == (0,):
-        return input.clone()  # torch takes an empty vector for a batch without examples and channels
-    check_channels("batch_norm", input)
-    if training:
-        check_values_per_channel(input.shape)
-        if eps <= 0.0:
-            raise InvalidArgumentError(f"batch_norm eps must be positive during training, but got {eps}")
-    elif eps < 0.0:
-        raise InvalidArgumentError(f"batch_norm eps must be non-negative, but got {eps}")
-    if training:
-        check_pair("batch_norm", running_mean, running_var)
-    for label, running in (("running_mean", running_mean), ("running_var", running_var)):
-        if not training and running is None:
-            raise InvalidInputError(f"batch_norm: {label} must be defined in evaluation mode; pass it or training=True")
-    check_vectors(
-        "batch_norm", input.shape[1], running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
-    )
-    statistics, valid = (running_mean, running_var), expand_mask("batch_norm", mask, input)
-    if choose_channels(input, (weight, bias), statistics, cast, valid, backend) == "reference":
-        return batch_norm_reference(
-            input,
-            running_mean,
-            running_var,
-            weight,
-            bias,
-            training,
-            momentum,
-            eps,
             mask=mask,
             eps_mode=eps_mode,
             weight_offset=weight_offset,
             cast=cast,
             activation=activation,
+            backend=backend,
         )
-    remembered = (None, None) if training else statistics
-    options = (eps, eps_mode, weight_offset, activation)
-    y, moments, variance = channels(input, weight, bias, remembered, valid, 0, *options)
+    spec = channel_spec("batch_norm", "channel", eps, eps_mode, weight_offset, cast, activation)
+    if input.shape == (0,):
+        return input.clone()  # torch takes an empty vector for a batch without examples and channels
+    check_batch_norm(input, running_mean, running_var, training, eps)
+    vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    check_vectors("batch_norm", input.shape[1], **vectors)
+    running, valid = (running_mean, running_var), expand_mask("batch_norm", mask, input)
+    spec = effective_cast(spec, input, weight, bias)
+    if not runs_kernel(backend, spec, input, (weight, bias), running, valid):
+        return batch_norm_by_reference(spec, input, running, weight, bias, valid, training, momentum)
+    y, moments, variance = channels(spec, 0, input, weight, bias, (None, None) if training else running, valid)
     if training and running_mean is not None:
         mean = moments[:, 0]
-        count = count_shared(mean, input.shape, [d for d in range(input.ndim) if d != 1], valid)
-        update_running(running_mean, running_var, momentum, mean, variance, count)
+        count = count_shared(mean, input.shape, batch_and_positions(input), valid)
+        update_running(running, momentum, mean, variance, count)
     return y
+
+
+def check_batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, training: bool, eps: float
+) -> None:
+    """Raise, in torch's words, where a batch cannot be normalized in this mode."""
+    check_channels("batch_norm", input)
+    if training:
+        check_values_per_channel(input.shape)
+        if eps <= 0.0:
+            raise InvalidArgumentError(f"batch_norm eps must be positive during training, but got {eps}")
+        check_pair("batch_norm", running_mean, running_var)
+        return
+    if eps < 0.0:
+        raise InvalidArgumentError(f"batch_norm eps must be non-negative, but got {eps}")
+    for label, running in (("running_mean", running_mean), ("running_var", running_var)):
+        if running is None:
+            raise InvalidInputError(f"batch_norm: {label} must be defined in evaluation mode; pass it or training=True")

@@ -1,4 +1,4 @@
-"""Autograd and dispatch of the per-channel norms: first derivatives by the kernel, higher ones by plain code."""
+"""Autograd and choice of the backend of the channel norms."""
 
 from __future__ import annotations
 
@@ -8,67 +8,19 @@ import torch
 
 from evenkeel.functional._channels import (
     affine_per_channel,
-    exported,
+    batch_and_positions,
     in_format_of,
     normalize_channels,
+    normalize_groups,
     per_channel,
-    scaled_moments,
 )
-from evenkeel.functional._common import arithmetic_dtype, composite_required
-from evenkeel.functional._export import exports_as_standard, standard_groups
-from evenkeel.kernels import _ops
+from evenkeel.functional._common import compute_dtype, needs_gradient, reference_gradients
+from evenkeel.kernels import choose, composite_required
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-def normalize_groups(
-    input: Tensor,
-    groups: int,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    valid: Tensor | None,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    cast: str,
-    activation: str | None,
-) -> Tensor:
-    """Normalize each group of channels of each sample in plain PyTorch."""
-    if exports_as_standard(eps_mode, valid):
-        operator = standard_groups(groups, eps)
-        return exported(operator, input, weight, bias, weight_offset, cast, activation)
-    x = input.to(arithmetic_dtype(input)).unflatten(1, (groups, -1))  # (batch, groups, channels, *positions)
-    grouped = None if valid is None else valid.unsqueeze(1)
-    moments = scaled_moments(x, list(range(2, x.ndim)), grouped, eps, eps_mode)
-    normalized = moments.normalized(eps_mode).flatten(1, 2)
-    return affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast, activation)
-
-
-def channels_reference(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    remembered: Tensor | None,
-    valid: Tensor | None,
-    groups: int,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    activation: str | None,
-) -> Tensor:
-    """What the kernel computes, in plain PyTorch; ``remembered`` holds the statistics of each channel, if given."""
-    if remembered is not None:
-        mean, rest, reciprocal = (per_channel(column, x.ndim) for column in remembered[:, :3].unbind(1))
-        centred = (x.to(mean.dtype) - mean) - rest
-        normalized = (centred if valid is None else torch.where(valid, centred, 0.0)) * reciprocal
-        y = affine_per_channel(normalized, weight, bias, valid, weight_offset, x.dtype, "late", activation)
-    elif groups:
-        y = normalize_groups(x, groups, weight, bias, valid, eps, eps_mode, weight_offset, "late", activation)
-    else:
-        dims = [d for d in range(x.ndim) if d != 1]
-        y, *_ = normalize_channels(x, dims, weight, bias, valid, None, eps, eps_mode, weight_offset, "late", activation)
-    return in_format_of(y, x)
+    from evenkeel._spec import ChannelOptions, NormSpec
 
 
 class ChannelsFunction(torch.autograd.Function):
@@ -83,77 +35,98 @@ class ChannelsFunction(torch.autograd.Function):
         mean: Tensor | None,
         variance: Tensor | None,
         valid: Tensor | None,
-        *options: Any,
+        spec: NormSpec,
+        options: ChannelOptions,
     ) -> tuple[Tensor, ...]:
-        y, statistics, variances = _ops.channels_forward(x, weight, bias, mean, variance, valid, *options)
+        y, statistics, variances = torch.ops.evenkeel.channels_forward.default(
+            x, weight, bias, mean, variance, valid, *options
+        )
+        ctx.spec, ctx.options, ctx.remembered = spec, options, mean is not None
         ctx.set_materialize_grads(False)  # nobody needs zeros for the statistics
         ctx.mark_non_differentiable(statistics, variances)
         ctx.save_for_backward(x, weight, bias, statistics, valid)
-        ctx.remembered = mean is not None
-        ctx.options = options
         return y, statistics, variances
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         dy = gradients[0]
         x, weight, bias, statistics, valid = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:3]
-        rest = (None,) * (3 + len(ctx.options))
+        needed: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
         if dy is None:
-            return (None, None, None, *rest)
-        create_graph = torch.is_grad_enabled()
-        if not create_graph and not composite_required():
-            dx, dweight, dbias = _ops.channels_backward(
-                dy, x, weight, bias, statistics, valid, ctx.remembered, *ctx.options, *needed
-            )
-            return dx if needed[0] else None, dweight if needed[1] else None, dbias if needed[2] else None, *rest
-        with torch.enable_grad():
-            # views, so that differentiation stops at this call's inputs where one of them depends on another
-            inputs = [t.view_as(t) if need else t for t, need in zip((x, weight, bias), needed, strict=True)]
-            arguments = (*inputs, statistics if ctx.remembered else None, valid, *ctx.options)
-            y = channels_reference(*arguments)
-            wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
-            found = iter(torch.autograd.grad(y, wanted, dy, create_graph=create_graph))
-        return (*(next(found) if need else None for need in needed), *rest)
+            return (None,) * 8
+        if torch.is_grad_enabled() or composite_required():
+
+            def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+                given = statistics if ctx.remembered else None
+                return channels_reference(x, weight, bias, given, valid, ctx.spec, ctx.options.groups)
+
+            return (*reference_gradients(reference, (x, weight, bias), needed, dy), None, None, None, None, None)
+        found = torch.ops.evenkeel.channels_backward.default(
+            dy, x, weight, bias, statistics, valid, ctx.remembered, *ctx.options, *needed
+        )
+        return (*(g if need else None for g, need in zip(found, needed, strict=True)), None, None, None, None, None)
 
 
-def choose_channels(
+def channels_reference(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Tensor | None,
+    valid: Tensor | None,
+    spec: NormSpec,
+    groups: int,
+) -> Tensor:
+    """What the kernel computes, in plain PyTorch, with the remembered statistics that it used, if any."""
+    if statistics is not None:
+        mean, rest, reciprocal = (per_channel(column, x.ndim) for column in statistics[:, :3].unbind(1))
+        centred = (x.to(mean.dtype) - mean) - rest
+        normalized = (centred if valid is None else torch.where(valid, centred, 0.0)) * reciprocal
+        y = affine_per_channel(normalized, weight, bias, spec, x.dtype, valid)
+    elif groups:
+        y = normalize_groups(x, groups, weight, bias, valid, spec)
+    else:
+        y, *_ = normalize_channels(x, batch_and_positions(x), weight, bias, valid, None, spec)
+    return in_format_of(y, x)
+
+
+def effective_cast(spec: NormSpec, input: Tensor, *parameters: Tensor | None) -> NormSpec:
+    """The spec with one rounding where ``early`` changes nothing: in the compute dtype, unless it is promoted."""
+    if spec.cast == "late" or compute_dtype(input) != input.dtype:
+        return spec
+    dtypes = [p.dtype for p in parameters if p is not None]
+    return spec if any(torch.promote_types(dtype, input.dtype) != input.dtype for dtype in dtypes) else spec.late
+
+
+def runs_kernel(
+    backend: str,
+    spec: NormSpec,
     input: Tensor,
     parameters: tuple[Tensor | None, ...],
-    statistics: tuple[Tensor | None, ...],
-    cast: str,
+    running: tuple[Tensor | None, ...],
     valid: Tensor | None,
-    backend: str,
-) -> str:
-    """The backend of a per-channel norm: ``cpu``, or ``reference`` where plain code is needed."""
-    present = [p for p in parameters if p is not None]
-    running = [s for s in statistics if s is not None]
-    if cast == "early" and arithmetic_dtype(input) == input.dtype:
-        # rounding to the arithmetic dtype changes nothing, so early is late unless the result is promoted
-        cast = "early" if any(torch.promote_types(p.dtype, input.dtype) != input.dtype for p in present) else "late"
-    chosen = _ops.choose("channels", backend, input, *present, *running, early=cast == "early", mask=valid)
-    differentiable = torch.is_grad_enabled() and any(s.requires_grad for s in running)
-    return "reference" if differentiable or composite_required() else chosen
+) -> bool:
+    """Whether the kernels run a channel norm, whose spec has its `effective_cast`; the reference does otherwise."""
+    chosen = choose("channels", backend, spec, input, *parameters, *running, valid)
+    return chosen != "reference" and not needs_gradient(*running) and not composite_required()
 
 
 def channels(
+    spec: NormSpec,
+    groups: int,
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
     remembered: tuple[Tensor | None, Tensor | None],
     valid: Tensor | None,
-    groups: int,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    activation: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the kernel: y, the statistics, of which the mean is the first column, and their biased variances.
 
     ``groups`` is the number of groups in a sample, or 0 for one statistic per channel over the batch.
     """
-    options: tuple[Any, ...] = (groups, float(eps), eps_mode, float(weight_offset), activation)
-    parameters = [p for p in (weight, bias) if p is not None]
-    needs_grad = torch.is_grad_enabled() and (input.requires_grad or any(p.requires_grad for p in parameters))
-    run = ChannelsFunction.apply if needs_grad else _ops.channels_forward
-    return run(input, weight, bias, *remembered, valid, *options)
+    tensors, options = (input, weight, bias, *remembered, valid), spec.channel_options(groups)
+    results: tuple[Tensor, Tensor, Tensor]
+    if needs_gradient(input, weight, bias):
+        results = ChannelsFunction.apply(*tensors, spec, options)
+    else:
+        results = torch.ops.evenkeel.channels_forward.default(*tensors, *options)
+    return results

@@ -1,4 +1,4 @@
-"""What the per-channel norms share: masks, moments, running statistics and checks in torch's words."""
+"""What the channel norms compute in plain PyTorch: masks, moments, affine and running statistics."""
 
 from __future__ import annotations
 
@@ -7,33 +7,23 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._common import (
     apply_affine,
-    arithmetic_dtype,
     centred_moments,
-    check_floating,
-    composite_required,
+    compute_dtype,
     range_scale,
     reciprocal_scale,
 )
-from evenkeel.functional._export import exports_as_standard, standard, standard_channels
+from evenkeel.functional._export import exports_as_standard, standard, standard_channels, standard_groups
+from evenkeel.kernels import composite_required
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
+    from evenkeel._spec import NormSpec
     from evenkeel.functional._export import Standard
-
-
-ACTIVATIONS = (None, "relu", "silu")
-
-
-def check_activation(name: str, activation: str | None) -> None:
-    """Raise `InvalidArgumentError` unless the activation is known."""
-    if activation not in ACTIVATIONS:
-        raise InvalidArgumentError(f"{name}: activation must be None, 'relu' or 'silu', but got {activation!r}")
 
 
 def activate(v: Tensor, activation: str | None) -> Tensor:
@@ -43,60 +33,9 @@ def activate(v: Tensor, activation: str | None) -> Tensor:
     return torch.nn.functional.silu(v) if activation == "silu" else v
 
 
-def check_channels(name: str, input: Tensor) -> None:
-    """Raise `InvalidInputError` unless the input is a floating (batch, channels, ...)."""
-    if input.ndim < 2:
-        raise InvalidInputError(
-            f"{name}: expected at least 2 dimensions (batch, channels, ...), but got input of shape "
-            f"{tuple(input.shape)}"
-        )
-    check_floating(name, "input", input)
-
-
-def check_vectors(name: str, channels: int, **vectors: Tensor | None) -> None:
-    """Raise `InvalidInputError`, in torch's words, unless each vector has one element for each channel."""
-    for label, vector in vectors.items():
-        if vector is None:
-            continue
-        check_floating(name, label, vector)
-        if tuple(vector.shape) != (channels,):
-            raise InvalidInputError(
-                f"{name}: {label} should contain {channels} elements not {vector.numel()}: "
-                f"it has shape {tuple(vector.shape)} and the input has {channels} channels"
-            )
-
-
-def check_pair(name: str, running_mean: Tensor | None, running_var: Tensor | None) -> None:
-    """Raise `InvalidInputError`, in torch's words, where only one of the running statistics is given."""
-    if (running_mean is None) != (running_var is None):
-        raise InvalidInputError(f"{name}: running_mean and running_var must either both be None or neither be None")
-
-
-def check_values_per_channel(shape: Sequence[int]) -> None:
-    """Raise `InvalidInputError`, in torch's words, where each statistic would come from a single value."""
-    if shape[0] * math.prod(shape[2:]) == 1:
-        raise InvalidInputError(
-            f"Expected more than 1 value per channel when training, got input size {list(shape)}; "
-            "a single value has no spread: use a larger batch or evaluation mode"
-        )
-
-
-def expand_mask(name: str, mask: Tensor | None, input: Tensor) -> Tensor | None:
-    """View a mask as (batch, 1, *positions) so that it broadcasts over the input (batch, channels, *positions)."""
-    if mask is None:
-        return None
-    positions = (input.shape[0], *input.shape[2:])
-    if mask.dtype != torch.bool:
-        raise InvalidInputError(
-            f"{name}: mask must be boolean (True where valid), but got {mask.dtype}; pass mask.bool()"
-        )
-    if mask.ndim == 0 or tuple(mask.shape) != positions[: mask.ndim]:
-        raise InvalidInputError(
-            f"{name}: mask must have the input's shape without its channel axis, {positions}, or its leading axes, "
-            f"but got {tuple(mask.shape)} for an input of shape {tuple(input.shape)}"
-        )
-    leading = mask.reshape(mask.shape[0], 1, *mask.shape[1:], *[1] * (len(positions) - mask.ndim))
-    return leading.expand(-1, 1, *input.shape[2:])
+def batch_and_positions(x: Tensor) -> list[int]:
+    """Every axis but the channels'."""
+    return [d for d in range(x.ndim) if d != 1]
 
 
 def per_channel(parameter: Tensor, ndim: int) -> Tensor:
@@ -108,11 +47,9 @@ def affine_per_channel(
     normalized: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    valid: Tensor | None,
-    weight_offset: float,
+    spec: NormSpec,
     dtype: torch.dtype,
-    cast: str,
-    activation: str | None,
+    valid: Tensor | None = None,
 ) -> Tensor:
     """Scale and shift each channel, apply the activation, round to ``dtype``, and set what is not valid to 0.
 
@@ -121,31 +58,20 @@ def affine_per_channel(
     ndim = normalized.ndim
     weight = None if weight is None else per_channel(weight, ndim)
     bias = None if bias is None else per_channel(bias, ndim)
-    affine_dtype = normalized.dtype if cast == "late" else dtype
-    y = activate(apply_affine(normalized, weight, bias, weight_offset, affine_dtype, cast), activation)
-    y = y.to(dtype) if cast == "late" else y
+    affine_dtype = normalized.dtype if spec.cast == "late" else dtype
+    y = activate(apply_affine(normalized, weight, bias, spec, affine_dtype), spec.activation)
+    y = y.to(dtype) if spec.cast == "late" else y
     return y if valid is None else torch.where(valid, y, 0.0)
 
 
-def exported(
-    operator: Standard,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    weight_offset: float,
-    cast: str,
-    activation: str | None,
-) -> Tensor:
+def exported(operator: Standard, input: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec) -> Tensor:
     """torch's operator where everything is valid, with the activation before the one rounding, or after the early."""
 
-    def affine(x: Tensor, w: Tensor | None, b: Tensor | None, offset: float, dtype: torch.dtype, order: str) -> Tensor:
-        return affine_per_channel(x, w, b, None, offset, dtype, order, activation)
-
     def activated(x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
-        return activate(operator(x, w, b), activation)
+        return activate(operator(x, w, b), spec.activation)
 
-    run = activated if cast == "late" else operator
-    return standard(run, input, weight, bias, weight_offset, cast, affine)
+    run = activated if spec.cast == "late" else operator
+    return standard(run, input, weight, bias, spec, affine_per_channel)
 
 
 def in_format_of(y: Tensor, input: Tensor) -> Tensor:
@@ -196,9 +122,10 @@ class ScaledMoments(NamedTuple):
         return self.centred * reciprocal_scale(self.square, self.eps, eps_mode)
 
 
-def scaled_moments(x: Tensor, dims: list[int], valid: Tensor | None, eps: float, eps_mode: str) -> ScaledMoments:
+def scaled_moments(x: Tensor, dims: list[int], valid: Tensor | None, spec: NormSpec) -> ScaledMoments:
     """`shared_moments`, for values of any size (`range_scale`)."""
-    scaling = range_scale(x, dims, eps, eps_mode, valid)
+    eps = spec.epsilon(x.dtype)
+    scaling = range_scale(x, dims, eps, spec.eps_mode, valid)
     if scaling is None:
         centred, mean, variance, count = shared_moments(x, dims, valid)
         return ScaledMoments(centred, variance, eps, mean, variance, count)
@@ -215,30 +142,38 @@ def normalize_channels(
     bias: Tensor | None,
     valid: Tensor | None,
     remembered: tuple[Tensor, Tensor] | None,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    cast: str,
-    activation: str | None = None,
+    spec: NormSpec,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Normalize over ``dims`` with the input's statistics, or with remembered ones: y, mean, variance, count."""
-    x = input.to(arithmetic_dtype(input))
+    x = input.to(compute_dtype(input))
+    eps = spec.epsilon(x.dtype)
     if remembered is None:
-        moments = scaled_moments(x, dims, valid, eps, eps_mode)
+        moments = scaled_moments(x, dims, valid, spec)
     else:
-        mean, variance = per_channel(remembered[0], x.ndim).to(x.dtype), per_channel(remembered[1], x.ndim).to(x.dtype)
+        mean, variance = (per_channel(statistic, x.ndim).to(x.dtype) for statistic in remembered)
         centred = x - mean
         if valid is not None:  # 0 rather than what lies in the padding, whose inf or NaN would reach dweight
             centred = torch.where(valid, centred, 0.0)
         moments = ScaledMoments(centred, variance, eps, mean, variance, mean)
     *_, mean, variance, count = moments
-    if exports_as_standard(eps_mode, valid):
+    if exports_as_standard(spec, valid):
         operator = standard_channels(remembered, 0 in dims, eps)
-        y = exported(operator, input, weight, bias, weight_offset, cast, activation)
-        return y, mean, variance, count
-    normalized = moments.normalized(eps_mode)
-    y = affine_per_channel(normalized, weight, bias, valid, weight_offset, input.dtype, cast, activation)
+        return exported(operator, input, weight, bias, spec), mean, variance, count
+    y = affine_per_channel(moments.normalized(spec.eps_mode), weight, bias, spec, input.dtype, valid)
     return y, mean, variance, count
+
+
+def normalize_groups(
+    input: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, valid: Tensor | None, spec: NormSpec
+) -> Tensor:
+    """Normalize each group of channels of each sample."""
+    if exports_as_standard(spec, valid):
+        return exported(standard_groups(groups, spec.epsilon(input.dtype)), input, weight, bias, spec)
+    x = input.to(compute_dtype(input)).unflatten(1, (groups, -1))  # (batch, groups, channels, *positions)
+    grouped = None if valid is None else valid.unsqueeze(1)
+    moments = scaled_moments(x, list(range(2, x.ndim)), grouped, spec)
+    normalized = moments.normalized(spec.eps_mode).flatten(1, 2)
+    return affine_per_channel(normalized, weight, bias, spec, input.dtype, valid)
 
 
 def count_shared(statistic: Tensor, shape: Sequence[int], dims: list[int], valid: Tensor | None) -> Tensor | int:
@@ -250,12 +185,7 @@ def count_shared(statistic: Tensor, shape: Sequence[int], dims: list[int], valid
 
 @torch.no_grad()
 def update_running(
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    momentum: float,
-    mean: Tensor,
-    variance: Tensor,
-    count: Tensor | int,
+    running: tuple[Tensor | None, Tensor | None], momentum: float, mean: Tensor, variance: Tensor, count: Tensor | int
 ) -> None:
     """running <- (1 - momentum) running + momentum statistic, in place, with the unbiased variance.
 
@@ -264,19 +194,19 @@ def update_running(
     """
     if type(count) is int and type(momentum) is float and mean.ndim == 1:  # four operators instead of fifteen
         unbias = count / max(count - 1, 1)
-        for running, statistic, factor in ((running_mean, mean, 1.0), (running_var, variance, unbias)):
-            if running is not None and count > 0:
-                running.mul_(1 - momentum).add_(statistic, alpha=momentum * factor)
+        for remembered, statistic, factor in zip(running, (mean, variance), (1.0, unbias), strict=True):
+            if remembered is not None and count > 0:
+                remembered.mul_(1 - momentum).add_(statistic, alpha=momentum * factor)
         return
     if not isinstance(count, torch.Tensor):
         count = mean.new_full((), count).expand_as(mean)
     unbiased = variance * (count / (count - 1).clamp_min(1))
-    for running, statistic in ((running_mean, mean), (running_var, unbiased)):
-        if running is None:
+    for remembered, statistic in zip(running, (mean, unbiased), strict=True):
+        if remembered is None:
             continue
         seen = count > 0
         if statistic.ndim == 2:
             # divided first: the sum may leave the range in which the mean is
             statistic = (torch.where(seen, statistic, 0.0) / seen.sum(0).clamp_min(1)).sum(0)
             seen = seen.any(0)
-        running.copy_(torch.where(seen, (1 - momentum) * running + momentum * statistic, running))
+        remembered.copy_(torch.where(seen, (1 - momentum) * remembered + momentum * statistic, remembered))

@@ -8,9 +8,8 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.functional._common import composite_required
 from evenkeel.functional._out import overlap, unshared
-from evenkeel.kernels import _ops, _tables
+from evenkeel.kernels import KERNEL_DTYPES, choose, composite_required
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,10 +139,11 @@ def column_moments(
         )
     if weight is not None:
         _check_weight(x, weight)
-    if _ops.choose("columns", backend, x, weight) == "reference":
+    if choose("columns", backend, None, x, weight) == "reference":
         return column_moments_reference(x, weight=weight)
-    found = _tables.column_moments(x.detach().unsqueeze(0), weight)
-    return ColumnMoments(*(t.squeeze(0) for t in found))
+    weights = None if weight is None else weight.double()
+    moments = torch.ops.evenkeel.column_moments.default(x.detach().unsqueeze(0), weights)
+    return ColumnMoments(*(t.squeeze(0) for t in moments))
 
 
 def _separate_column_moments(columns: list[Tensor], weight: Tensor | None, backend: str) -> ColumnMoments:
@@ -154,10 +154,10 @@ def _separate_column_moments(columns: list[Tensor], weight: Tensor | None, backe
     if not columns or weight is not None:
         what = "no columns" if not columns else "a weight, which only a table takes; see torch.stack"
         raise InvalidInputError(f"column_moments: expected a list of columns alone, but got {what}")
-    if _ops.choose("columns", backend, *columns) == "reference":
-        found = [column_moments_reference(x.unsqueeze(-1)) for x in columns]
-        return ColumnMoments(*(torch.cat(parts) for parts in zip(*found, strict=True)))
-    return ColumnMoments(*_tables.separate_column_moments([x.detach() for x in columns]))
+    if choose("columns", backend, None, *columns) == "reference":
+        moments = [column_moments_reference(x.unsqueeze(-1)) for x in columns]
+        return ColumnMoments(*(torch.cat(parts) for parts in zip(*moments, strict=True)))
+    return ColumnMoments(*torch.ops.evenkeel.separate_column_moments.default([x.detach() for x in columns]))
 
 
 def _check_weight(x: Tensor, weight: Tensor) -> None:
@@ -198,10 +198,17 @@ def default_dtype(x: Tensor) -> torch.dtype:
 
 def check_result_dtype(name: str, dtype: torch.dtype) -> None:
     """Raise `InvalidInputError` unless a result can have this dtype."""
-    if dtype not in _ops.KERNEL_DTYPES:
+    if dtype not in KERNEL_DTYPES:
         raise InvalidInputError(
             f"{name}: the result must be floating (float32, float64, bfloat16, float16), but got dtype {dtype}"
         )
+
+
+def map_arguments(
+    shift: Tensor, scale: Tensor, offset: Tensor | None, clip: tuple[float | None, float | None] | None = None
+) -> tuple[Tensor, Tensor, Tensor | None, float | None, float | None]:
+    """The map of columns in the order of the operators' schemas."""
+    return shift.double(), scale.double(), None if offset is None else offset.double(), *(clip or (None, None))
 
 
 class ColumnAffineFunction(torch.autograd.Function):
@@ -213,7 +220,7 @@ class ColumnAffineFunction(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(scale)
         ctx.dtype, ctx.backend = x.dtype, backend
-        return _tables.column_affine(x, shift, scale, offset, None, dtype)
+        return torch.ops.evenkeel.column_affine.default(x, *map_arguments(shift, scale, offset), dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -271,20 +278,26 @@ def column_affine(
     dtype = dtype or (default_dtype(x) if out is None else out.dtype)
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
     parameters = (shift, scale) if offset is None else (shift, scale, offset)
-    chosen = _ops.choose("columns", backend, x, *parameters, out)
+    chosen = choose("columns", backend, None, x, *parameters, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
     by_reference = needs_grad and (clip is not None or any(p.requires_grad for p in parameters))
     if chosen == "reference" or by_reference or composite_required() or torch.compiler.is_compiling():
         y = column_affine_reference(x, shift, scale, offset, clip=clip, dtype=dtype)
         return y if out is None else out.copy_(y)
-    if out is not None and unshared("column_affine", out, x, *parameters):
-        _tables.column_affine_out(x, shift, scale, offset, clip, out)
-        return out
-    if out is not None:
-        return out.copy_(_tables.column_affine(x, shift, scale, offset, clip, dtype))
     if needs_grad:
         return ColumnAffineFunction.apply(x, shift, scale, offset, dtype, backend)
-    return _tables.column_affine(x, shift, scale, offset, clip, dtype)
+    return run_column_affine(x, map_arguments(shift, scale, offset, clip), out, dtype)
+
+
+def run_column_affine(
+    x: Tensor, arguments: tuple[Any, ...], out: Tensor | None, dtype: torch.dtype, infinite: Tensor | None = None
+) -> Tensor:
+    """Run the kernel, into ``out`` where there is one; ``infinite`` is set where x holds an infinity."""
+    if out is not None and unshared("column_affine", out, x, *arguments[:3]):
+        torch.ops.evenkeel.column_affine_out.default(x, *arguments, out, infinite)
+        return out
+    y: Tensor = torch.ops.evenkeel.column_affine.default(x, *arguments, dtype, infinite)
+    return y if out is None else out.copy_(y)
 
 
 def finite_column_affine(
@@ -305,14 +318,11 @@ def finite_column_affine(
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
     parameters = (shift, scale) if offset is None else (shift, scale, offset)
     in_place = out is not None and overlap(out, x)
-    if in_place or _ops.choose("columns", "auto", x, *parameters, out) == "reference":
+    if in_place or choose("columns", "auto", None, x, *parameters, out) == "reference":
         return None if has_infinity(x) else column_affine(x, shift, scale, offset, clip=clip, out=out)
     infinite = torch.zeros(1, dtype=torch.bool)
-    if out is not None and unshared("column_affine", out, x, *parameters):
-        _tables.column_affine_out(x, shift, scale, offset, clip, out, infinite)
-        return None if infinite.item() else out
-    y = _tables.column_affine(x, shift, scale, offset, clip, dtype, infinite)
-    return None if infinite.item() else y if out is None else out.copy_(y)
+    y = run_column_affine(x, map_arguments(shift, scale, offset, clip), out, dtype, infinite)
+    return None if infinite.item() else y
 
 
 def has_infinity(x: Tensor) -> bool:

@@ -1,40 +1,36 @@
-"""What every functional norm shares: option checks, the arithmetic dtype, eps, affine and masks."""
+"""What every functional norm shares: overriding, dtype checks, the compute dtype, scale, affine and moments."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd import forward_ad
+from torch.overrides import handle_torch_function
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel._spec import Cast, EpsMode
+from evenkeel._errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from torch import Tensor
 
-EPS_MODES = get_args(EpsMode)
-CASTS = get_args(Cast)
-DEFAULT_OPTIONS = {
-    "eps_mode": "inside",
-    "weight_offset": 0.0,
-    "cast": "late",
-    "backend": "auto",
-    "mask": None,
-    "out": None,
-    "memory_efficient": False,
-    "residual_rounding": "rounded",
-    "activation": None,
-}
+    from evenkeel._spec import NormSpec
 
 
-def check_options(name: str, eps_mode: str, cast: str = "late") -> None:
-    """Raise `InvalidArgumentError` unless eps_mode and cast are known."""
-    if eps_mode not in EPS_MODES:
-        raise InvalidArgumentError(f"{name}: eps_mode must be one of {', '.join(EPS_MODES)}, but got {eps_mode!r}")
-    if cast not in CASTS:
-        raise InvalidArgumentError(f"{name}: cast must be one of {', '.join(CASTS)}, but got {cast!r}")
+def overridden(function: Callable[..., Any], tensors: Sequence[Tensor | None], *args: Any, **options: Any) -> Any:
+    """Give a call to the `__torch_function__` of its tensors or of a mode, with the options that differ from defaults.
+
+    A subclass that knows torch's function of the same name then takes ours too, as long as nobody asks for more than
+    torch has.
+    """
+    defaults = function.__kwdefaults__ or {}
+    changed = {
+        name: value
+        for name, value in options.items()
+        if name not in defaults or isinstance(value, torch.Tensor) or value != defaults[name]
+    }
+    return handle_torch_function(function, tensors, *args, **changed)
 
 
 def check_floating(name: str, label: str, tensor: Tensor) -> None:
@@ -45,33 +41,31 @@ def check_floating(name: str, label: str, tensor: Tensor) -> None:
         )
 
 
-def changed_options(**options: Any) -> dict[str, Any]:
-    """The keyword-only options that differ from their defaults.
-
-    What `__torch_function__` of a tensor subclass is called with: one that knows torch's function of the same name
-    then takes ours too, as long as no option asks for more than torch has.
-    """
-    return {name: value for name, value in options.items() if value != DEFAULT_OPTIONS[name]}
-
-
-def arithmetic_dtype(input: Tensor) -> torch.dtype:
-    """The dtype statistics are computed in: float64 for float64 input, float32 for every other."""
+def compute_dtype(input: Tensor) -> torch.dtype:
+    """The dtype statistics are computed in (opmath): float64 for float64 input, float32 for every other."""
     return torch.float64 if input.dtype == torch.float64 else torch.float32
 
 
-def default_eps(input: Tensor) -> float:
-    """The machine epsilon of the arithmetic, which is what ``eps=None`` stands for."""
-    return 2.0**-52 if input.dtype == torch.float64 else 2.0**-23  # torch.finfo takes 2 µs
+def needs_gradient(*tensors: Tensor | None) -> bool:
+    """Whether autograd will ask for a backward."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return False
 
 
-# looking names up in torch takes as long as calling what they name
-_has_transforms, _is_tracing = torch._C._are_functorch_transforms_active, torch.jit.is_tracing
-_is_exporting = torch.compiler.is_exporting
-
-
-def composite_required() -> bool:
-    """Whether only plain code serves: a functorch transform, a forward-mode level, jit tracing or export is active."""
-    return _has_transforms() or forward_ad._current_level >= 0 or _is_tracing() or _is_exporting()
+def reference_gradients(
+    reference: Callable[..., Tensor], inputs: Sequence[Tensor | None], needed: Sequence[bool], dy: Tensor
+) -> list[Tensor | None]:
+    """The gradients of a reference in those of its inputs that need one, themselves differentiable where asked for."""
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        # views, so that differentiation stops at this call's inputs where one of them depends on another
+        views = [t.view_as(t) if need and t is not None else t for t, need in zip(inputs, needed, strict=True)]
+        wanted = [t for t, need in zip(views, needed, strict=True) if need and t is not None]
+        gradients = iter(torch.autograd.grad(reference(*views), wanted, dy, create_graph=create_graph))
+    return [next(gradients) if need else None for need in needed]
 
 
 def range_scale(
@@ -79,9 +73,8 @@ def range_scale(
 ) -> tuple[Tensor, Tensor] | None:
     """A power of two for each row that brings its values near 1, and eps scaled along.
 
-    Only values that are ``valid`` count, where that is given.
-
-    None in float64, and for nested tensors, jit tracing and export, which cannot view floats as integers.
+    Only values that are ``valid`` count. None in float64, and for nested tensors, jit tracing and export, which cannot
+    view floats as integers.
 
     float32 squares of values from 1e18 on overflow, and those of values below 1e-20 lose bits. Scaling by a power of
     two is exact, so other rows keep their bits. Where eps decides, values smaller than it need no bits: they are
@@ -108,16 +101,18 @@ def reciprocal_scale(square: Tensor, eps: float | Tensor, eps_mode: str) -> Tens
     return 1.0 / (root + eps if eps_mode == "outside" else torch.clamp(root, min=eps))
 
 
+def effective_weight(weight: Tensor, spec: NormSpec) -> Tensor:
+    """weight_offset + weight, in float32 at least; the weight itself where the offset is 0."""
+    if spec.weight_offset == 0.0:
+        return weight
+    return weight.to(torch.promote_types(weight.dtype, torch.float32)) + spec.weight_offset
+
+
 def apply_affine(
-    normalized: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    weight_offset: float,
-    dtype: torch.dtype,
-    cast: str,
+    normalized: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec, dtype: torch.dtype
 ) -> Tensor:
     """normalized * (weight_offset + weight) + bias, rounded to ``dtype`` at the end (late) or before it (early)."""
-    early = cast == "early"
+    early = spec.cast == "early"
     arithmetic = normalized.dtype
     result = dtype
     if early:
@@ -125,9 +120,7 @@ def apply_affine(
         for parameter in (weight, bias):
             result = result if parameter is None else torch.promote_types(result, parameter.dtype)
     if weight is not None:
-        scale = weight
-        if weight_offset != 0.0:
-            scale = weight.to(torch.promote_types(weight.dtype, torch.float32)) + weight_offset
+        scale = effective_weight(weight, spec)
         normalized = normalized * (scale if early else scale.to(arithmetic))
     if bias is not None:
         normalized = normalized + (bias if early else bias.to(arithmetic))

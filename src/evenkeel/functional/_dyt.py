@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from evenkeel.functional._common import arithmetic_dtype, check_floating
-from evenkeel.kernels import _ops
+from evenkeel.functional._common import check_floating, compute_dtype
+from evenkeel.kernels import choose
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +18,7 @@ def dyt_reference(
     input: Tensor, alpha: Tensor | float, weight: Tensor | None = None, bias: Tensor | None = None
 ) -> Tensor:
     """`dyt` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    dtype = arithmetic_dtype(input)
+    dtype = compute_dtype(input)
     y = torch.tanh(input.to(dtype) * alpha)
     if weight is not None:
         y = y * weight.to(dtype)
@@ -66,5 +66,5 @@ def dyt(
             dyt, (input, alpha_tensor, weight, bias), input, alpha, weight=weight, bias=bias, backend=backend
         )
     check_floating("dyt", "input", input)
-    _ops.choose("elements", backend, input)
+    choose("elements", backend, None, input)
     return dyt_reference(input, alpha, weight, bias)

@@ -7,19 +7,22 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from evenkeel.functional._common import apply_affine, arithmetic_dtype
+from evenkeel._errors import InvalidArgumentError
+from evenkeel.functional._common import apply_affine, compute_dtype, effective_weight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
+    from evenkeel._spec import NormSpec
+
     Standard = Callable[[Tensor, Tensor | None, Tensor | None], Tensor]
 
 
-def exports_as_standard(eps_mode: str, valid: Tensor | None = None) -> bool:
-    """Whether a program is being exported and torch has an operator for this norm: eps inside the root, no mask."""
-    return torch.compiler.is_exporting() and eps_mode == "inside" and valid is None
+def exports_as_standard(spec: NormSpec, valid: Tensor | None = None) -> bool:
+    """Whether a program is being exported and torch may have an operator for this: eps inside the root, no mask."""
+    return torch.compiler.is_exporting() and spec.eps_mode == "inside" and valid is None
 
 
 def standard(
@@ -27,23 +30,30 @@ def standard(
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
-    weight_offset: float,
-    cast: str,
+    spec: NormSpec,
     affine: Callable[..., Tensor] = apply_affine,
 ) -> Tensor:
-    """torch's operator in the dtype of our arithmetic, with our offset and our order of rounding around it."""
-    wide = input.to(arithmetic_dtype(input))
-    if cast == "early":
-        return affine(operator(wide, None, None), weight, bias, weight_offset, input.dtype, cast)
-    scale = None if weight is None else weight.to(wide.dtype)
-    if scale is not None and weight_offset != 0.0:
-        scale = scale + weight_offset
+    """torch's operator in our compute dtype, with our offset and our order of rounding around it."""
+    wide = input.to(compute_dtype(input))
+    if spec.cast == "early":
+        return affine(operator(wide, None, None), weight, bias, spec, input.dtype)
+    scale = None if weight is None else effective_weight(weight.to(wide.dtype), spec)
     return operator(wide, scale, None if bias is None else bias.to(wide.dtype)).to(input.dtype)
 
 
-def standard_rows(shape: tuple[int, ...], center: bool, eps: float) -> Standard:
-    """layer_norm or rms_norm over the trailing ``shape``."""
-    if center:
+def standard_rows(shape: tuple[int, ...], spec: NormSpec, eps: float) -> Standard | None:
+    """layer_norm or rms_norm over the trailing ``shape``; None where plain code serves, exported or not.
+
+    Raises:
+        InvalidArgumentError: the statistic is none of a row's, so that no operator stands for it.
+    """
+    if spec.statistic not in ("moments", "rms", "l2"):
+        raise InvalidArgumentError(
+            f"a row norm needs the statistic moments, rms or l2, but got {spec.statistic!r}; it has no reference here"
+        )
+    if not exports_as_standard(spec) or spec.statistic == "l2":
+        return None
+    if spec.statistic == "moments":
         return lambda x, weight, bias: F.layer_norm(x, shape, weight, bias, eps)
     return lambda x, weight, bias: F.rms_norm(x, shape, weight, eps)
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.functional._channel_kernels import channels, choose_channels, normalize_groups
-from evenkeel.functional._channels import check_activation, check_values_per_channel, expand_mask, in_format_of
-from evenkeel.functional._common import changed_options, check_floating, check_options
+from evenkeel.functional._channel_checks import check_values_per_channel, expand_mask
+from evenkeel.functional._channel_kernels import channels, effective_cast, runs_kernel
+from evenkeel.functional._channels import in_format_of, normalize_groups
+from evenkeel.functional._common import check_floating, overridden
+from evenkeel.functional._specs import channel_spec
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode
+    from evenkeel._spec import Activation, Cast, ChannelNormOptions, EpsMode
 
 
 def group_norm_reference(
@@ -25,15 +29,12 @@ def group_norm_reference(
     eps: float = 1e-5,
     *,
     mask: Tensor | None = None,
-    eps_mode: EpsMode = "inside",
-    weight_offset: float = 0.0,
-    cast: Cast = "late",
-    activation: str | None = None,
+    **options: Unpack[ChannelNormOptions],
 ) -> Tensor:
     """`group_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
+    spec = channel_spec("group_norm", "sample_group", eps, groups=num_groups, **options)
     valid = expand_mask("group_norm", mask, input)
-    y = normalize_groups(input, num_groups, weight, bias, valid, eps, eps_mode, weight_offset, cast, activation)
-    return in_format_of(y, input)
+    return in_format_of(normalize_groups(input, num_groups, weight, bias, valid, spec), input)
 
 
 def group_norm(
@@ -47,7 +48,7 @@ def group_norm(
     eps_mode: EpsMode = "inside",
     weight_offset: float = 0.0,
     cast: Cast = "late",
-    activation: str | None = None,
+    activation: Activation | None = None,
     backend: str = "auto",
 ) -> Tensor:
     r"""Normalize each group of channels of each sample over the group and its positions, then scale and shift.
@@ -85,7 +86,7 @@ def group_norm(
     Source: Wu, He, "Group Normalization", 2018.
     """
     if has_torch_function_variadic(input, weight, bias, mask):
-        return handle_torch_function(
+        return overridden(
             group_norm,
             (input, weight, bias, mask),
             input,
@@ -93,17 +94,24 @@ def group_norm(
             weight=weight,
             bias=bias,
             eps=eps,
-            **changed_options(
-                mask=mask,
-                eps_mode=eps_mode,
-                weight_offset=weight_offset,
-                cast=cast,
-                activation=activation,
-                backend=backend,
-            ),
+            mask=mask,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            activation=activation,
+            backend=backend,
         )
-    check_options("group_norm", eps_mode, cast)
-    check_activation("group_norm", activation)
+    spec = channel_spec("group_norm", "sample_group", eps, eps_mode, weight_offset, cast, activation, num_groups)
+    check_group_norm(input, num_groups, weight, bias)
+    valid = expand_mask("group_norm", mask, input)
+    spec = effective_cast(spec, input, weight, bias)
+    if not runs_kernel(backend, spec, input, (weight, bias), (), valid):
+        return in_format_of(normalize_groups(input, num_groups, weight, bias, valid, spec), input)
+    return channels(spec, num_groups, input, weight, bias, (None, None), valid)[0]
+
+
+def check_group_norm(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None) -> None:
+    """Raise, in torch's words, unless the groups divide the channels and the affine fits them."""
     if input.ndim < 2:
         raise InvalidInputError(
             f"group_norm: Expected at least 2 dimensions for input tensor but received {input.ndim}; "
@@ -127,19 +135,3 @@ def group_norm(
                 f"got {label} of shape {list(parameter.shape)} and input of shape {list(input.shape)}"
             )
     check_values_per_channel((input.shape[0] * input.shape[1] // num_groups, num_groups, *input.shape[2:]))
-    valid = expand_mask("group_norm", mask, input)
-    if choose_channels(input, (weight, bias), (), cast, valid, backend) == "reference":
-        return group_norm_reference(
-            input,
-            num_groups,
-            weight,
-            bias,
-            eps,
-            mask=mask,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            activation=activation,
-        )
-    options = (eps, eps_mode, weight_offset, activation)
-    return channels(input, weight, bias, (None, None), valid, num_groups, *options)[0]

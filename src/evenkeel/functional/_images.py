@@ -11,9 +11,8 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._columns import ColumnMoments, check_result_dtype, column_moments_reference
-from evenkeel.functional._common import composite_required
 from evenkeel.functional._out import unshared
-from evenkeel.kernels import _ops, _tables
+from evenkeel.kernels import choose, composite_required
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,16 +99,16 @@ def image_normalize(
     _check_scale(spread, max_value, dtype)
     if out is not None:
         _check_out(channels_first(images, layout), out, dtype)
-    chosen = _ops.choose("images", backend, images, centre, spread, out)
+    chosen = choose("images", backend, None, images, centre, spread, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (images, centre, spread))
     if chosen == "reference" or needs_grad or composite_required() or torch.compiler.is_compiling():
         y = image_normalize_reference(images, centre, spread, layout=layout, max_value=max_value, dtype=dtype)
         return y if out is None else out.copy_(y)
     planes = channels_first(images, layout)
     if out is not None and unshared("image_normalize", out, planes, centre, spread):
-        _tables.image_normalize_out(planes, centre, spread, max_value, out)
+        torch.ops.evenkeel.image_normalize_out.default(planes, centre, spread, max_value, out)
         return out
-    y = _tables.image_normalize(planes, centre, spread, max_value, dtype)
+    y = torch.ops.evenkeel.image_normalize.default(planes, centre, spread, max_value, dtype)
     return y if out is None else out.copy_(y)
 
 
@@ -149,10 +148,10 @@ def image_moments(images: Tensor, *, layout: ImageLayout, backend: str = "auto")
     planes = channels_first(images.detach(), layout)
     leading, channels = planes.shape[:-3], planes.shape[-3]
     pixels = planes.movedim(-3, -1).reshape(math.prod(leading), planes.shape[-2] * planes.shape[-1], channels)
-    if _ops.choose("columns", backend, pixels) == "reference":
+    if choose("columns", backend, None, pixels) == "reference":
         found = column_moments_reference(pixels)
     else:
-        found = ColumnMoments(*_tables.column_moments(pixels, None))
+        found = ColumnMoments(*torch.ops.evenkeel.column_moments.default(pixels, None))
     return ColumnMoments(*(t.reshape(*leading, channels) for t in found))
 
 

@@ -5,25 +5,21 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidInputError
-from evenkeel.functional._channel_kernels import channels, choose_channels
-from evenkeel.functional._channels import (
-    check_channels,
-    check_pair,
-    check_vectors,
-    count_shared,
-    expand_mask,
-    normalize_channels,
-    update_running,
-)
-from evenkeel.functional._common import changed_options, check_options
+from evenkeel.functional._channel_checks import check_channels, check_pair, check_vectors, expand_mask
+from evenkeel.functional._channel_kernels import channels, effective_cast, runs_kernel
+from evenkeel.functional._channels import count_shared, normalize_channels, update_running
+from evenkeel.functional._common import overridden
+from evenkeel.functional._specs import channel_spec
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode
+    from evenkeel._spec import Cast, EpsMode, NormSpec, RowNormOptions
 
 
 def instance_norm_reference(
@@ -37,19 +33,30 @@ def instance_norm_reference(
     eps: float = 1e-5,
     *,
     mask: Tensor | None = None,
-    eps_mode: EpsMode = "inside",
-    weight_offset: float = 0.0,
-    cast: Cast = "late",
+    **options: Unpack[RowNormOptions],
 ) -> Tensor:
     """`instance_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    valid = expand_mask("instance_norm", mask, input)
-    remembered = None if use_input_stats or running_mean is None or running_var is None else (running_mean, running_var)
+    spec = channel_spec("instance_norm", "sample_channel", eps, **options)
+    running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
+    return instance_norm_by_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
+
+
+def instance_norm_by_reference(
+    spec: NormSpec,
+    input: Tensor,
+    running: tuple[Tensor | None, Tensor | None],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    valid: Tensor | None,
+    use_input_stats: bool,
+    momentum: float,
+) -> Tensor:
+    """Normalize with the input's statistics, which update the running ones, or with these."""
+    remembered = None if use_input_stats or running[0] is None or running[1] is None else (running[0], running[1])
     dims = list(range(2, input.ndim))
-    y, mean, variance, count = normalize_channels(
-        input, dims, weight, bias, valid, remembered, eps, eps_mode, weight_offset, cast
-    )
+    y, mean, variance, count = normalize_channels(input, dims, weight, bias, valid, remembered, spec)
     if use_input_stats:
-        update_running(running_mean, running_var, momentum, mean.flatten(1), variance.flatten(1), count.flatten(1))
+        update_running(running, momentum, mean.flatten(1), variance.flatten(1), count.flatten(1))
     return y.contiguous()
 
 
@@ -106,10 +113,11 @@ def instance_norm(
 
     Source: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization: The Missing Ingredient for Fast Stylization", 2016.
     """
-    if has_torch_function_variadic(input, running_mean, running_var, weight, bias, mask):
-        return handle_torch_function(
+    tensors = (input, running_mean, running_var, weight, bias, mask)
+    if has_torch_function_variadic(*tensors):
+        return overridden(
             instance_norm,
-            (input, running_mean, running_var, weight, bias, mask),
+            tensors,
             input,
             running_mean=running_mean,
             running_var=running_var,
@@ -118,9 +126,13 @@ def instance_norm(
             use_input_stats=use_input_stats,
             momentum=momentum,
             eps=eps,
-            **changed_options(mask=mask, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend),
+            mask=mask,
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
         )
-    check_options("instance_norm", eps_mode, cast)
+    spec = channel_spec("instance_norm", "sample_channel", eps, eps_mode, weight_offset, cast)
     check_channels("instance_norm", input)
     if use_input_stats and math.prod(input.shape[2:]) == 1:
         raise InvalidInputError(
@@ -132,32 +144,18 @@ def instance_norm(
         raise InvalidInputError(
             "instance_norm: Expected running_mean and running_var to be defined when use_input_stats is false"
         )
-    check_vectors(
-        "instance_norm", input.shape[1], running_mean=running_mean, running_var=running_var, weight=weight, bias=bias
-    )
+    vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    check_vectors("instance_norm", input.shape[1], **vectors)
     running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
-    if choose_channels(input, (weight, bias), running, cast, valid, backend) == "reference":
-        return instance_norm_reference(
-            input,
-            running_mean,
-            running_var,
-            weight,
-            bias,
-            use_input_stats,
-            momentum,
-            eps,
-            mask=mask,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-        )
+    spec = effective_cast(spec, input, weight, bias)
+    if not runs_kernel(backend, spec, input, (weight, bias), running, valid):
+        return instance_norm_by_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
     dense = input.contiguous()  # as torch does: the result is contiguous whatever the input's layout
-    options = (eps, eps_mode, weight_offset)
     if not use_input_stats:
-        return channels(dense, weight, bias, running, valid, 0, *options)[0]
-    y, moments, variance = channels(dense, weight, bias, (None, None), valid, input.shape[1], *options)
+        return channels(spec, 0, dense, weight, bias, running, valid)[0]
+    y, moments, variance = channels(spec, input.shape[1], dense, weight, bias, (None, None), valid)
     if running_mean is not None:
         mean, variance = (m.reshape(input.shape[:2]) for m in (moments[:, 0], variance))
         count = count_shared(mean, input.shape, list(range(2, input.ndim)), valid)
-        update_running(running_mean, running_var, momentum, mean, variance, count)
+        update_running(running, momentum, mean, variance, count)
     return y

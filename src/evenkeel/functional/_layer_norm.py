@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.overrides import has_torch_function_variadic
 
-from evenkeel.functional._common import changed_options
+from evenkeel.functional._common import overridden
 from evenkeel.functional._rows import rows, rows_reference
+from evenkeel.functional._specs import row_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode
+    from evenkeel._spec import Cast, EpsMode, RowNormOptions
 
 
 def layer_norm_reference(
@@ -23,13 +25,11 @@ def layer_norm_reference(
     weight: Tensor | None = None,
     bias: Tensor | None = None,
     eps: float = 1e-5,
-    *,
-    eps_mode: EpsMode = "inside",
-    weight_offset: float = 0.0,
-    cast: Cast = "late",
+    **options: Unpack[RowNormOptions],
 ) -> Tensor:
-    """`layer_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    return rows_reference(input, weight, bias, len(normalized_shape), "moments", eps, eps_mode, weight_offset, cast)
+    """`layer_norm` in plain PyTorch, for any floating dtype and its first options: the definition (no checks)."""
+    spec = row_spec("layer_norm", "moments", eps, **options)
+    return rows_reference(input, weight, bias, len(normalized_shape), spec)
 
 
 def layer_norm(
@@ -89,7 +89,7 @@ def layer_norm(
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
     if has_torch_function_variadic(input, weight, bias, out):
-        return handle_torch_function(
+        return overridden(
             layer_norm,
             (input, weight, bias, out),
             input,
@@ -97,27 +97,12 @@ def layer_norm(
             weight=weight,
             bias=bias,
             eps=eps,
-            **changed_options(
-                eps_mode=eps_mode,
-                weight_offset=weight_offset,
-                cast=cast,
-                backend=backend,
-                out=out,
-                memory_efficient=memory_efficient,
-            ),
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
+            out=out,
+            memory_efficient=memory_efficient,
         )
-    return rows(
-        "layer_norm",
-        input,
-        normalized_shape,
-        weight,
-        bias,
-        "moments",
-        eps,
-        eps_mode,
-        weight_offset,
-        cast,
-        backend,
-        out,
-        memory_efficient,
-    )
+    spec = row_spec("layer_norm", "moments", eps, eps_mode, weight_offset, cast)
+    return rows("layer_norm", spec, input, normalized_shape, weight, bias, backend, out, memory_efficient)

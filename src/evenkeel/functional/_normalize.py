@@ -8,10 +8,11 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError
-from evenkeel.functional._common import arithmetic_dtype, check_floating, check_options, range_scale, reciprocal_scale
+from evenkeel.functional._common import check_floating, compute_dtype, range_scale, reciprocal_scale
 from evenkeel.functional._out import deliver, prepare_out, writable
-from evenkeel.functional._rows import run_rows, run_rows_out
-from evenkeel.kernels import _ops
+from evenkeel.functional._rows import rows
+from evenkeel.functional._specs import row_spec
+from evenkeel.kernels import choose
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,7 +29,7 @@ def normalize_reference(
     eps_mode: EpsMode = "clamp",
 ) -> Tensor:
     """`normalize` in plain PyTorch, for any floating or complex dtype: the definition (no argument checks)."""
-    x = input if input.is_complex() else input.to(arithmetic_dtype(input))
+    x = input if input.is_complex() else input.to(compute_dtype(input))
     if p == 2.0 and not x.is_complex():
         dims = [dim] if isinstance(dim, int) else list(dim)
         scaled_eps: float | Tensor = eps
@@ -85,7 +86,7 @@ def normalize(
         return handle_torch_function(
             normalize, (input, out), input, p=p, dim=dim, eps=eps, out=out, eps_mode=eps_mode, backend=backend
         )
-    check_options("normalize", eps_mode)
+    spec = row_spec("normalize", "l2", eps, eps_mode)
     if eps_mode == "inside" and p != 2.0:
         raise InvalidArgumentError(
             f"normalize: eps_mode='inside' adds eps to the squared Euclidean length and needs p=2, but got p={p}; "
@@ -93,15 +94,11 @@ def normalize(
         )
     if not input.is_complex():
         check_floating("normalize", "input", input)
+    if p == 2.0 and is_last_axis(input, dim):
+        return rows("normalize", spec, input, input.shape[-1:], None, None, backend, out)
+    choose("vectors", backend, spec, input)
     if out is not None:
         prepare_out("normalize", out, input.dtype, input)
-    if p == 2.0 and is_last_axis(input, dim):
-        options = (1, "l2", float(eps), eps_mode, 0.0)
-        if out is None:
-            return run_rows(input, None, None, False, False, backend, options)
-        return run_rows_out("normalize", input, None, None, False, backend, out, input.dtype, options)
-    _ops.choose("vectors", backend, input)
-    if out is not None:
         writable("normalize", out, input.dtype, 1, input)  # it refuses overlaps
     result = normalize_reference(input, p, dim, eps, eps_mode=eps_mode)
     return result if out is None else deliver(result, out)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from evenkeel._errors import InvalidInputError
-from evenkeel.kernels import _ops
+from evenkeel.kernels import PLAIN_TYPES, is_pooled
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 CLONE = "refer to a single memory location. Please clone() the tensor before performing the operation"
 
 
@@ -50,7 +49,7 @@ def resize(out: Tensor, shape: torch.Size) -> None:
     if type(out) in PLAIN_TYPES and out.is_cpu and not out.requires_grad and not torch.compiler.is_compiling():
         storage = out.untyped_storage()
         needed = (out.storage_offset() + math.prod(shape)) * out.element_size()
-        if needed > storage.nbytes() and not storage.resizable() and _ops.is_pooled(out):
+        if needed > storage.nbytes() and not storage.resizable() and is_pooled(out):
             out.set_(torch.UntypedStorage())
     out.resize_(shape)
 

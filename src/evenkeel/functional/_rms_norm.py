@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch.overrides import handle_torch_function, has_torch_function_variadic
+from torch.overrides import has_torch_function_variadic
 
-from evenkeel.functional._common import changed_options, default_eps
+from evenkeel._spec import machine_epsilon
+from evenkeel.functional._common import overridden
 from evenkeel.functional._rows import rows, rows_reference
+from evenkeel.functional._specs import row_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Unpack
 
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode
+    from evenkeel._spec import Cast, EpsMode, RowNormOptions
 
 
 def rms_norm_reference(
@@ -22,14 +25,10 @@ def rms_norm_reference(
     normalized_shape: Sequence[int],
     weight: Tensor | None = None,
     eps: float | None = None,
-    *,
-    eps_mode: EpsMode = "inside",
-    weight_offset: float = 0.0,
-    cast: Cast = "late",
+    **options: Unpack[RowNormOptions],
 ) -> Tensor:
-    """`rms_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    eps = default_eps(input) if eps is None else eps
-    return rows_reference(input, weight, None, len(normalized_shape), "rms", eps, eps_mode, weight_offset, cast)
+    """`rms_norm` in plain PyTorch, for any floating dtype and its first options: the definition (no checks)."""
+    return rows_reference(input, weight, None, len(normalized_shape), row_spec("rms_norm", "rms", eps, **options))
 
 
 def rms_norm(
@@ -88,35 +87,20 @@ def rms_norm(
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
     if has_torch_function_variadic(input, weight, out):
-        return handle_torch_function(
+        return overridden(
             rms_norm,
             (input, weight, out),
             input,
             normalized_shape,
             weight=weight,
             eps=eps,
-            **changed_options(
-                eps_mode=eps_mode,
-                weight_offset=weight_offset,
-                cast=cast,
-                backend=backend,
-                out=out,
-                memory_efficient=memory_efficient,
-            ),
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
+            out=out,
+            memory_efficient=memory_efficient,
         )
-    eps = default_eps(input) if eps is None else eps
-    return rows(
-        "rms_norm",
-        input,
-        normalized_shape,
-        weight,
-        None,
-        "rms",
-        eps,
-        eps_mode,
-        weight_offset,
-        cast,
-        backend,
-        out,
-        memory_efficient,
-    )
+    eps = machine_epsilon(input.dtype) if eps is None else eps
+    spec = row_spec("rms_norm", "rms", eps, eps_mode, weight_offset, cast)
+    return rows("rms_norm", spec, input, normalized_shape, weight, None, backend, out, memory_efficient)

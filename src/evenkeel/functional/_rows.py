@@ -1,4 +1,4 @@
-"""The ladder of the last-axis norms: reference, autograd, dispatch.
+"""The ladder of the row norms: checks, reference, autograd, choice of the backend.
 
 They differ in the statistic: ``moments`` (LayerNorm, which also centres), ``rms`` (RMSNorm) or ``l2`` (division by the
 length).
@@ -10,41 +10,32 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evenkeel._errors import BackendError, InvalidInputError, InvalidTypeError
+from evenkeel._errors import BackendError, InvalidArgumentError, InvalidInputError, InvalidTypeError
 from evenkeel.functional._common import (
     apply_affine,
-    arithmetic_dtype,
     centred_moments,
     check_floating,
-    check_options,
-    composite_required,
+    compute_dtype,
+    effective_weight,
+    needs_gradient,
     range_scale,
     reciprocal_scale,
+    reference_gradients,
 )
-from evenkeel.functional._export import exports_as_standard, standard, standard_rows
+from evenkeel.functional._export import standard, standard_rows
 from evenkeel.functional._out import deliver, prepare_out, writable
 from evenkeel.functional._shards import is_distributed, rows_of_shards
-from evenkeel.kernels import _direct, _ops, _row_operators
+from evenkeel.kernels import choose, composite_required, fits, rows_backward, rows_forward, rows_inference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    Options = tuple[int, str, float, str, float]  # axes, statistic, eps, eps_mode, weight_offset
+    from evenkeel._spec import NormSpec
 
-
-def fits(input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether there is nothing for `check_rows` to raise: the cheap question that every call asks."""
-    axes = len(shape)
-    sizes = input.shape
-    return (
-        axes > 0
-        and (sizes[-axes:] == shape if axes > 1 else len(sizes) > 0 and sizes[-1] == shape[0])
-        and input.dtype.is_floating_point
-        and (weight is None or (weight.shape == shape and weight.dtype.is_floating_point))
-        and (bias is None or (bias.shape == shape and bias.dtype.is_floating_point))
-    )
+# Where the normalized row cannot be found again from the output: its errors would grow by as much.
+SMALLEST_RECOMPUTABLE_WEIGHT, MOST_SHIFT_OF_WEIGHT = 2.0**-10, 16.0
 
 
 def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> None:
@@ -72,231 +63,250 @@ def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor 
     check_floating(name, "input", input)
 
 
-def rows_reference(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    axes: int,
-    statistic: str,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    cast: str = "late",
-) -> Tensor:
+def check_recomputable(weight: Tensor | None, bias: Tensor | None, spec: NormSpec) -> None:
+    """Raise `InvalidInputError` where the output does not tell the normalized values; a graph checks as it runs."""
+    if weight is None or torch.compiler.is_compiling():
+        return
+    scale = effective_weight(weight.detach(), spec).abs().flatten()
+    shift = torch.zeros_like(scale) if bias is None else bias.detach().abs().flatten()
+    refused = ~((scale >= SMALLEST_RECOMPUTABLE_WEIGHT) & (shift <= MOST_SHIFT_OF_WEIGHT * scale))
+    if refused.any():
+        index = int(refused.nonzero()[0, 0])
+        raise InvalidInputError(
+            "memory_efficient recomputes the normalized values from the output, which needs every "
+            "|weight_offset + weight| to be at least 2^-10 and every |bias| at most 16 times that, but at index "
+            f"{index} they are {scale[index]:g} and {shift[index]:g}; pass memory_efficient=False"
+        )
+
+
+def rows_reference(input: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, spec: NormSpec) -> Tensor:
     """Normalize the trailing ``axes`` axes in plain PyTorch; the definition that the kernels are tested against."""
-    if statistic != "l2" and exports_as_standard(eps_mode):
-        operator = standard_rows(tuple(input.shape[input.ndim - axes :]), statistic == "moments", eps)
-        return standard(operator, input, weight, bias, weight_offset, cast)
-    x = input.to(arithmetic_dtype(input))
+    eps = spec.epsilon(input.dtype)
+    operator = standard_rows(tuple(input.shape[input.ndim - axes :]), spec, eps)
+    if operator is not None:
+        return standard(operator, input, weight, bias, spec)
+    x = input.to(compute_dtype(input))
     dims = list(range(-axes, 0))
     scaled_eps: float | Tensor = eps
-    scaling = range_scale(x, dims, eps, eps_mode)
+    scaling = range_scale(x, dims, eps, spec.eps_mode)
     if scaling is not None:
         x, scaled_eps = x * scaling[0], scaling[1]
-    if statistic == "moments":
+    if spec.statistic == "moments":
         x, _, square = centred_moments(x, dims)
-    elif statistic == "rms":
+    elif spec.statistic == "rms":
         square = x.pow(2).mean(dims, keepdim=True)
     else:
         square = x.square().sum(dims, keepdim=True)
-    normalized = x * reciprocal_scale(square, scaled_eps, eps_mode)
-    return apply_affine(normalized, weight, bias, weight_offset, input.dtype, cast).contiguous()
+    normalized = x * reciprocal_scale(square, scaled_eps, spec.eps_mode)
+    return apply_affine(normalized, weight, bias, spec, input.dtype).contiguous()
+
+
+def sum_dtype(input: Tensor, residual: Tensor) -> torch.dtype:
+    """The dtype in which a residual is added: float64 where either addend has it, otherwise float32."""
+    return torch.promote_types(compute_dtype(input), compute_dtype(residual))
+
+
+def add_rows_reference(
+    input: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, spec: NormSpec
+) -> tuple[Tensor, Tensor]:
+    """Add and normalize in plain PyTorch; the definition that the kernels are tested against."""
+    wide = sum_dtype(input, residual)
+    total = input.to(wide) + residual.to(wide)
+    stream = total.to(residual.dtype)
+    y = rows_reference(total if spec.residual_rounding == "unrounded" else stream.to(wide), weight, bias, axes, spec)
+    return y.to(input.dtype), stream.contiguous()
 
 
 class RowsFunction(torch.autograd.Function):
-    """First derivatives by the kernel; a backward that must itself be differentiable runs the reference."""
+    """First derivatives by the kernel; a backward that must itself be differentiable runs the reference.
+
+    With a residual it returns two tensors, y and the sum, otherwise y.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
+        residual: Tensor | None,
         weight: Tensor | None,
         bias: Tensor | None,
-        found: tuple[Tensor, Tensor] | None,
-        early: bool,
-        lean: bool,
-        options: Options,
-    ) -> Tensor:
-        if found is None:
-            found = _row_operators.rows_forward(x, weight, bias, *options, early=early, recomputable=lean)
-        y, statistics = found
-        # lean: the following layer keeps y anyway, so that it costs nothing to keep it here
-        ctx.save_for_backward(y if lean else x, weight, bias, statistics)
-        ctx.early, ctx.lean, ctx.options = early, lean, options
-        return y
+        axes: int,
+        spec: NormSpec,
+        from_output: bool,
+    ) -> Any:
+        recomputable = from_output and torch.compiler.is_compiling()  # `check_recomputable` has looked otherwise
+        y, total, statistics = rows_forward(x, residual, weight, bias, axes, spec.row_options, recomputable)
+        ctx.axes, ctx.spec, ctx.from_output = axes, spec, from_output
+        if residual is None:
+            # the following layer keeps y anyway, so that it costs nothing to keep it here
+            ctx.save_for_backward(y if from_output else x, None, weight, bias, statistics)
+            return y
+        # the stream goes on and is kept anyway; the unrounded sum has to be added again
+        addends = (x, residual) if spec.residual_rounding == "unrounded" else (total, None)
+        ctx.save_for_backward(*addends, weight, bias, statistics)
+        ctx.set_materialize_grads(False)
+        ctx.dtypes = x.dtype, residual.dtype
+        return y, total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (dy,) = gradients
-        x, weight, bias, statistics = ctx.saved_tensors
-        needed: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
-        options: Options = ctx.options
-        create_graph = torch.is_grad_enabled()
-        if not create_graph and not composite_required():
-            dx, dweight, dbias = _row_operators.rows_backward(
-                dy, x, weight, bias, statistics, *options, *needed, from_output=ctx.lean
-            )
-            # written out: this function takes longer than the work on a few rows
-            return (
-                dx if needed[0] else None,
-                dweight if needed[1] else None,
-                dbias if needed[2] else None,
-                None,
-                None,
-                None,
-                None,
-            )
-        if ctx.lean:
+    def backward(ctx: Any, dy: Tensor | None, dsum: Tensor | None = None) -> tuple[Tensor | None, ...]:
+        needed: tuple[bool, bool, bool, bool] = ctx.needs_input_grad[:4]
+        if dy is None:  # only of a sum whose norm nobody used
+            addends = (None, None) if dsum is None else (dsum.to(ctx.dtypes[0]), dsum)
+            return (*addends, None, None, None, None, None)
+        if torch.is_grad_enabled() or composite_required():
+            return (*RowsFunction.backward_by_reference(ctx, dy, dsum, needed), None, None, None)
+        dx, dresidual, dweight, dbias = rows_backward(
+            dy, dsum, ctx.saved_tensors, ctx.axes, ctx.spec.row_options, needed, ctx.from_output
+        )
+        if needed[1] and ctx.dtypes[0] == ctx.dtypes[1]:
+            dresidual = dx
+        # written out: this function takes longer than the work on a few rows
+        return (
+            dx if needed[0] else None,
+            dresidual if needed[1] else None,
+            dweight if needed[2] else None,
+            dbias if needed[3] else None,
+            None,
+            None,
+            None,
+        )
+
+    @staticmethod
+    def backward_by_reference(
+        ctx: Any, dy: Tensor, dsum: Tensor | None, needed: tuple[bool, bool, bool, bool]
+    ) -> tuple[Tensor | None, ...]:
+        """The same gradients, differentiable again."""
+        if ctx.from_output:
             raise InvalidInputError(
                 "memory_efficient=True keeps no input to differentiate twice or with function transforms, but "
                 "create_graph=True or a transform asked for that; pass memory_efficient=False"
             )
+        x, residual, weight, bias, _ = ctx.saved_tensors
+
+        def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+            return rows_reference(x, weight, bias, ctx.axes, ctx.spec)
+
+        if ctx.spec.residual_rounding is None:
+            dx, dweight, dbias = reference_gradients(reference, (x, weight, bias), (needed[0], *needed[2:]), dy)
+            return dx, None, dweight, dbias
+        wide = compute_dtype(x) if residual is None else sum_dtype(x, residual)
         with torch.enable_grad():
-            # views, so that differentiation stops at this call's inputs where one of them depends on another
-            inputs = [t.view_as(t) if need else t for t, need in zip((x, weight, bias), needed, strict=True)]
-            y = rows_reference(inputs[0], inputs[1], inputs[2], *options, cast="early" if ctx.early else "late")
-            wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
-            found = iter(torch.autograd.grad(y, wanted, dy, create_graph=create_graph))
-        return (*(next(found) if need else None for need in needed), None, None, None, None)
+            total = x.to(wide) if residual is None else x.to(wide) + residual.to(wide)
+        flags = (needed[0] or needed[1], *needed[2:])
+        dtotal, dweight, dbias = reference_gradients(reference, (total, weight, bias), flags, dy.to(wide))
+        if dtotal is None:
+            return None, None, dweight, dbias
+        if dsum is not None:
+            dtotal = dtotal + dsum.to(wide)
+        return dtotal.to(ctx.dtypes[0]), dtotal.to(ctx.dtypes[1]), dweight, dbias
 
 
 def rows(
     name: str,
+    spec: NormSpec,
     input: Tensor,
     normalized_shape: Sequence[int],
     weight: Tensor | None,
     bias: Tensor | None,
-    statistic: str,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    cast: str,
     backend: str,
-    out: Tensor | None,
-    memory_efficient: bool,
+    out: Tensor | None = None,
+    memory_efficient: bool = False,
 ) -> Tensor:
-    """Check and run: the body of `layer_norm` and `rms_norm`."""
+    """Check, choose the backend and run: the body of `layer_norm`, `rms_norm` and `normalize`."""
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
-    if out is None and cast == "late" and backend == "auto":
-        # a few rows take less time than the checks, which say below what is wrong
-        trained = torch.is_grad_enabled() and needs_gradient(input, weight, bias)
-        if input.is_cpu and not (trained and memory_efficient) and _direct.unobserved():
-            found = _direct.normalize(input, shape, weight, bias, statistic, eps, eps_mode, weight_offset, trained)
-            if found is not None and trained:
-                options = (len(shape), statistic, float(eps), eps_mode, float(weight_offset))
-                return RowsFunction.apply(input, weight, bias, found, False, False, options)
-            if found is not None:
-                return found
-        if not trained and is_quick(input, shape, weight, bias):
-            try:
-                return _row_operators.rows_inference(
-                    input, weight, bias, len(shape), statistic, eps, eps_mode, weight_offset
-                )
-            except (RuntimeError, KeyError, TypeError):
-                pass
-    check_options(name, eps_mode, cast)
-    if not fits(input, shape, weight, bias):
-        check_rows(name, input, shape, weight, bias)
     if type(input) is not torch.Tensor and is_distributed(input):
+        check_rows(name, input, shape, weight, bias)
         if out is not None:
             raise InvalidInputError(f"{name}: out= does not take a DTensor; leave it out")
-        more = (statistic, eps, eps_mode, weight_offset, cast, backend, None, memory_efficient)
-        return rows_of_shards(name, lambda x, w, b: rows(name, x, shape, w, b, *more), input, len(shape), weight, bias)
-    options = (len(shape), statistic, float(eps), eps_mode, float(weight_offset))
-    early = cast == "early" and rounds_early(input, weight, bias)
-    if out is None:
-        return run_rows(input, weight, bias, early, memory_efficient, backend, options)
-    dtype = result_dtype(input, weight, bias) if early else input.dtype
-    prepare_out(name, out, dtype, input, weight, bias)
-    return run_rows_out(name, input, weight, bias, early, backend, out, dtype, options)
+
+        def local_rows(x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
+            return rows(name, spec, x, shape, w, b, backend, None, memory_efficient)
+
+        return rows_of_shards(name, local_rows, input, len(shape), weight, bias)
+    if spec.cast == "early" and not (fits(input, shape, weight, bias) and rounds_early(input, weight, bias)):
+        spec = spec.late
+    if out is not None:
+        check_rows(name, input, shape, weight, bias)
+        dtype = result_dtype(input, weight, bias) if spec.cast == "early" else input.dtype
+        prepare_out(name, out, dtype, input, weight, bias)
+        return rows_into(out, name, spec, input, len(shape), weight, bias, backend)
+    trained = needs_gradient(input, weight, bias)
+    if not trained:
+        y = rows_inference(input, weight, bias, shape, spec, backend)
+        if y is not None:
+            return y
+    if not fits(input, shape, weight, bias):
+        check_rows(name, input, shape, weight, bias)
+    by_kernel = choose("rows", backend, spec, input, weight, bias) != "reference"
+    if trained and memory_efficient and not by_kernel and not input.is_meta:
+        raise BackendError(
+            "memory_efficient=True needs the compiled kernel, which cannot run this call (backend='cpu' says why); "
+            "pass memory_efficient=False"
+        )
+    if not (trained and by_kernel) or composite_required():
+        return rows_reference(input, weight, bias, len(shape), spec)
+    if memory_efficient:
+        check_recomputable(weight, bias, spec)
+    y_trained: Tensor = RowsFunction.apply(input, None, weight, bias, len(shape), spec, memory_efficient)
+    return y_trained
 
 
-def is_quick(input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether to try the operator before any check: it looks at dtypes and at the parameters' shapes itself."""
-    return (
-        not _ops._MISSING
-        and type(input) is torch.Tensor
-        and input.is_cpu
-        and (weight is None or (type(weight) in _ops.PLAIN_TYPES and weight.is_cpu))
-        and (bias is None or (type(bias) in _ops.PLAIN_TYPES and bias.is_cpu))
-        and not torch.compiler.is_compiling()
-        and not composite_required()
-        and len(shape) > 0
-        and (input.ndim > 0 and input.size(-1) == shape[0] if len(shape) == 1 else input.shape[-len(shape) :] == shape)
-    )
-
-
-def run_rows(
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    early: bool,
-    memory_efficient: bool,
-    backend: str,
-    options: Options,
-) -> Tensor:
-    """Choose the backend and run."""
-    refused = early and not has_early_kernel(input, weight, bias, options)
-    chosen = _ops.choose("rows", backend, input, weight, bias, early=refused)
-    if chosen == "reference" or composite_required():
-        if memory_efficient and chosen == "reference" and needs_gradient(input, weight, bias) and not input.is_meta:
-            raise BackendError(
-                "memory_efficient=True needs the compiled kernel, which cannot run this call (backend='cpu' says why); "
-                "pass memory_efficient=False"
-            )
-        return rows_reference(input, weight, bias, *options, cast="early" if early else "late")
-    if needs_gradient(input, weight, bias):
-        return apply_rows(input, weight, bias, early, memory_efficient, options)
-    return _row_operators.rows_inference(input, weight, bias, *options, early=early)
-
-
-def apply_rows(
-    input: Tensor, weight: Tensor | None, bias: Tensor | None, early: bool, memory_efficient: bool, options: Options
-) -> Tensor:
-    """`RowsFunction`, with the kernel's refusal of parameters that it cannot divide by as an error of ours."""
-    if not memory_efficient or torch.compiler.is_compiling():
-        return RowsFunction.apply(input, weight, bias, None, early, memory_efficient, options)
-    try:
-        return RowsFunction.apply(input, weight, bias, None, early, True, options)
-    except RuntimeError as error:
-        first = str(error).splitlines()[0]
-        if "memory_efficient" not in first:
-            raise
-        raise InvalidInputError(first.partition("evenkeel: ")[2]) from None
-
-
-def run_rows_out(
-    name: str,
-    input: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    early: bool,
-    backend: str,
+def rows_into(
     out: Tensor,
-    dtype: torch.dtype,
-    options: Options,
+    name: str,
+    spec: NormSpec,
+    input: Tensor,
+    axes: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    backend: str,
 ) -> Tensor:
     """Choose the backend and run into a prepared ``out`` of the input's shape."""
-    refused = early and not has_early_kernel(input, weight, bias, options)
-    chosen = _ops.choose("rows", backend, input, weight, bias, early=refused)
-    kernel = chosen != "reference" and not composite_required()
-    direct = writable(name, out, dtype, options[0], input, weight, bias)  # asked in any case: it refuses overlaps
-    if kernel and direct:
-        _row_operators.rows_out(input, weight, bias, *options, early=early, out=out)
+    dtype = result_dtype(input, weight, bias) if spec.cast == "early" else input.dtype
+    by_kernel = choose("rows", backend, spec, input, weight, bias) != "reference" and not composite_required()
+    direct = writable(name, out, dtype, axes, input, weight, bias)  # asked in any case: it refuses overlaps
+    if by_kernel and direct:
+        torch.ops.evenkeel.rows_out.default(input, weight, bias, axes, *spec.row_options, out)
         return out
     with torch.no_grad():
-        if kernel:
-            return deliver(_row_operators.rows_inference(input, weight, bias, *options, early=early), out)
-        return deliver(rows_reference(input, weight, bias, *options, cast="early" if early else "late"), out)
+        if by_kernel:
+            operator = torch.ops.evenkeel.rows_inference.default
+            return deliver(operator(input, weight, bias, axes, *spec.row_options), out)
+        return deliver(rows_reference(input, weight, bias, axes, spec), out)
 
 
-def needs_gradient(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether autograd will ask for a backward."""
-    return torch.is_grad_enabled() and (
-        input.requires_grad
-        or (weight is not None and weight.requires_grad)
-        or (bias is not None and bias.requires_grad)
+def add_rows(
+    name: str,
+    spec: NormSpec,
+    input: Tensor,
+    residual: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    backend: str,
+) -> tuple[Tensor, Tensor]:
+    """Check, choose the backend, and run: the body of `add_layer_norm` and `add_rms_norm`."""
+    if spec.residual_rounding is None:
+        raise InvalidArgumentError(f"{name}: residual_rounding must be 'rounded' or 'unrounded', but got None")
+    shape = as_shape(name, normalized_shape)
+    check_rows(name, input, shape, weight, bias)
+    check_floating(name, "residual", residual)
+    if residual.shape != input.shape:
+        raise InvalidInputError(
+            f"{name}: expected a residual of the input's shape {tuple(input.shape)}, but got {tuple(residual.shape)}; "
+            "expand it first"
+        )
+    chosen = choose("rows", backend, spec, input, residual, weight, bias)
+    if chosen == "reference" or composite_required():
+        return add_rows_reference(input, residual, weight, bias, len(shape), spec)
+    if needs_gradient(input, residual, weight, bias):
+        both: tuple[Tensor, Tensor] = RowsFunction.apply(input, residual, weight, bias, len(shape), spec, False)
+        return both
+    y, total, _ = torch.ops.evenkeel.rows_forward.default(
+        input, residual, weight, bias, len(shape), *spec.row_options, False
     )
+    return y, total
 
 
 def as_shape(name: str, normalized_shape: Sequence[int]) -> tuple[int, ...]:
@@ -311,8 +321,8 @@ def as_shape(name: str, normalized_shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def rounds_early(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether ``cast="early"`` differs from ``late``: rounding to the arithmetic dtype changes nothing."""
-    return arithmetic_dtype(input) != input.dtype or result_dtype(input, weight, bias) != input.dtype
+    """Whether ``cast="early"`` differs from ``late``: rounding to the compute dtype changes nothing."""
+    return compute_dtype(input) != input.dtype or result_dtype(input, weight, bias) != input.dtype
 
 
 def result_dtype(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> torch.dtype:
@@ -322,14 +332,3 @@ def result_dtype(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> t
         if parameter is not None:
             dtype = torch.promote_types(parameter.dtype, dtype)
     return dtype
-
-
-def has_early_kernel(input: Tensor, weight: Tensor | None, bias: Tensor | None, options: Options) -> bool:
-    """Whether the kernel rounds early here: as the models that do so, in 16 bits, root mean square, eps inside."""
-    return (
-        options[1] == "rms"
-        and options[3] == "inside"
-        and bias is None
-        and input.dtype in (torch.bfloat16, torch.float16)
-        and (weight is None or weight.dtype != torch.float64)
-    )

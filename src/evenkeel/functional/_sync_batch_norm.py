@@ -9,24 +9,28 @@ import torch
 from torch import distributed
 
 from evenkeel._errors import InvalidArgumentError
-from evenkeel.functional._channels import (
-    affine_per_channel,
+from evenkeel.functional._channel_checks import (
     check_channels,
     check_pair,
     check_values_per_channel,
     check_vectors,
     expand_mask,
+)
+from evenkeel.functional._channels import (
+    affine_per_channel,
+    batch_and_positions,
     in_format_of,
     per_channel,
     update_running,
 )
-from evenkeel.functional._common import arithmetic_dtype, check_options, composite_required, reciprocal_scale
-from evenkeel.kernels import _ops
+from evenkeel.functional._common import compute_dtype, effective_weight, reciprocal_scale, reference_gradients
+from evenkeel.functional._specs import channel_spec
+from evenkeel.kernels import choose, composite_required
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode
+    from evenkeel._spec import Cast, EpsMode, NormSpec
 
 
 class Gather(torch.autograd.Function):
@@ -46,11 +50,6 @@ class Gather(torch.autograd.Function):
         return about_mine.sum(0), None
 
 
-def axes_of_channel(x: Tensor) -> list[int]:
-    """Every axis but the channels'."""
-    return [d for d in range(x.ndim) if d != 1]
-
-
 def valid_only(x: Tensor, valid: Tensor | None) -> Tensor:
     """Zeros instead of what is not valid: not a product, since inf or NaN may lie there."""
     return x if valid is None else torch.where(valid, x, 0.0)
@@ -58,7 +57,7 @@ def valid_only(x: Tensor, valid: Tensor | None) -> Tensor:
 
 def local_moments(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """How many values each channel has here, (1,); their means and sums of squared differences, (channels,) float64."""
-    dims = axes_of_channel(x)
+    dims = batch_and_positions(x)
     count = valid.sum() if valid is not None else x.new_tensor(math.prod(x.shape[d] for d in dims), dtype=torch.float64)
     count = count.double().reshape(1)
 
@@ -97,21 +96,13 @@ def standardized(x: Tensor, valid: Tensor | None, mean: Tensor, reciprocal: Tens
 
 
 def normalized_together(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    valid: Tensor | None,
-    group: Any,
-    eps: float,
-    eps_mode: str,
-    weight_offset: float,
-    cast: str,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, valid: Tensor | None, group: Any, spec: NormSpec
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The whole computation, differentiable any number of times: y, mean, variance and count."""
-    wide = x.to(arithmetic_dtype(x))
+    wide = x.to(compute_dtype(x))
     mean, variance, total = merged_moments(wide, valid, group)
-    x_hat = standardized(wide, valid, mean, reciprocal_scale(variance, eps, eps_mode))
-    y = affine_per_channel(x_hat, weight, bias, valid, weight_offset, x.dtype, cast, None)
+    x_hat = standardized(wide, valid, mean, reciprocal_scale(variance, spec.epsilon(x.dtype), spec.eps_mode))
+    y = affine_per_channel(x_hat, weight, bias, spec, x.dtype, valid)
     return in_format_of(y, x), mean, variance, total
 
 
@@ -120,42 +111,45 @@ class SyncBatchNormFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, valid: Tensor | None, group: Any, *options: Any
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        valid: Tensor | None,
+        group: Any,
+        spec: NormSpec,
     ) -> tuple[Tensor, ...]:
-        y, mean, variance, total = normalized_together(x, weight, bias, valid, group, *options)
+        y, mean, variance, total = normalized_together(x, weight, bias, valid, group, spec)
         ctx.mark_non_differentiable(mean, variance, total)
         ctx.save_for_backward(x, weight, bias, valid, mean, variance, total)
-        ctx.group, ctx.options = group, options
+        ctx.group, ctx.spec = group, spec
         return y, mean, variance, total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, valid, *_ = ctx.saved_tensors
-        needed = ctx.needs_input_grad[:3]
-        rest = (None,) * (2 + len(ctx.options))
-        create_graph = torch.is_grad_enabled()
-        if not create_graph and not composite_required():
-            found = first_derivative(gradients[0], ctx.saved_tensors, ctx.group, ctx.options, needed[0])
-            return (*(g if wanted else None for g, wanted in zip(found, needed, strict=True)), *rest)
-        with torch.enable_grad():
-            # views, so that differentiation stops at this call's inputs where one of them depends on another
-            inputs = [t.view_as(t) if need else t for t, need in zip((x, weight, bias), needed, strict=True)]
-            arguments = (*inputs, valid, ctx.group, *ctx.options)
-            y = normalized_together(*arguments)[0]
-            wanted = [t for t, need in zip(inputs, needed, strict=True) if need]
-            taken = iter(torch.autograd.grad(y, wanted, gradients[0], create_graph=create_graph))
-        return (*(next(taken) if need else None for need in needed), *rest)
+        needed: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
+        if torch.is_grad_enabled() or composite_required():
+
+            def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+                return normalized_together(x, weight, bias, valid, ctx.group, ctx.spec)[0]
+
+            results = reference_gradients(reference, (x, weight, bias), needed, gradients[0])
+        else:
+            first = first_derivative(gradients[0], ctx.saved_tensors, ctx.group, ctx.spec, needed[0])
+            results = [gradient if need else None for gradient, need in zip(first, needed, strict=True)]
+        return (*results, None, None, None)
 
 
 def first_derivative(
-    dy: Tensor, saved: tuple[Any, ...], group: Any, options: tuple[Any, ...], need_dx: bool
+    dy: Tensor, saved: tuple[Any, ...], group: Any, spec: NormSpec, need_dx: bool
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """dx, which depends on every process, and this process's part of dweight and dbias."""
     x, weight, bias, valid, mean, variance, total = saved
-    eps, eps_mode, weight_offset, _ = options
-    wide = x.to(arithmetic_dtype(x))
-    dims = axes_of_channel(x)
-    reciprocal = reciprocal_scale(variance, eps, eps_mode)
+    wide = x.to(compute_dtype(x))
+    dims = batch_and_positions(x)
+    eps = spec.epsilon(x.dtype)
+    reciprocal = reciprocal_scale(variance, eps, spec.eps_mode)
     x_hat = standardized(wide, valid, mean, reciprocal)
     upstream = valid_only(dy.to(wide.dtype), valid)
     sums = torch.stack([t.sum(dims, dtype=torch.float64) for t in (upstream, upstream * x_hat)])  # (2, channels)
@@ -163,9 +157,9 @@ def first_derivative(
     dweight = None if weight is None else sums[1].to(weight.dtype)
     if not need_dx:
         return None, dweight, dbias
-    scale = torch.ones_like(mean) if weight is None else weight_offset + weight.double()
+    scale = torch.ones_like(mean) if weight is None else effective_weight(weight.double(), spec)
     along, across = (Gather.apply(sums * scale, group).sum(0) / total.clamp_min(1.0)).to(wide.dtype)
-    slope = x_hat * per_channel(across * bend(variance, eps, eps_mode).to(wide.dtype), x.ndim)
+    slope = x_hat * per_channel(across * bend(variance, eps, spec.eps_mode).to(wide.dtype), x.ndim)
     dx = upstream * per_channel(scale.to(wide.dtype), x.ndim) - per_channel(along, x.ndim) - slope
     dx = valid_only(dx, valid) * per_channel(reciprocal.to(wide.dtype), x.ndim)
     return in_format_of(dx.to(x.dtype), x), dweight, dbias
@@ -183,32 +177,68 @@ def sync_batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
     running_var: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    momentum: float,
-    eps: float,
-    group: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
     *,
-    mask: Tensor | None,
-    eps_mode: EpsMode,
-    weight_offset: float,
-    cast: Cast,
-    backend: str,
+    group: Any = None,
+    mask: Tensor | None = None,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+    backend: str = "auto",
 ) -> Tensor:
-    """`batch_norm` in training with the statistics of the whole group; every process of it has to call."""
+    r"""`batch_norm` in training with the statistics of all processes of a group, every one of which has to call.
+
+    .. math:: y = \frac{x - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} \, (\text{weight\_offset} + \gamma_c) + \beta_c
+
+    Counts, means and sums of squared differences are merged in float64 in the order of the ranks, so that every
+    process gets the same bits, however many values it holds itself.
+
+    Args:
+        input: (batch, channels, \*positions), this process's part, any floating dtype.
+        running_mean: (channels,) or None, updated in place.
+        running_var: (channels,) or None, updated in place.
+        weight: γ, (channels,).
+        bias: β, (channels,).
+        momentum: the share of the new statistic in the running one.
+        eps: ε, positive, added to the variance (or as ``eps_mode`` says).
+        group: the processes whose batches belong together; None for all of them.
+        mask: boolean, True where valid; (batch,), (batch, time), or the input's shape without its channel axis.
+        eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
+        weight_offset: added to the weight before use, in float32 at least.
+        cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
+        backend: ``auto`` or ``reference``: synchronized statistics are plain PyTorch.
+
+    Returns:
+        A tensor of the input's shape and dtype (``early``: the promoted dtype).
+
+    Raises:
+        InvalidInputError: shapes, dtypes or the mask do not fit, or one value per channel in all processes.
+        InvalidArgumentError: an unknown option, or an eps that is not positive.
+        BackendError: a compiled backend was asked for.
+
+    Example:
+        >>> import torch, evenkeel.functional as F
+        >>> def normalize_shard(x):  # in each process of a group that torch.distributed has set up
+        ...     return F.sync_batch_norm(x, None, None)
+
+    Source: Ioffe, Szegedy, "Batch Normalization", 2015; merging: Chan, Golub, LeVeque, "Updating Formulae and a
+    Pairwise Algorithm for Computing Sample Variances", 1979.
+    """
     name = "sync_batch_norm"
-    check_options(name, eps_mode, cast)
+    spec = channel_spec(name, "channel", eps, eps_mode, weight_offset, cast)
     check_channels(name, input)
     check_pair(name, running_mean, running_var)
     vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     check_vectors(name, input.shape[1], **vectors)
     if eps <= 0.0:
         raise InvalidArgumentError(f"{name} eps must be positive during training, but got {eps}")
-    _ops.choose("synchronized channels", backend, input)
-    y, mean, variance, total = SyncBatchNormFunction.apply(
-        input, weight, bias, expand_mask(name, mask, input), group, float(eps), eps_mode, float(weight_offset), cast
-    )
+    choose("synchronized channels", backend, spec, input)
+    valid = expand_mask(name, mask, input)
+    y, mean, variance, total = SyncBatchNormFunction.apply(input, weight, bias, valid, group, spec)
     if mask is None and input[:, :1].numel() <= 1 and int(total) == 1:  # so every process raises, or none
         check_values_per_channel(input.shape if input.numel() else (1, *input.shape[1:2]))
-    update_running(running_mean, running_var, momentum, mean, variance, total.expand_as(mean))
+    update_running((running_mean, running_var), momentum, mean, variance, total.expand_as(mean))
     return y

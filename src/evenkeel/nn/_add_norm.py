@@ -7,29 +7,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions, held
+from evenkeel.nn._options import NormOptions, parameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from evenkeel._spec import EpsMode
-    from evenkeel.functional._add_norm import ResidualRounding
+    from evenkeel._spec import EpsMode, ResidualRounding
 
 
 class AddOptions(NormOptions):
     """Mixin: the option of the addition, and no ``cast``."""
 
+    _options = ("eps_mode", "weight_offset", "residual_rounding", "backend")
     residual_rounding: ResidualRounding = "rounded"
-
-    def _options(self) -> dict[str, Any]:
-        return {name: value for name, value in super()._options().items() if name != "cast"}
-
-    def extra_repr(self) -> str:
-        """The arguments of torch.nn's module, then the options that differ from their defaults."""
-        unrounded = self.residual_rounding != "rounded"
-        return super().extra_repr() + (f", residual_rounding={self.residual_rounding}" if unrounded else "")
 
 
 class AddLayerNorm(AddOptions, torch.nn.LayerNorm):
@@ -79,8 +71,9 @@ class AddLayerNorm(AddOptions, torch.nn.LayerNorm):
         backend: str = "auto",
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
-        self._set_options(eps_mode, weight_offset, "late", backend)
-        self.residual_rounding = residual_rounding
+        self._set_options(
+            eps_mode=eps_mode, weight_offset=weight_offset, residual_rounding=residual_rounding, backend=backend
+        )
 
     def forward(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         r"""Add (\*, \*normalized_shape) to residual: (normalized, new residual)."""
@@ -88,11 +81,10 @@ class AddLayerNorm(AddOptions, torch.nn.LayerNorm):
             input,
             residual,
             self.normalized_shape,
-            held(self, "weight"),
-            held(self, "bias"),
+            parameter(self, "weight"),
+            parameter(self, "bias"),
             self.eps,
-            residual_rounding=self.residual_rounding,
-            **self._options(),
+            **self._keywords(),
         )
 
 
@@ -141,8 +133,9 @@ class AddRMSNorm(AddOptions, torch.nn.RMSNorm):
         backend: str = "auto",
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
-        self._set_options(eps_mode, weight_offset, "late", backend)
-        self.residual_rounding = residual_rounding
+        self._set_options(
+            eps_mode=eps_mode, weight_offset=weight_offset, residual_rounding=residual_rounding, backend=backend
+        )
 
     def forward(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         r"""Add (\*, \*normalized_shape) to residual: (normalized, new residual)."""
@@ -150,8 +143,7 @@ class AddRMSNorm(AddOptions, torch.nn.RMSNorm):
             x,
             residual,
             self.normalized_shape,
-            held(self, "weight"),
+            parameter(self, "weight"),
             self.eps,
-            residual_rounding=self.residual_rounding,
-            **self._options(),
+            **self._keywords(),
         )

@@ -9,12 +9,12 @@ from torch.overrides import has_torch_function_unary
 
 from evenkeel import functional as F
 from evenkeel.nn._lazy import LazyNormOptions
-from evenkeel.nn._options import NormOptions, known_activation, with_activation, without_default_bias
+from evenkeel.nn._options import NormOptions, without_default_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode
+    from evenkeel._spec import Activation, Cast, EpsMode
 
 
 class BatchNormForward(NormOptions):
@@ -27,7 +27,7 @@ class BatchNormForward(NormOptions):
     momentum: Any
     num_batches_tracked: Any
     track_running_stats: bool
-    activation: str | None = None
+    _options = (*NormOptions._options, "activation")
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.batch_norm`."""
@@ -50,13 +50,8 @@ class BatchNormForward(NormOptions):
             momentum,
             self.eps,
             mask=mask,
-            activation=self.activation,
-            **self._options(),
+            **self._keywords(),
         )
-
-    def extra_repr(self) -> str:
-        """As of every norm, with the activation where there is one."""
-        return with_activation(super().extra_repr(), self.activation)
 
 
 class BatchNormInit(BatchNormForward):
@@ -76,14 +71,15 @@ class BatchNormInit(BatchNormForward):
         eps_mode: EpsMode = "inside",
         weight_offset: float = 0.0,
         cast: Cast = "late",
-        activation: str | None = None,
+        activation: Activation | None = None,
         backend: str = "auto",
     ) -> None:
         super().__init__(
             num_features, eps, momentum, affine, track_running_stats, device, dtype, **without_default_bias(bias)
         )
-        self._set_options(eps_mode, weight_offset, cast, backend)
-        self.activation = known_activation(activation)
+        self._set_options(
+            eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, activation=activation, backend=backend
+        )
 
 
 class BatchNorm1d(BatchNormInit, torch.nn.BatchNorm1d):

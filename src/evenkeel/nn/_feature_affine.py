@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.functional._columns import column_affine
-from evenkeel.functional._images import image_normalize
+from evenkeel.functional import column_affine, image_normalize
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

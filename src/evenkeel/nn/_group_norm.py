@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions, known_activation, with_activation, without_default_bias
+from evenkeel.nn._options import NormOptions, without_default_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode
+    from evenkeel._spec import Activation, Cast, EpsMode
 
 
 class GroupNorm(NormOptions, torch.nn.GroupNorm):
@@ -45,7 +45,7 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
     """
 
     _answers = {"statistic": "moments", "shares": "sample_group"}
-    activation: str | None = None
+    _options = (*NormOptions._options, "activation")
 
     def __init__(
         self,
@@ -60,12 +60,13 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
         eps_mode: EpsMode = "inside",
         weight_offset: float = 0.0,
         cast: Cast = "late",
-        activation: str | None = None,
+        activation: Activation | None = None,
         backend: str = "auto",
     ) -> None:
         super().__init__(num_groups, num_channels, eps, affine, device, dtype, **without_default_bias(bias))
-        self._set_options(eps_mode, weight_offset, cast, backend)
-        self.activation = known_activation(activation)
+        self._set_options(
+            eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, activation=activation, backend=backend
+        )
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.group_norm`."""
@@ -76,10 +77,5 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
             self.bias,
             self.eps,
             mask=mask,
-            activation=self.activation,
-            **self._options(),
+            **self._keywords(),
         )
-
-    def extra_repr(self) -> str:
-        """As of every norm, with the activation where there is one."""
-        return with_activation(super().extra_repr(), self.activation)

@@ -62,7 +62,7 @@ class InstanceNormForward(NormOptions):
             0.0 if self.momentum is None else self.momentum,
             self.eps,
             mask=mask,
-            **self._options(),
+            **self._keywords(),
         )
 
 
@@ -88,7 +88,7 @@ class InstanceNormInit(InstanceNormForward):
         super().__init__(
             num_features, eps, momentum, affine, track_running_stats, device, dtype, **without_default_bias(bias)
         )
-        self._set_options(eps_mode, weight_offset, cast, backend)
+        self._set_options(eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend)
 
 
 class InstanceNorm1d(InstanceNormInit, torch.nn.InstanceNorm1d):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions, held
+from evenkeel.nn._options import NormOptions, parameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,6 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
 
-    memory_efficient: bool = False  # for modules that were stored without it
     _answers = {"statistic": "moments", "shares": "token"}
 
     def __init__(
@@ -64,16 +63,21 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
         memory_efficient: bool = False,
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, bias, device, dtype)
-        self._set_options(eps_mode, weight_offset, cast, backend)
-        self.memory_efficient = memory_efficient
+        self._set_options(
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
+            memory_efficient=memory_efficient,
+        )
 
     def forward(self, input: Tensor) -> Tensor:
         r"""Normalize (\*, \*normalized_shape)."""
         return F.layer_norm(
             input,
             self.normalized_shape,
-            held(self, "weight"),
-            held(self, "bias"),
+            parameter(self, "weight"),
+            parameter(self, "bias"),
             self.eps,
             eps_mode=self.eps_mode,
             weight_offset=self.weight_offset,
@@ -81,7 +85,3 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
             backend=self.backend,
             memory_efficient=self.memory_efficient,
         )
-
-    def extra_repr(self) -> str:
-        """The arguments of torch.nn's module, then the options that differ from their defaults."""
-        return super().extra_repr() + (", memory_efficient=True" if self.memory_efficient else "")

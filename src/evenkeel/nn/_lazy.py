@@ -35,7 +35,7 @@ class LazyNormOptions(NormOptions):
         backend: str = "auto",
     ) -> None:
         super().__init__(eps, momentum, affine, track_running_stats, device, dtype, **without_default_bias(bias))
-        self._set_options(eps_mode, weight_offset, cast, backend)
+        self._set_options(eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend)
 
     def initialize_parameters(self, input: Tensor, mask: Tensor | None = None) -> None:
         """Give the parameters the input's number of channels."""

@@ -1,4 +1,4 @@
-"""What every module shares: how its keyword-only options are stored, shown and told as a `NormSpec`."""
+"""What every module shares: how its keyword-only options are stored, printed and told as a `NormSpec`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn.parameter import is_lazy
 
-from evenkeel._errors import InvalidArgumentError
 from evenkeel._spec import NormSpec
 
 if TYPE_CHECKING:
-    from evenkeel._spec import Cast, EpsMode
+    from evenkeel._spec import Activation, Cast, EpsMode
 
-DEFAULTS = {"eps_mode": "inside", "weight_offset": 0.0, "cast": "late", "backend": "auto"}
-
-
+# Every option with its default, in the order in which they are printed.
+DEFAULTS: dict[str, Any] = {
+    "eps_mode": "inside",
+    "weight_offset": 0.0,
+    "cast": "late",
+    "backend": "auto",
+    "activation": None,
+    "residual_rounding": "rounded",
+    "memory_efficient": False,
+}
 _SEARCH = torch.nn.Module.__getattr__
 
 
-def held(module: torch.nn.Module, name: str) -> Any:
+def parameter(module: torch.nn.Module, name: str) -> Any:
     """A module's parameter, without `torch.nn.Module`'s search for attributes: that takes 0.8 µs each time.
 
     One that is not the module's own (pruned, reparametrized), and one that somebody looks for in another way (a
-    subclass, a tracer), is found by the search.
+    subclass, a tracer), comes from the search.
     """
     parameters = module._parameters
     if name in parameters and name not in module.__dict__ and type(module).__getattr__ is _SEARCH:
@@ -35,22 +41,25 @@ class NormOptions(torch.nn.Module):
     """Mixin before a torch.nn norm: the options that torch.nn leaves implicit, and the module's `NormSpec`."""
 
     _answers: ClassVar[dict[str, Any]]  # what distinguishes this norm in its NormSpec
+    _options: ClassVar[tuple[str, ...]] = ("eps_mode", "weight_offset", "cast", "backend")  # of its function
     # Any: each torch.nn base declares these attributes in its own way
     eps: Any
     weight: Any
     bias: Any
+    # the defaults of modules that were stored before an option was there
     eps_mode: EpsMode = "inside"
     weight_offset: float = 0.0
     cast: Cast = "late"
     backend: str = "auto"
+    activation: Activation | None = None
+    memory_efficient: bool = False
 
-    def _set_options(self, eps_mode: EpsMode, weight_offset: float, cast: Cast, backend: str) -> None:
-        self.eps_mode = eps_mode
-        self.weight_offset = weight_offset
-        self.cast = cast
-        self.backend = backend
-        _ = self.spec  # building the spec checks the options
-        if weight_offset:
+    def _set_options(self, **options: Any) -> None:
+        """Store the options, which building the spec checks."""
+        for name, value in options.items():
+            setattr(self, name, value)
+        _ = self.spec
+        if self.weight_offset:
             self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -71,34 +80,22 @@ class NormOptions(torch.nn.Module):
             weight_offset=self.weight_offset,
             cast=self.cast,
             memory="running" if getattr(self, "track_running_stats", False) else "batch",
+            groups=getattr(self, "num_groups", None),
+            activation=self.activation,
+            residual_rounding=getattr(self, "residual_rounding", None),
         )
 
-    def _options(self) -> dict[str, Any]:
-        return {
-            "eps_mode": self.eps_mode,
-            "weight_offset": self.weight_offset,
-            "cast": self.cast,
-            "backend": self.backend,
-        }
+    def _keywords(self) -> dict[str, Any]:
+        """The keyword-only arguments of this module's function."""
+        return {name: getattr(self, name) for name in self._options}
 
     def extra_repr(self) -> str:
         """The arguments of torch.nn's module, then the options that differ from their defaults."""
-        changed = [f"{k}={v}" for k, v in self._options().items() if v != DEFAULTS[k]]
+        options = {name: getattr(self, name, default) for name, default in DEFAULTS.items()}
+        changed = [f"{name}={value}" for name, value in options.items() if value != DEFAULTS[name]]
         return ", ".join([super().extra_repr(), *changed])
 
 
 def without_default_bias(bias: bool) -> dict[str, bool]:
     """The constructor argument ``bias``, where it says something: older torch versions do not take it here."""
     return {} if bias else {"bias": False}
-
-
-def known_activation(activation: str | None) -> str | None:
-    """The activation that a norm applies to its result, if it is one."""
-    if activation not in (None, "relu", "silu"):
-        raise InvalidArgumentError(f"activation must be None, 'relu' or 'silu', but got {activation!r}")
-    return activation
-
-
-def with_activation(representation: str, activation: str | None) -> str:
-    """What a module's repr says, with its activation where it has one."""
-    return representation if activation is None else f"{representation}, activation={activation}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions, held
+from evenkeel.nn._options import NormOptions, parameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +45,6 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
 
-    memory_efficient: bool = False  # for modules that were stored without it
     _answers = {"statistic": "rms", "shares": "token", "center": False}
 
     def __init__(
@@ -63,15 +62,20 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         memory_efficient: bool = False,
     ) -> None:
         super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
-        self._set_options(eps_mode, weight_offset, cast, backend)
-        self.memory_efficient = memory_efficient
+        self._set_options(
+            eps_mode=eps_mode,
+            weight_offset=weight_offset,
+            cast=cast,
+            backend=backend,
+            memory_efficient=memory_efficient,
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         r"""Normalize (\*, \*normalized_shape)."""
         return F.rms_norm(
             x,
             self.normalized_shape,
-            held(self, "weight"),
+            parameter(self, "weight"),
             self.eps,
             eps_mode=self.eps_mode,
             weight_offset=self.weight_offset,
@@ -79,7 +83,3 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
             backend=self.backend,
             memory_efficient=self.memory_efficient,
         )
-
-    def extra_repr(self) -> str:
-        """The arguments of torch.nn's module, then the options that differ from their defaults."""
-        return super().extra_repr() + (", memory_efficient=True" if self.memory_efficient else "")

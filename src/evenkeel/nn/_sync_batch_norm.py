@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from evenkeel import functional as F
 from evenkeel._errors import InvalidInputError
-from evenkeel.functional._sync_batch_norm import Gather, sync_batch_norm
 from evenkeel.nn._batch_norm import BatchNormForward
-from evenkeel.nn._options import DEFAULTS, without_default_bias
+from evenkeel.nn._options import DEFAULTS, NormOptions, without_default_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,7 +93,7 @@ class SyncBatchNorm(BatchNormForward, torch.nn.modules.batchnorm._BatchNorm):
             **without_default_bias(bias),
         )
         self.process_group = process_group
-        self._set_options(eps_mode, weight_offset, cast, backend)
+        self._set_options(eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, backend=backend)
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.batch_norm`."""
@@ -105,12 +105,11 @@ class SyncBatchNorm(BatchNormForward, torch.nn.modules.batchnorm._BatchNorm):
         self._check_input_dim(input)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.num_batches_tracked is not None:
-            # a batch counts where any process has something valid in it
-            self.num_batches_tracked.add_(1 if mask is None else Gather.apply(mask.any().long(), group).max())
+            self.num_batches_tracked.add_(1 if mask is None else self._any_valid(mask, group))
             if self.momentum is None:
                 momentum = 1.0 / max(1.0, float(self.num_batches_tracked))
         tracked = self.track_running_stats
-        return sync_batch_norm(
+        return F.sync_batch_norm(
             input,
             self.running_mean if tracked else None,
             self.running_var if tracked else None,
@@ -118,10 +117,17 @@ class SyncBatchNorm(BatchNormForward, torch.nn.modules.batchnorm._BatchNorm):
             self.bias,
             momentum,
             self.eps,
-            group,
+            group=group,
             mask=mask,
-            **self._options(),
+            **{name: getattr(self, name) for name in NormOptions._options},
         )
+
+    @staticmethod
+    def _any_valid(mask: Tensor, group: Any) -> Tensor:
+        """1 where any process of the group has something valid in its batch, otherwise 0."""
+        valid = mask.any().long()
+        distributed.all_reduce(valid, distributed.ReduceOp.MAX, group=group)
+        return valid
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim < 2 or input.shape[1] != self.num_features:
@@ -159,7 +165,7 @@ class SyncBatchNorm(BatchNormForward, torch.nn.modules.batchnorm._BatchNorm):
 
     @classmethod
     def _converted(cls, norm: Any, process_group: Any) -> SyncBatchNorm:
-        options: dict[str, Any] = {name: getattr(norm, name, default) for name, default in DEFAULTS.items()}
+        options: dict[str, Any] = {name: getattr(norm, name, DEFAULTS[name]) for name in NormOptions._options}
         options |= without_default_bias(norm.bias is not None or not norm.affine)
         converted = cls(
             norm.num_features,
@@ -186,6 +192,11 @@ def check_convertible(name: str, module: torch.nn.Module) -> None:
         raise InvalidInputError(
             f"convert_sync_batchnorm: {name or 'the module'} is a {type(module).__name__} without a number of "
             "channels; run the model on one batch first"
+        )
+    if getattr(module, "activation", None) is not None:
+        raise InvalidInputError(
+            f"convert_sync_batchnorm: {name or 'the module'} has an activation, which SyncBatchNorm has not; put the "
+            "activation after it"
         )
     if type(module).forward not in (*PLAIN_FORWARDS, SyncBatchNorm.forward):
         raise InvalidInputError(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenkeel.report._document import embed_json, read_asset, render_document
 from evenkeel._files import write_text_atomically
+from evenkeel.report._document import embed_json, read_asset, render_document
 from evenkeel.report._panels import Figure, Panel
 from evenkeel.report._require import require
 from evenkeel.report._style import DARK, FONT_FAMILY, LIGHT

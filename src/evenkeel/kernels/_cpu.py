@@ -1,0 +1,92 @@
+"""The backend of compiled CPU kernels: whether it is there, which calls it takes, and how it was built."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from evenkeel.kernels import _small
+from evenkeel.kernels._operators import FOLDER, MISSING, PATTERNS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from evenkeel._spec import NormSpec
+
+KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.bool)
+# beside the floating ones; a mask is Boolean
+MORE_DTYPES = {"channels": (torch.bool,), "columns": INTEGER_DTYPES, "images": INTEGER_DTYPES}
+HALF_DTYPES = (torch.bfloat16, torch.float16)
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:
+    """Say "" where the kernels of a pattern take a spec and its tensors, or the reason why not.
+
+    The tensors are the input, the residual (only of a spec that adds one), weight and bias, then any others.
+    """
+    if MISSING:
+        return MISSING
+    if pattern not in PATTERNS:
+        return "it has no kernel for this norm yet"
+    if spec is not None and spec.cast == "early" and not _rounds_early(pattern, spec, *tensors):
+        return "it has no kernel for cast='early' in this dtype yet"
+    for tensor in tensors:
+        if tensor is not None and (reason := _tensor_refusal(pattern, tensor)):
+            return reason
+    if spec is not None and spec.residual_rounding is not None:
+        dtypes = [tensor.dtype for tensor in tensors[:2] if tensor is not None]
+        if (dtypes[0] == torch.float64) != (dtypes[1] == torch.float64):
+            return f"it adds float64 to float64 alone, but got {dtypes[0]} and {dtypes[1]}"
+    return ""
+
+
+def _rounds_early(pattern: str, spec: NormSpec, x: Tensor | None, *parameters: Tensor | None) -> bool:
+    """Whether there is a kernel that rounds early: as the models that do, RMSNorm in 16 bits with eps inside."""
+    weight, bias = (*parameters, None, None)[:2]
+    return (
+        pattern == "rows"
+        and spec.statistic == "rms"
+        and spec.eps_mode == "inside"
+        and bias is None
+        and x is not None
+        and x.dtype in HALF_DTYPES
+        and (weight is None or weight.dtype != torch.float64)
+    )
+
+
+def _tensor_refusal(pattern: str, tensor: Tensor) -> str:
+    if not tensor.is_cpu:
+        return f"a tensor is on {tensor.device}"
+    if tensor.dtype not in KERNEL_DTYPES and tensor.dtype not in MORE_DTYPES.get(pattern, ()):
+        return f"it does not take {tensor.dtype}"
+    if type(tensor) not in PLAIN_TYPES and is_traceable_wrapper_subclass(tensor):
+        return f"it does not take the tensor subclass {type(tensor).__name__}"
+    return ""
+
+
+def availability() -> str:
+    """Say which patterns there are at which SIMD level, or why there are none."""
+    return MISSING or f"available: {', '.join(PATTERNS)}; SIMD level {torch.ops.evenkeel.simd_level()}"
+
+
+def facts() -> dict[str, str]:
+    """How the library was built, its SIMD level in use, how small tensors reach it; nothing where it is missing."""
+    if MISSING:
+        return {}
+    build = FOLDER / "_build.json"
+    built: dict[str, Any] = json.loads(build.read_text(encoding="utf-8")) if build.exists() else {}
+    return {
+        **{name: str(value) for name, value in built.items()},
+        "simd level": str(torch.ops.evenkeel.simd_level()),
+        "small tensors": f"{'through' if _small.calls is None else 'past'} torch's dispatcher",
+    }
+
+
+def is_pooled(x: Tensor) -> bool:
+    """Whether a CPU tensor lies in a block of the kernels' own pool, which torch cannot resize."""
+    return not MISSING and bool(torch.ops.evenkeel.is_pooled(x))

@@ -1,0 +1,72 @@
+"""The compiled operators: one table of them, the library that holds them, and what they return for fake tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from evenkeel.kernels import _fakes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+FOLDER = Path(__file__).parent
+LIBRARY = FOLDER / "_native.so"
+
+
+class Operator(NamedTuple):
+    """One operator: its reduction pattern, and its results for fake tensors unless it takes no such."""
+
+    pattern: str
+    fake: Callable[..., Any] | None
+
+
+OPERATORS = {
+    "rows_forward": Operator("rows", _fakes.rows_forward),
+    "rows_inference": Operator("rows", _fakes.rows_inference),
+    "rows_out": Operator("rows", _fakes.nothing),
+    "rows_backward": Operator("rows", _fakes.rows_backward),
+    "channels_forward": Operator("channels", _fakes.channels_forward),
+    "channels_backward": Operator("channels", _fakes.channels_backward),
+    "column_moments": Operator("columns", _fakes.column_moments),
+    "separate_column_moments": Operator("columns", _fakes.separate_column_moments),
+    "column_affine": Operator("columns", _fakes.column_affine),
+    "column_affine_out": Operator("columns", _fakes.nothing),
+    "image_normalize": Operator("images", _fakes.image_normalize),
+    "image_normalize_out": Operator("images", _fakes.nothing),
+    "is_pooled": Operator("", None),
+    "simd_level": Operator("", None),
+}
+PATTERNS = tuple(dict.fromkeys(operator.pattern for operator in OPERATORS.values() if operator.pattern))
+
+
+def load(names: tuple[str, ...] = tuple(OPERATORS)) -> str:
+    """Load the library; return "" or the reason why it is missing."""
+    if not LIBRARY.exists():
+        return "the compiled extension is not installed; reinstall evenkeel with a C++ compiler (g++ or clang) present"
+    try:
+        torch.ops.load_library(str(LIBRARY))
+    except OSError as error:
+        return f"the compiled extension could not be loaded ({str(error).splitlines()[0]}); reinstall evenkeel"
+    absent = [name for name in names if not hasattr(torch.ops.evenkeel, name)]
+    if not absent and not has_argument("rows_forward", "residual"):
+        absent = ["rows_forward with a residual"]
+    if absent:
+        return f"the compiled extension is older than this code (it lacks {', '.join(absent)}); reinstall evenkeel"
+    return ""
+
+
+def has_argument(operator: str, name: str) -> bool:
+    """Whether an operator of the library has an argument of this name."""
+    arguments = getattr(torch.ops.evenkeel, operator).default._schema.arguments
+    return any(argument.name == name for argument in arguments)
+
+
+MISSING = load()
+
+if not MISSING:
+    for _name, _operator in OPERATORS.items():
+        if _operator.fake is not None:
+            torch.library.register_fake(f"evenkeel::{_name}", _operator.fake)

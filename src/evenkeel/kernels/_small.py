@@ -1,0 +1,43 @@
+"""Row kernels on small dense tensors, called past torch's dispatcher, which takes longer than the work there.
+
+Each function gives None where the call is not for it; the operators then take it, or say what is wrong.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sysconfig
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evenkeel.kernels._operators import LIBRARY, MISSING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def load() -> ModuleType | None:
+    """The extension, or None where it was not built or something that it needs is missing."""
+    exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+    if MISSING or exchange is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return None
+    try:
+        calls = import_module("evenkeel.kernels._direct_calls")
+    except ImportError:
+        return None
+    library = ctypes.CDLL(str(LIBRARY))
+    if not hasattr(library, "evenkeel_direct_rows"):
+        return None
+    address = ctypes.cast(library.evenkeel_direct_rows, ctypes.c_void_p).value
+    return calls if calls.prepare(address, exchange, torch, torch.nn.Parameter, torch.Tensor) else None
+
+
+def decline(*arguments: object) -> None:
+    """Take no call: what stands in where the extension is missing."""
+
+
+calls = load()
+normalize: Any = decline if calls is None else calls.normalize
+differentiate: Any = decline if calls is None else calls.differentiate
