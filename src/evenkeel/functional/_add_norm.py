@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
@@ -106,20 +106,9 @@ def add_layer_norm(
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016, on the sum of a residual connection (He et al., 2015).
     """
     if has_torch_function_variadic(input, residual, weight, bias):
-        return overridden(
-            add_layer_norm,
-            (input, residual, weight, bias),
-            input,
-            residual,
-            normalized_shape,
-            weight=weight,
-            bias=bias,
-            eps=eps,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            residual_rounding=residual_rounding,
-            backend=backend,
-        )
+        more: dict[str, Any] = {"weight": weight, "bias": bias, "eps": eps, "eps_mode": eps_mode, "backend": backend}
+        more |= {"weight_offset": weight_offset, "residual_rounding": residual_rounding}
+        return overridden(add_layer_norm, (input, residual, weight, bias), input, residual, normalized_shape, **more)
     spec = row_spec("add_layer_norm", "moments", eps, eps_mode, weight_offset, "late", residual_rounding)
     return add_rows("add_layer_norm", spec, input, residual, normalized_shape, weight, bias, backend)
 
@@ -171,19 +160,9 @@ def add_rms_norm(
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019, on the sum of a residual connection.
     """
     if has_torch_function_variadic(input, residual, weight):
-        return overridden(
-            add_rms_norm,
-            (input, residual, weight),
-            input,
-            residual,
-            normalized_shape,
-            weight=weight,
-            eps=eps,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            residual_rounding=residual_rounding,
-            backend=backend,
-        )
+        more: dict[str, Any] = {"weight": weight, "eps": eps, "eps_mode": eps_mode, "backend": backend}
+        more |= {"weight_offset": weight_offset, "residual_rounding": residual_rounding}
+        return overridden(add_rms_norm, (input, residual, weight), input, residual, normalized_shape, **more)
     eps = machine_epsilon(sum_dtype(input, residual)) if eps is None else eps
     spec = row_spec("add_rms_norm", "rms", eps, eps_mode, weight_offset, "late", residual_rounding)
     return add_rows("add_rms_norm", spec, input, residual, normalized_shape, weight, None, backend)

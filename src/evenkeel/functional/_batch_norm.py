@@ -134,33 +134,23 @@ def batch_norm(
     Source: Ioffe, Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
     Shift", 2015.
     """
-    tensors = (input, running_mean, running_var, weight, bias, mask)
+    options: ChannelNormOptions = {
+        "eps_mode": eps_mode,
+        "weight_offset": weight_offset,
+        "cast": cast,
+        "activation": activation,
+    }
+    running, affine = (running_mean, running_var), {"weight": weight, "bias": bias}
+    tensors = (input, *running, weight, bias, mask)
     if has_torch_function_variadic(*tensors):
-        return overridden(
-            batch_norm,
-            tensors,
-            input,
-            running_mean,
-            running_var,
-            weight=weight,
-            bias=bias,
-            training=training,
-            momentum=momentum,
-            eps=eps,
-            mask=mask,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            activation=activation,
-            backend=backend,
-        )
-    spec = channel_spec("batch_norm", "channel", eps, eps_mode, weight_offset, cast, activation)
+        more = {"training": training, "momentum": momentum, "eps": eps, "mask": mask, "backend": backend}
+        return overridden(batch_norm, tensors, input, *running, **affine, **more, **options)
+    spec = channel_spec("batch_norm", "channel", eps, **options)
     if input.shape == (0,):
         return input.clone()  # torch takes an empty vector for a batch without examples and channels
     check_batch_norm(input, running_mean, running_var, training, eps)
-    vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
-    check_vectors("batch_norm", input.shape[1], **vectors)
-    running, valid = (running_mean, running_var), expand_mask("batch_norm", mask, input)
+    check_vectors("batch_norm", input.shape[1], running_mean=running_mean, running_var=running_var, **affine)
+    valid = expand_mask("batch_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)
     if not runs_kernel(backend, spec, input, (weight, bias), running, valid):
         return batch_norm_by_reference(spec, input, running, weight, bias, valid, training, momentum)

@@ -107,7 +107,7 @@ def runs_kernel(
 ) -> bool:
     """Whether the kernels run a channel norm, whose spec has its `effective_cast`; the reference does otherwise."""
     chosen = choose("channels", backend, spec, input, *parameters, *running, valid)
-    return chosen != "reference" and not needs_gradient(*running) and not composite_required()
+    return chosen is not None and not needs_gradient(*running) and not composite_required()
 
 
 def channels(

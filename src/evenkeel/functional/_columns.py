@@ -139,7 +139,7 @@ def column_moments(
         )
     if weight is not None:
         _check_weight(x, weight)
-    if choose("columns", backend, None, x, weight) == "reference":
+    if choose("columns", backend, None, x, weight) is None:
         return column_moments_reference(x, weight=weight)
     weights = None if weight is None else weight.double()
     moments = torch.ops.evenkeel.column_moments.default(x.detach().unsqueeze(0), weights)
@@ -154,7 +154,7 @@ def _separate_column_moments(columns: list[Tensor], weight: Tensor | None, backe
     if not columns or weight is not None:
         what = "no columns" if not columns else "a weight, which only a table takes; see torch.stack"
         raise InvalidInputError(f"column_moments: expected a list of columns alone, but got {what}")
-    if choose("columns", backend, None, *columns) == "reference":
+    if choose("columns", backend, None, *columns) is None:
         moments = [column_moments_reference(x.unsqueeze(-1)) for x in columns]
         return ColumnMoments(*(torch.cat(parts) for parts in zip(*moments, strict=True)))
     return ColumnMoments(*torch.ops.evenkeel.separate_column_moments.default([x.detach() for x in columns]))
@@ -281,7 +281,7 @@ def column_affine(
     chosen = choose("columns", backend, None, x, *parameters, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
     by_reference = needs_grad and (clip is not None or any(p.requires_grad for p in parameters))
-    if chosen == "reference" or by_reference or composite_required() or torch.compiler.is_compiling():
+    if chosen is None or by_reference or composite_required() or torch.compiler.is_compiling():
         y = column_affine_reference(x, shift, scale, offset, clip=clip, dtype=dtype)
         return y if out is None else out.copy_(y)
     if needs_grad:
@@ -318,7 +318,7 @@ def finite_column_affine(
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
     parameters = (shift, scale) if offset is None else (shift, scale, offset)
     in_place = out is not None and overlap(out, x)
-    if in_place or choose("columns", "auto", None, x, *parameters, out) == "reference":
+    if in_place or choose("columns", "auto", None, x, *parameters, out) is None:
         return None if has_infinity(x) else column_affine(x, shift, scale, offset, clip=clip, out=out)
     infinite = torch.zeros(1, dtype=torch.bool)
     y = run_column_affine(x, map_arguments(shift, scale, offset, clip), out, dtype, infinite)

@@ -46,9 +46,12 @@ def compute_dtype(input: Tensor) -> torch.dtype:
     return torch.float64 if input.dtype == torch.float64 else torch.float32
 
 
+is_grad_enabled = torch.is_grad_enabled  # looking the name up takes as long as the call
+
+
 def needs_gradient(*tensors: Tensor | None) -> bool:
     """Whether autograd will ask for a backward."""
-    if torch.is_grad_enabled():
+    if is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
                 return True

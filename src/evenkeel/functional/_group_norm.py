@@ -85,23 +85,17 @@ def group_norm(
 
     Source: Wu, He, "Group Normalization", 2018.
     """
-    if has_torch_function_variadic(input, weight, bias, mask):
-        return overridden(
-            group_norm,
-            (input, weight, bias, mask),
-            input,
-            num_groups,
-            weight=weight,
-            bias=bias,
-            eps=eps,
-            mask=mask,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            activation=activation,
-            backend=backend,
-        )
-    spec = channel_spec("group_norm", "sample_group", eps, eps_mode, weight_offset, cast, activation, num_groups)
+    options: ChannelNormOptions = {
+        "eps_mode": eps_mode,
+        "weight_offset": weight_offset,
+        "cast": cast,
+        "activation": activation,
+    }
+    tensors = (input, weight, bias, mask)
+    if has_torch_function_variadic(*tensors):
+        more = {"weight": weight, "bias": bias, "eps": eps, "mask": mask, "backend": backend}
+        return overridden(group_norm, tensors, input, num_groups, **more, **options)
+    spec = channel_spec("group_norm", "sample_group", eps, num_groups, **options)
     check_group_norm(input, num_groups, weight, bias)
     valid = expand_mask("group_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)

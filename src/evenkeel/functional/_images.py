@@ -101,7 +101,7 @@ def image_normalize(
         _check_out(channels_first(images, layout), out, dtype)
     chosen = choose("images", backend, None, images, centre, spread, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (images, centre, spread))
-    if chosen == "reference" or needs_grad or composite_required() or torch.compiler.is_compiling():
+    if chosen is None or needs_grad or composite_required() or torch.compiler.is_compiling():
         y = image_normalize_reference(images, centre, spread, layout=layout, max_value=max_value, dtype=dtype)
         return y if out is None else out.copy_(y)
     planes = channels_first(images, layout)
@@ -148,7 +148,7 @@ def image_moments(images: Tensor, *, layout: ImageLayout, backend: str = "auto")
     planes = channels_first(images.detach(), layout)
     leading, channels = planes.shape[:-3], planes.shape[-3]
     pixels = planes.movedim(-3, -1).reshape(math.prod(leading), planes.shape[-2] * planes.shape[-1], channels)
-    if choose("columns", backend, None, pixels) == "reference":
+    if choose("columns", backend, None, pixels) is None:
         found = column_moments_reference(pixels)
     else:
         found = ColumnMoments(*torch.ops.evenkeel.column_moments.default(pixels, None))

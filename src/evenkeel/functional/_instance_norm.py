@@ -113,38 +113,14 @@ def instance_norm(
 
     Source: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization: The Missing Ingredient for Fast Stylization", 2016.
     """
-    tensors = (input, running_mean, running_var, weight, bias, mask)
-    if has_torch_function_variadic(*tensors):
-        return overridden(
-            instance_norm,
-            tensors,
-            input,
-            running_mean=running_mean,
-            running_var=running_var,
-            weight=weight,
-            bias=bias,
-            use_input_stats=use_input_stats,
-            momentum=momentum,
-            eps=eps,
-            mask=mask,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            backend=backend,
-        )
-    spec = channel_spec("instance_norm", "sample_channel", eps, eps_mode, weight_offset, cast)
-    check_channels("instance_norm", input)
-    if use_input_stats and math.prod(input.shape[2:]) == 1:
-        raise InvalidInputError(
-            f"instance_norm: Expected more than 1 spatial element when training, got input size {input.shape}; "
-            "a single position has no spread"
-        )
-    check_pair("instance_norm", running_mean, running_var)
-    if not use_input_stats and running_mean is None:
-        raise InvalidInputError(
-            "instance_norm: Expected running_mean and running_var to be defined when use_input_stats is false"
-        )
+    options: RowNormOptions = {"eps_mode": eps_mode, "weight_offset": weight_offset, "cast": cast}
     vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    tensors = (input, *vectors.values(), mask)
+    if has_torch_function_variadic(*tensors):
+        more = {"use_input_stats": use_input_stats, "momentum": momentum, "eps": eps, "mask": mask, "backend": backend}
+        return overridden(instance_norm, tensors, input, **vectors, **more, **options)
+    spec = channel_spec("instance_norm", "sample_channel", eps, **options)
+    check_instance_norm(input, running_mean, running_var, use_input_stats)
     check_vectors("instance_norm", input.shape[1], **vectors)
     running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)
@@ -159,3 +135,20 @@ def instance_norm(
         count = count_shared(mean, input.shape, list(range(2, input.ndim)), valid)
         update_running(running, momentum, mean, variance, count)
     return y
+
+
+def check_instance_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None, use_input_stats: bool
+) -> None:
+    """Raise, in torch's words, where a sample cannot be normalized with these statistics."""
+    check_channels("instance_norm", input)
+    if use_input_stats and math.prod(input.shape[2:]) == 1:
+        raise InvalidInputError(
+            f"instance_norm: Expected more than 1 spatial element when training, got input size {input.shape}; "
+            "a single position has no spread"
+        )
+    check_pair("instance_norm", running_mean, running_var)
+    if not use_input_stats and running_mean is None:
+        raise InvalidInputError(
+            "instance_norm: Expected running_mean and running_var to be defined when use_input_stats is false"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
@@ -89,20 +89,8 @@ def layer_norm(
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
     if has_torch_function_variadic(input, weight, bias, out):
-        return overridden(
-            layer_norm,
-            (input, weight, bias, out),
-            input,
-            normalized_shape,
-            weight=weight,
-            bias=bias,
-            eps=eps,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            backend=backend,
-            out=out,
-            memory_efficient=memory_efficient,
-        )
+        more: dict[str, Any] = {"weight": weight, "bias": bias, "eps": eps, "eps_mode": eps_mode, "cast": cast}
+        more |= {"weight_offset": weight_offset, "backend": backend, "out": out, "memory_efficient": memory_efficient}
+        return overridden(layer_norm, (input, weight, bias, out), input, normalized_shape, **more)
     spec = row_spec("layer_norm", "moments", eps, eps_mode, weight_offset, cast)
     return rows("layer_norm", spec, input, normalized_shape, weight, bias, backend, out, memory_efficient)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
@@ -87,20 +87,9 @@ def rms_norm(
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
     if has_torch_function_variadic(input, weight, out):
-        return overridden(
-            rms_norm,
-            (input, weight, out),
-            input,
-            normalized_shape,
-            weight=weight,
-            eps=eps,
-            eps_mode=eps_mode,
-            weight_offset=weight_offset,
-            cast=cast,
-            backend=backend,
-            out=out,
-            memory_efficient=memory_efficient,
-        )
+        more: dict[str, Any] = {"weight": weight, "eps": eps, "eps_mode": eps_mode, "cast": cast, "backend": backend}
+        more |= {"weight_offset": weight_offset, "out": out, "memory_efficient": memory_efficient}
+        return overridden(rms_norm, (input, weight, out), input, normalized_shape, **more)
     eps = machine_epsilon(input.dtype) if eps is None else eps
     spec = row_spec("rms_norm", "rms", eps, eps_mode, weight_offset, cast)
     return rows("rms_norm", spec, input, normalized_shape, weight, None, backend, out, memory_efficient)

@@ -17,6 +17,7 @@ from evenkeel.functional._common import (
     check_floating,
     compute_dtype,
     effective_weight,
+    is_grad_enabled,
     needs_gradient,
     range_scale,
     reciprocal_scale,
@@ -231,14 +232,14 @@ def rows(
         dtype = result_dtype(input, weight, bias) if spec.cast == "early" else input.dtype
         prepare_out(name, out, dtype, input, weight, bias)
         return rows_into(out, name, spec, input, len(shape), weight, bias, backend)
-    trained = needs_gradient(input, weight, bias)
+    trained = is_grad_enabled() and needs_gradient(input, weight, bias)
     if not trained:
         y = rows_inference(input, weight, bias, shape, spec, backend)
         if y is not None:
             return y
     if not fits(input, shape, weight, bias):
         check_rows(name, input, shape, weight, bias)
-    by_kernel = choose("rows", backend, spec, input, weight, bias) != "reference"
+    by_kernel = choose("rows", backend, spec, input, weight, bias) is not None
     if trained and memory_efficient and not by_kernel and not input.is_meta:
         raise BackendError(
             "memory_efficient=True needs the compiled kernel, which cannot run this call (backend='cpu' says why); "
@@ -264,7 +265,7 @@ def rows_into(
 ) -> Tensor:
     """Choose the backend and run into a prepared ``out`` of the input's shape."""
     dtype = result_dtype(input, weight, bias) if spec.cast == "early" else input.dtype
-    by_kernel = choose("rows", backend, spec, input, weight, bias) != "reference" and not composite_required()
+    by_kernel = choose("rows", backend, spec, input, weight, bias) is not None and not composite_required()
     direct = writable(name, out, dtype, axes, input, weight, bias)  # asked in any case: it refuses overlaps
     if by_kernel and direct:
         torch.ops.evenkeel.rows_out.default(input, weight, bias, axes, *spec.row_options, out)
@@ -298,7 +299,7 @@ def add_rows(
             "expand it first"
         )
     chosen = choose("rows", backend, spec, input, residual, weight, bias)
-    if chosen == "reference" or composite_required():
+    if chosen is None or composite_required():
         return add_rows_reference(input, residual, weight, bias, len(shape), spec)
     if needs_gradient(input, residual, weight, bias):
         both: tuple[Tensor, Tensor] = RowsFunction.apply(input, residual, weight, bias, len(shape), spec, False)

@@ -10,7 +10,9 @@ from evenkeel._errors import InvalidArgumentError
 from evenkeel._spec import NormSpec
 
 if TYPE_CHECKING:
-    from evenkeel._spec import Activation, Cast, EpsMode, ResidualRounding, Shares, Statistic
+    from typing import Unpack
+
+    from evenkeel._spec import Cast, ChannelNormOptions, EpsMode, ResidualRounding, Shares, Statistic
 
 _specs: dict[tuple[Any, ...], NormSpec] = {}
 _MOST = 1024  # an eps that changes with every call must not fill the memory
@@ -28,8 +30,12 @@ def row_spec(
 ) -> NormSpec:
     """The spec of a row norm; the call's own tensors say whether there is a weight and a bias."""
     key = (statistic, eps, eps_mode, weight_offset, cast, residual_rounding)
-    spec = _cached(key)
-    return spec or _build(
+    if not _is_compiling():  # a graph that looked into the cache would be compiled again once the cache has changed
+        try:
+            return _specs[key]
+        except (KeyError, TypeError):  # what cannot be hashed is no choice either, which NormSpec says
+            pass
+    return _build(
         name,
         key,
         statistic=statistic,
@@ -44,39 +50,16 @@ def row_spec(
 
 
 def channel_spec(
-    name: str,
-    shares: Shares,
-    eps: float,
-    eps_mode: EpsMode = "inside",
-    weight_offset: float = 0.0,
-    cast: Cast = "late",
-    activation: Activation | None = None,
-    groups: int | None = None,
+    name: str, shares: Shares, eps: float, groups: int | None = None, **options: Unpack[ChannelNormOptions]
 ) -> NormSpec:
     """The spec of a channel norm; the call's own tensors say whether there is a weight and a bias."""
-    key = (shares, eps, eps_mode, weight_offset, cast, activation, groups)
-    spec = _cached(key)
-    return spec or _build(
-        name,
-        key,
-        statistic="moments",
-        shares=shares,
-        eps=eps,
-        eps_mode=eps_mode,
-        weight_offset=weight_offset,
-        cast=cast,
-        activation=activation,
-        groups=groups,
-    )
-
-
-def _cached(key: tuple[Any, ...]) -> NormSpec | None:
-    if _is_compiling():  # a graph that looked into the cache would be compiled again once the cache has changed
-        return None
-    try:
-        return _specs.get(key)
-    except TypeError:  # something that cannot be hashed is no choice either, which NormSpec says
-        return None
+    key = (shares, eps, groups, *options.items())
+    if not _is_compiling():
+        try:
+            return _specs[key]
+        except (KeyError, TypeError):
+            pass
+    return _build(name, key, statistic="moments", shares=shares, eps=eps, groups=groups, **options)
 
 
 def _build(name: str, key: tuple[Any, ...], **answers: Any) -> NormSpec:

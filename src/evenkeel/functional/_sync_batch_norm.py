@@ -228,7 +228,7 @@ def sync_batch_norm(
     Pairwise Algorithm for Computing Sample Variances", 1979.
     """
     name = "sync_batch_norm"
-    spec = channel_spec(name, "channel", eps, eps_mode, weight_offset, cast)
+    spec = channel_spec(name, "channel", eps, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast)
     check_channels(name, input)
     check_pair(name, running_mean, running_var)
     vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}

@@ -34,22 +34,23 @@ BACKENDS = {"cpu": Backend(_cpu.supports, _cpu.availability, _cpu.facts)}
 NAMES = ("auto", "reference", *BACKENDS)
 
 
-def choose(pattern: str, backend: str, spec: NormSpec | None, *tensors: Tensor | None) -> str:
-    """The name of the backend that runs a reduction pattern with a spec on these tensors, or "reference".
+def choose(pattern: str, backend: str, spec: NormSpec | None, *tensors: Tensor | None) -> Backend | None:
+    """The backend that runs a reduction pattern with a spec on these tensors, or None for the reference.
 
     Raises:
         InvalidArgumentError: an unknown backend.
         BackendError: the backend was asked for by name and cannot run this.
     """
     if backend == "reference":
-        return backend
+        return None
     if backend == "auto":
-        return next((name for name, one in BACKENDS.items() if not one.supports(pattern, spec, tensors)), "reference")
+        return next((one for one in BACKENDS.values() if not one.supports(pattern, spec, tensors)), None)
     if backend not in BACKENDS:
         raise InvalidArgumentError(f"backend must be one of {', '.join(NAMES)}, but got {backend!r}")
-    if reason := BACKENDS[backend].supports(pattern, spec, tensors):
+    named = BACKENDS[backend]
+    if reason := named.supports(pattern, spec, tensors):
         raise BackendError(f"backend={backend!r} cannot run this call: {reason}; use backend='auto' or 'reference'")
-    return backend
+    return named
 
 
 def kernels_available() -> dict[str, str]:
