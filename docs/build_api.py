@@ -16,7 +16,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "evenkeel"
-PRIVATE_PACKAGES = {"kernels"}
 SECTIONS = ("Args", "Attributes", "Returns", "Yields", "Raises", "Note", "Example", "Examples", "Source", "References")
 INTRODUCTION = """# API reference
 
@@ -35,29 +34,28 @@ class Verbatim:
 
 
 def public_packages() -> list[str]:
-    """Return the public packages: every package that is not private, and evenkeel.testing."""
-    found = (path.parent.relative_to(SOURCE) for path in SOURCE.rglob("__init__.py"))
-    names = [".".join(("evenkeel", *path.parts)) for path in found if not PRIVATE_PACKAGES & set(path.parts)]
-    modules = ["evenkeel.testing"] if (SOURCE / "testing.py").exists() else []
-    return sorted([*names, *modules])
+    """Return the public packages, whose docstrings do not begin with "Private:", and evenkeel.testing."""
+    files = (path for path in SOURCE.rglob("__init__.py") if not path.read_text().startswith('"""Private:'))
+    packages = (".".join(("evenkeel", *path.parent.relative_to(SOURCE).parts)) for path in files)
+    return sorted([*packages, "evenkeel.testing"])
 
 
 def signature(name: str, item: Any) -> str:
     """Return a signature as code, one parameter a line when it is long."""
     try:
-        found = inspect.signature(item)
+        full = inspect.signature(item)
     except (TypeError, ValueError):
         return name
-    parameters = [plain(parameter) for parameter in found.parameters.values() if parameter.name not in ("self", "cls")]
-    returns = found.return_annotation
+    parameters = [plain(parameter) for parameter in full.parameters.values() if parameter.name not in ("self", "cls")]
+    returns = full.return_annotation
     if isinstance(returns, str):
         returns = Verbatim(returns)
-    shown = found.replace(parameters=parameters, return_annotation=returns)
+    public = full.replace(parameters=parameters, return_annotation=returns)
     if inspect.isclass(item):
-        shown = shown.replace(return_annotation=inspect.Signature.empty)
-    line = f"{name}{shown}"
+        public = public.replace(return_annotation=inspect.Signature.empty)
+    line = f"{name}{public}"
     if len(line) > 100 and parameters:
-        line = split_signature(name, parameters, shown)
+        line = split_signature(name, parameters, public)
     return re.sub(r"\b(?:collections\.abc|typing|pathlib)\.", "", line)
 
 

@@ -4,6 +4,7 @@ import ast
 import graphlib
 import importlib
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "evenkeel"
 MODULES = sorted(SOURCE.rglob("*.py"))
 API = ROOT / "docs" / "api.md"
+public_packages = runpy.run_path(str(ROOT / "docs" / "build_api.py"))["public_packages"]
 
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 # Imports point down only: a module may import its own package and packages of a lower layer, as CONTRIBUTING.md draws
@@ -24,7 +26,6 @@ LAYERS = {
     for number, names in re.findall(r"^\| (\d+) \| (.+?) \|", CONTRIBUTING, flags=re.MULTILINE)
     for name in re.findall(r"`(.+?)`", names)
 }
-PRIVATE_PACKAGES = {"kernels"}
 REPORT_MAY_IMPORT = {*sys.stdlib_module_names, "evenkeel", "plotly", "jinja2", "markupsafe", "rich"}
 BACKENDS = {"reference", "cpu", "triton"}
 FILE_LINES = 420  # about 400
@@ -108,14 +109,6 @@ def code_strings(source: str) -> set[str]:
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in prose)
     return {node.value for node in constants if isinstance(node.value, str)}
-
-
-def public_packages() -> list[str]:
-    """The importable packages of the public surface, the private ones left out."""
-    found = (path.parent.relative_to(SOURCE) for path in SOURCE.rglob("__init__.py"))
-    names = [".".join(("evenkeel", *path.parts)) for path in found if not PRIVATE_PACKAGES & set(path.parts)]
-    modules = ["evenkeel.testing"] if (SOURCE / "testing.py").exists() else []
-    return sorted([*names, *modules])
 
 
 def public_names() -> list[str]:

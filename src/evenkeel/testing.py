@@ -139,13 +139,13 @@ def check_values(case: Case, dtype: torch.dtype, limit: float) -> float:
             raise CheckError(f"{case.name} {shape} {dtype}: an input or the upstream gradient was modified")
         expected = _gradients(case.reference, tuple(t.double() for t in inputs))
         labels = ("y", "dx", *(f"dparameter {i}" for i in range(len(results) - 2)))
-        for label, result, wanted in zip(labels, results, expected, strict=True):
-            if result.dtype != dtype or result.shape != wanted.shape:
+        for label, result, exact in zip(labels, results, expected, strict=True):
+            if result.dtype != dtype or result.shape != exact.shape:
                 raise CheckError(f"{case.name} {shape} {label}: got {result.dtype} {tuple(result.shape)}")
-            seen = _case_error(case, result, wanted)
-            worst = max(worst, seen)
-            if not seen <= limit:
-                raise CheckError(f"{case.name} {shape} {dtype} {label}: R = {seen:.3g} exceeds {limit}")
+            error = _case_error(case, result, exact)
+            worst = max(worst, error)
+            if not error <= limit:
+                raise CheckError(f"{case.name} {shape} {dtype} {label}: R = {error:.3g} exceeds {limit}")
     return worst
 
 
@@ -199,9 +199,9 @@ def check_transforms(case: Case) -> None:
             ("hessian", torch.func.hessian),
         ):
             pairs[name] = tuple(transform(scalar(f))(x) for f in (case.function, case.reference))
-        for name, (mine, wanted) in pairs.items():
-            if not torch.allclose(mine, wanted, rtol=1e-9, atol=1e-9):
-                worst = float((mine - wanted).abs().max())
+        for name, (ours, exact) in pairs.items():
+            if not torch.allclose(ours, exact, rtol=1e-9, atol=1e-9):
+                worst = float((ours - exact).abs().max())
                 raise CheckError(f"{case.name} {shape}: {name} differs from the reference's by {worst:.3g}")
 
 
@@ -221,7 +221,7 @@ def check_compiled(case: Case, backend: str, *, limit: float = 3.0) -> None:
     for shape in case.shapes:
         inputs = case.inputs(shape, torch.float32)
         expected = _gradients(case.reference, tuple(t.double() for t in inputs))
-        for index, (mine, wanted) in enumerate(zip(_gradients(compiled, inputs), expected, strict=True)):
-            seen = _case_error(case, mine, wanted)
-            if not seen <= limit:
-                raise CheckError(f"{case.name} {shape}: compiled result {index} has R = {seen:.3g}, above {limit}")
+        for index, (ours, exact) in enumerate(zip(_gradients(compiled, inputs), expected, strict=True)):
+            error = _case_error(case, ours, exact)
+            if not error <= limit:
+                raise CheckError(f"{case.name} {shape}: compiled result {index} has R = {error:.3g}, above {limit}")

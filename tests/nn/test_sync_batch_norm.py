@@ -7,7 +7,8 @@ import sync_batch_norm_worker as setting
 import torch
 from processes import run_in_processes
 
-from evenkeel import InvalidInputError, nn
+from evenkeel import BackendError, InvalidInputError, nn
+from evenkeel import functional as F
 from evenkeel.testing import ulp_error
 
 BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -78,6 +79,25 @@ def test_without_a_process_group_it_is_batch_norm():
         assert torch.equal(nn.SyncBatchNorm(4)(*arguments), nn.BatchNorm1d(4)(*arguments))
 
 
+def test_a_group_of_one_normalizes_as_batch_norm():
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+        running = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        alone = torch.zeros(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+        y = F.sync_batch_norm(x, *running, eps_mode="outside", weight=torch.arange(3.0), weight_offset=1.0)
+        expected = F.batch_norm(x, *alone, torch.arange(3.0), training=True, eps_mode="outside", weight_offset=1.0)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(running, alone)
+        cotangent = torch.randn(5, 3, dtype=torch.float64)
+        torch.testing.assert_close(*(torch.autograd.grad(result, x, cotangent) for result in (y, expected)))
+        with pytest.raises(BackendError, match="it has no kernel for this norm"):
+            F.sync_batch_norm(x, None, None, backend="cpu")
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_conversion_keeps_parameters_options_and_sharing():
     norm = nn.BatchNorm2d(4, eps=1e-3, momentum=None, eps_mode="outside", weight_offset=1.0, cast="early").eval()
     model = torch.nn.ModuleDict(
@@ -105,8 +125,12 @@ class WithActivation(torch.nn.BatchNorm2d):
 
 @pytest.mark.parametrize(
     ("norm", "message"),
-    [(WithActivation(4), "0 is a WithActivation, whose own forward"), (nn.LazyBatchNorm1d(), "run the model on one")],
-    ids=["own forward", "lazy"],
+    [
+        (WithActivation(4), "0 is a WithActivation, whose own forward"),
+        (nn.LazyBatchNorm1d(), "run the model on one"),
+        (nn.BatchNorm2d(4, activation="relu"), "0 has an activation, which SyncBatchNorm has not"),
+    ],
+    ids=["own forward", "lazy", "activation"],
 )
 def test_conversion_refuses_what_it_would_lose(norm, message):
     model = torch.nn.Sequential(norm, nn.BatchNorm2d(4))

@@ -57,14 +57,14 @@ class ChannelsFunction(torch.autograd.Function):
         if torch.is_grad_enabled() or composite_required():
 
             def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-                given = statistics if ctx.remembered else None
-                return channels_reference(x, weight, bias, given, valid, ctx.spec, ctx.options.groups)
+                used = statistics if ctx.remembered else None
+                return channels_reference(x, weight, bias, used, valid, ctx.spec, ctx.options.groups)
 
             return (*reference_gradients(reference, (x, weight, bias), needed, dy), None, None, None, None, None)
-        found = torch.ops.evenkeel.channels_backward.default(
+        first = torch.ops.evenkeel.channels_backward.default(
             dy, x, weight, bias, statistics, valid, ctx.remembered, *ctx.options, *needed
         )
-        return (*(g if need else None for g, need in zip(found, needed, strict=True)), None, None, None, None, None)
+        return (*(g if need else None for g, need in zip(first, needed, strict=True)), None, None, None, None, None)
 
 
 def channels_reference(
@@ -90,7 +90,7 @@ def channels_reference(
 
 
 def effective_cast(spec: NormSpec, input: Tensor, *parameters: Tensor | None) -> NormSpec:
-    """The spec with one rounding where ``early`` changes nothing: in the compute dtype, unless it is promoted."""
+    """Replace ``early`` by ``late`` where they agree: in the compute dtype, unless the result is promoted."""
     if spec.cast == "late" or compute_dtype(input) != input.dtype:
         return spec
     dtypes = [p.dtype for p in parameters if p is not None]
@@ -105,9 +105,9 @@ def runs_kernel(
     running: tuple[Tensor | None, ...],
     valid: Tensor | None,
 ) -> bool:
-    """Whether the kernels run a channel norm, whose spec has its `effective_cast`; the reference does otherwise."""
-    chosen = choose("channels", backend, spec, input, *parameters, *running, valid)
-    return chosen is not None and not needs_gradient(*running) and not composite_required()
+    """Whether the kernels run a channel norm with its `effective_cast`, or else the reference."""
+    kernels = choose("channels", backend, spec, input, *parameters, *running, valid)
+    return kernels is not None and not needs_gradient(*running) and not composite_required()
 
 
 def channels(

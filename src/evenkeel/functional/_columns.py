@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ColumnMoments(NamedTuple):
-    """What `column_moments` finds: one element per column in each field.
+    """The results of `column_moments`: one element per column in each field.
 
     Attributes:
         count: elements that are not NaN, int64; with weights the sum of theirs, float64.
@@ -33,8 +33,8 @@ class ColumnMoments(NamedTuple):
 
     Example:
         >>> import torch, evenkeel.functional as F
-        >>> found = F.column_moments(torch.tensor([[1.0, 5.0], [3.0, float("nan")]]))
-        >>> isinstance(found, F.ColumnMoments), (found.m2 / found.count).tolist()
+        >>> moments = F.column_moments(torch.tensor([[1.0, 5.0], [3.0, float("nan")]]))
+        >>> isinstance(moments, F.ColumnMoments), (moments.m2 / moments.count).tolist()
         (True, [1.0, 0.0])
     """
 
@@ -122,8 +122,8 @@ def column_moments(
 
     Example:
         >>> import torch, evenkeel.functional as F
-        >>> found = F.column_moments(torch.tensor([[1.0, 5.0], [3.0, float("nan")]]))
-        >>> found.mean.tolist(), found.count.tolist(), found.missing.tolist()
+        >>> moments = F.column_moments(torch.tensor([[1.0, 5.0], [3.0, float("nan")]]))
+        >>> moments.mean.tolist(), moments.count.tolist(), moments.missing.tolist()
         ([2.0, 5.0], [2, 1], [0, 1])
         >>> F.column_moments([torch.tensor([1, 3]), torch.tensor([0.5])]).mean.tolist()
         [2.0, 0.5]
@@ -278,10 +278,10 @@ def column_affine(
     dtype = dtype or (default_dtype(x) if out is None else out.dtype)
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
     parameters = (shift, scale) if offset is None else (shift, scale, offset)
-    chosen = choose("columns", backend, None, x, *parameters, out)
+    kernels = choose("columns", backend, None, x, *parameters, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
     by_reference = needs_grad and (clip is not None or any(p.requires_grad for p in parameters))
-    if chosen is None or by_reference or composite_required() or torch.compiler.is_compiling():
+    if kernels is None or by_reference or composite_required() or torch.compiler.is_compiling():
         y = column_affine_reference(x, shift, scale, offset, clip=clip, dtype=dtype)
         return y if out is None else out.copy_(y)
     if needs_grad:
@@ -292,7 +292,7 @@ def column_affine(
 def run_column_affine(
     x: Tensor, arguments: tuple[Any, ...], out: Tensor | None, dtype: torch.dtype, infinite: Tensor | None = None
 ) -> Tensor:
-    """Run the kernel, into ``out`` where there is one; ``infinite`` is set where x holds an infinity."""
+    """Run the kernel, into ``out`` if there is one; it sets ``infinite`` if x holds an infinity."""
     if out is not None and unshared("column_affine", out, x, *arguments[:3]):
         torch.ops.evenkeel.column_affine_out.default(x, *arguments, out, infinite)
         return out

@@ -66,8 +66,8 @@ def reference_gradients(
     with torch.enable_grad():
         # views, so that differentiation stops at this call's inputs where one of them depends on another
         views = [t.view_as(t) if need and t is not None else t for t, need in zip(inputs, needed, strict=True)]
-        wanted = [t for t, need in zip(views, needed, strict=True) if need and t is not None]
-        gradients = iter(torch.autograd.grad(reference(*views), wanted, dy, create_graph=create_graph))
+        sources = [t for t, need in zip(views, needed, strict=True) if need and t is not None]
+        gradients = iter(torch.autograd.grad(reference(*views), sources, dy, create_graph=create_graph))
     return [next(gradients) if need else None for need in needed]
 
 

@@ -42,7 +42,7 @@ def standard(
 
 
 def standard_rows(shape: tuple[int, ...], spec: NormSpec, eps: float) -> Standard | None:
-    """layer_norm or rms_norm over the trailing ``shape``; None where plain code serves, exported or not.
+    """torch's layer_norm or rms_norm over the trailing ``shape``, or None where the reference runs as it is.
 
     Raises:
         InvalidArgumentError: the statistic is none of a row's, so that no operator stands for it.
@@ -59,7 +59,7 @@ def standard_rows(shape: tuple[int, ...], spec: NormSpec, eps: float) -> Standar
 
 
 def standard_channels(remembered: tuple[Tensor, Tensor] | None, over_batch: bool, eps: float) -> Standard:
-    """batch_norm, with remembered statistics where there are some, or instance_norm."""
+    """torch's batch_norm, with remembered statistics if any, or instance_norm."""
     if remembered is not None:
         mean, variance = remembered
         return lambda x, w, b: F.batch_norm(x, mean.to(x.dtype), variance.to(x.dtype), w, b, eps=eps)
@@ -69,5 +69,5 @@ def standard_channels(remembered: tuple[Tensor, Tensor] | None, over_batch: bool
 
 
 def standard_groups(groups: int, eps: float) -> Standard:
-    """group_norm."""
+    """torch's group_norm."""
     return lambda x, weight, bias: F.group_norm(x, groups, weight, bias, eps)

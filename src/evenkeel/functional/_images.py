@@ -84,8 +84,8 @@ def image_normalize(
         >>> F.image_normalize(pixel, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225], layout="HWC").flatten()
         tensor([-0.0629, -0.2850, -0.2358])
     """
-    given = [t for t in (images, mean, std, out) if isinstance(t, torch.Tensor)]
-    if has_torch_function_variadic(*given):
+    tensors = [t for t in (images, mean, std, out) if isinstance(t, torch.Tensor)]
+    if has_torch_function_variadic(*tensors):
         options: dict[str, Any] = {
             "layout": layout,
             "max_value": max_value,
@@ -93,15 +93,15 @@ def image_normalize(
             "out": out,
             "backend": backend,
         }
-        return handle_torch_function(image_normalize, given, images, mean, std, **options)
+        return handle_torch_function(image_normalize, tensors, images, mean, std, **options)
     _check_images("image_normalize", images, layout)
     centre, spread = (_per_channel(name, v, images, layout) for name, v in (("mean", mean), ("std", std)))
     _check_scale(spread, max_value, dtype)
     if out is not None:
         _check_out(channels_first(images, layout), out, dtype)
-    chosen = choose("images", backend, None, images, centre, spread, out)
+    kernels = choose("images", backend, None, images, centre, spread, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (images, centre, spread))
-    if chosen is None or needs_grad or composite_required() or torch.compiler.is_compiling():
+    if kernels is None or needs_grad or composite_required() or torch.compiler.is_compiling():
         y = image_normalize_reference(images, centre, spread, layout=layout, max_value=max_value, dtype=dtype)
         return y if out is None else out.copy_(y)
     planes = channels_first(images, layout)
@@ -140,8 +140,8 @@ def image_moments(images: Tensor, *, layout: ImageLayout, backend: str = "auto")
     Example:
         >>> import torch, evenkeel.functional as F
         >>> pictures = torch.tensor([[[[0], [255]]], [[[100], [100]]]], dtype=torch.uint8)  # two of 1 x 2 pixels
-        >>> found = F.image_moments(pictures, layout="HWC")
-        >>> (found.m2 / found.count).sqrt().mean(0)  # the per-image deviation
+        >>> moments = F.image_moments(pictures, layout="HWC")
+        >>> (moments.m2 / moments.count).sqrt().mean(0)  # the per-image deviation
         tensor([63.7500], dtype=torch.float64)
     """
     _check_images("image_moments", images, layout)
@@ -149,10 +149,10 @@ def image_moments(images: Tensor, *, layout: ImageLayout, backend: str = "auto")
     leading, channels = planes.shape[:-3], planes.shape[-3]
     pixels = planes.movedim(-3, -1).reshape(math.prod(leading), planes.shape[-2] * planes.shape[-1], channels)
     if choose("columns", backend, None, pixels) is None:
-        found = column_moments_reference(pixels)
+        moments = column_moments_reference(pixels)
     else:
-        found = ColumnMoments(*torch.ops.evenkeel.column_moments.default(pixels, None))
-    return ColumnMoments(*(t.reshape(*leading, channels) for t in found))
+        moments = ColumnMoments(*torch.ops.evenkeel.column_moments.default(pixels, None))
+    return ColumnMoments(*(t.reshape(*leading, channels) for t in moments))
 
 
 def _check_images(name: str, images: Tensor, layout: str) -> None:
@@ -167,14 +167,14 @@ def _check_images(name: str, images: Tensor, layout: str) -> None:
 
 def _per_channel(name: str, values: PerChannel, images: Tensor, layout: ImageLayout) -> Tensor:
     """One float64 number per channel, on the device of the pictures."""
-    found = torch.as_tensor(values, dtype=torch.float64, device=images.device)
+    numbers = torch.as_tensor(values, dtype=torch.float64, device=images.device)
     channels = images.shape[-1] if layout == "HWC" else images.shape[-3]
-    if found.shape != (channels,):
+    if numbers.shape != (channels,):
         raise InvalidInputError(
             f"image_normalize: {name} must have one number for each of the {channels} channels of {layout} pictures of "
-            f"shape {tuple(images.shape)}, but has shape {tuple(found.shape)}; is the layout right?"
+            f"shape {tuple(images.shape)}, but has shape {tuple(numbers.shape)}; is the layout right?"
         )
-    return found
+    return numbers
 
 
 def _check_scale(std: Tensor, max_value: float, dtype: torch.dtype) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from evenkeel._spec import NormSpec
 
-# Where the normalized row cannot be found again from the output: its errors would grow by as much.
+# Beyond these the output does not determine the normalized row: its errors would grow by as much.
 SMALLEST_RECOMPUTABLE_WEIGHT, MOST_SHIFT_OF_WEIGHT = 2.0**-10, 16.0
 
 
@@ -65,7 +65,7 @@ def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor 
 
 
 def check_recomputable(weight: Tensor | None, bias: Tensor | None, spec: NormSpec) -> None:
-    """Raise `InvalidInputError` where the output does not tell the normalized values; a graph checks as it runs."""
+    """Raise `InvalidInputError` unless the output determines the normalized values; a graph checks as it runs."""
     if weight is None or torch.compiler.is_compiling():
         return
     scale = effective_weight(weight.detach(), spec).abs().flatten()
@@ -298,8 +298,8 @@ def add_rows(
             f"{name}: expected a residual of the input's shape {tuple(input.shape)}, but got {tuple(residual.shape)}; "
             "expand it first"
         )
-    chosen = choose("rows", backend, spec, input, residual, weight, bias)
-    if chosen is None or composite_required():
+    kernels = choose("rows", backend, spec, input, residual, weight, bias)
+    if kernels is None or composite_required():
         return add_rows_reference(input, residual, weight, bias, len(shape), spec)
     if needs_gradient(input, residual, weight, bias):
         both: tuple[Tensor, Tensor] = RowsFunction.apply(input, residual, weight, bias, len(shape), spec, False)

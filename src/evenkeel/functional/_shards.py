@@ -54,7 +54,7 @@ def rows_of_shards(name: str, run: Run, input: Any, axes: int, weight: Any, bias
 
     if list(input.placements) != kept:
         input = input.redistribute(placements=kept)
-    mine = input.to_local(grad_placements=kept)
-    y = run(mine, local(weight), local(bias))
+    local_input = input.to_local(grad_placements=kept)
+    y = run(local_input, local(weight), local(bias))
     stride = torch.empty(input.shape, device="meta").stride()
     return DTensor.from_local(y, input.device_mesh, kept, run_check=False, shape=input.shape, stride=stride)

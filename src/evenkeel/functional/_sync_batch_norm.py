@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Gather(torch.autograd.Function):
-    """Every process's tensor, stacked by rank: the same bits on each, so what is computed from them is the same too."""
+    """Stack the tensors of all processes by rank; every process gets the same bits, and so the same results."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, group: Any) -> Tensor:
@@ -51,7 +51,7 @@ class Gather(torch.autograd.Function):
 
 
 def valid_only(x: Tensor, valid: Tensor | None) -> Tensor:
-    """Zeros instead of what is not valid: not a product, since inf or NaN may lie there."""
+    """Set what is not valid to 0; no product does, since inf or NaN may lie there."""
     return x if valid is None else torch.where(valid, x, 0.0)
 
 

@@ -25,7 +25,7 @@ PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
 
 def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:
-    """Say "" where the kernels of a pattern take a spec and its tensors, or the reason why not.
+    """Return "" if the kernels of a pattern take a spec and its tensors, otherwise the reason.
 
     The tensors are the input, the residual (only of a spec that adds one), weight and bias, then any others.
     """
@@ -70,12 +70,12 @@ def _tensor_refusal(pattern: str, tensor: Tensor) -> str:
 
 
 def availability() -> str:
-    """Say which patterns there are at which SIMD level, or why there are none."""
+    """Name the patterns and the SIMD level, or say why there are none."""
     return MISSING or f"available: {', '.join(PATTERNS)}; SIMD level {torch.ops.evenkeel.simd_level()}"
 
 
 def facts() -> dict[str, str]:
-    """How the library was built, its SIMD level in use, how small tensors reach it; nothing where it is missing."""
+    """Tell how the library was built, its SIMD level and how small tensors reach it; nothing if it is missing."""
     if MISSING:
         return {}
     build = FOLDER / "_build.json"

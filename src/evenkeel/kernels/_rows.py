@@ -68,7 +68,7 @@ def rows_forward(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Normalize x, or its sum with the residual, over the trailing axes: y, that sum, and the statistics.
 
-    ``recomputable`` refuses parameters from which the normalized rows cannot be found again.
+    ``recomputable`` refuses parameters with which the output does not determine the normalized rows.
     """
     if residual is None and not recomputable and x.is_cpu and unobserved():
         small = normalize(x, axes, weight, bias, options, True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def load() -> ModuleType | None:
-    """The extension, or None where it was not built or something that it needs is missing."""
+    """Import the extension; None if it was not built or torch lacks what it needs."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if MISSING or exchange is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
@@ -35,7 +35,7 @@ def load() -> ModuleType | None:
 
 
 def decline(*arguments: object) -> None:
-    """Take no call: what stands in where the extension is missing."""
+    """Take no call, in the place of a missing extension."""
 
 
 calls = load()

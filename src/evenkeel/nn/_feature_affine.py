@@ -120,7 +120,7 @@ class FeatureAffine(nn.Module):
         return FeatureAffine(shift, scale, offset, axis=self.axis, inverse=(self.shift, self.scale, self.offset))
 
     def fold_into(self, layer: nn.Module) -> nn.Module:
-        r"""A copy of the layer that computes what this one followed by it computes, at no cost.
+        r"""Fold this layer into the one that follows it, which then costs nothing more.
 
         .. math:: W' = W \cdot \text{scale}, \qquad b' = b + W (\text{offset} - \text{shift} \cdot \text{scale})
 

@@ -97,5 +97,5 @@ class NormOptions(torch.nn.Module):
 
 
 def without_default_bias(bias: bool) -> dict[str, bool]:
-    """The constructor argument ``bias``, where it says something: older torch versions do not take it here."""
+    """Return the constructor argument ``bias`` if it is not the default: older torch versions do not take it."""
     return {} if bias else {"bias": False}
