@@ -1,10 +1,12 @@
 import dataclasses
 
 import pytest
+import torch
 
 import evenkeel as ek
-from evenkeel import EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError, NormSpec
+from evenkeel import EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError, NormSpec, nn
 from evenkeel import functional as F
+from evenkeel.functional import _rows, _specs
 
 
 def test_spec_is_frozen_keyword_only_and_hashable():
@@ -79,6 +81,39 @@ def test_contradictions_are_refused(answers, message):
 )
 def test_modules_tell_their_spec(module, expected):
     assert module.spec == expected
+
+
+def test_distinct_options_are_validated_once():
+    x = torch.randn(2, 4)
+    F.layer_norm(x, (4,), eps=3e-5)
+    specs = [_specs.row_spec("layer_norm", "moments", 3e-5, "inside", 0.0, "late") for _ in range(2)]
+    assert specs[0] is specs[1]
+    assert specs[0] == dataclasses.replace(nn.LayerNorm(4, eps=3e-5).spec)
+    for eps in torch.linspace(1e-6, 1e-5, 2 * _specs._MOST).tolist():
+        F.rms_norm(x, (4,), eps=eps)
+    assert len(_specs._specs) <= _specs._MOST
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])
+def test_a_graph_is_not_compiled_again_after_a_call_outside_of_it(norm):
+    def call(x):
+        if norm == "layer_norm":
+            return F.layer_norm(x, (4,), eps=2e-4, weight_offset=0.5)
+        return F.batch_norm(x, None, None, training=True, eps=2e-4)
+
+    x = torch.randn(3, 4)
+    compiled = torch.compile(call, backend="eager", fullgraph=True)
+    first = compiled(x)
+    assert torch.equal(call(x), first)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        assert torch.equal(compiled(x), first)
+
+
+@pytest.mark.parametrize("statistic", ["range", "quantile", "none"])
+def test_a_statistic_that_no_row_norm_has_is_refused(statistic):
+    spec = NormSpec(statistic=statistic, shares="token", center=False)
+    with pytest.raises(InvalidArgumentError, match=f"needs the statistic moments, rms or l2, but got '{statistic}'"):
+        _rows.rows_reference(torch.randn(2, 4), None, None, 1, spec)
 
 
 @pytest.mark.parametrize(

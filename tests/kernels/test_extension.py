@@ -3,6 +3,11 @@
 import subprocess
 import sys
 
+import pytest
+import torch
+
+from evenkeel._spec import ChannelOptions, RowOptions
+
 FORK_PROGRAM = """
 import os, sys, torch
 from evenkeel import functional as F
@@ -52,3 +57,16 @@ def test_an_extension_older_than_the_code_is_told():
         "the compiled extension is older than this code (it lacks rows_of_tomorrow); reinstall evenkeel",
         "the compiled extension is older than this code (it lacks rows_forward with a residual); reinstall evenkeel",
     ]
+
+
+@pytest.mark.parametrize(
+    ("operator", "options"),
+    [
+        *((f"rows_{name}", RowOptions) for name in ("forward", "inference", "out", "backward")),
+        *((f"channels_{name}", ChannelOptions) for name in ("forward", "backward")),
+    ],
+)
+def test_a_specs_encoding_has_the_order_of_the_schema(operator, options):
+    names = [argument.name for argument in getattr(torch.ops.evenkeel, operator).default._schema.arguments]
+    first = names.index(options._fields[0])
+    assert tuple(names[first : first + len(options._fields)]) == options._fields
