@@ -63,7 +63,7 @@ def test_bits_do_not_depend_on_the_workers(workers, folder):
 
 
 def test_bits_do_not_depend_on_torch_threads(monkeypatch, table):
-    monkeypatch.setattr("evenkeel.data._source_memory.FRAGMENT_ELEMENTS", 300)
+    monkeypatch.setattr("evenkeel.data.sources._memory.FRAGMENT_ELEMENTS", 300)
     threads = torch.get_num_threads()
     found = set()
     try:
@@ -77,7 +77,7 @@ def test_bits_do_not_depend_on_torch_threads(monkeypatch, table):
 
 def test_any_cut_gives_the_two_pass_answer(monkeypatch, table):
     for elements in (1, 30, 1000, 10**6):
-        monkeypatch.setattr("evenkeel.data._source_memory.FRAGMENT_ELEMENTS", elements)
+        monkeypatch.setattr("evenkeel.data.sources._memory.FRAGMENT_ELEMENTS", elements)
         found = fit_statistics(table)
         mean = np.array([math.fsum(column) / len(table) for column in table.T])
         # ulps of the mean or of the spread (1), whichever is larger, and what they leave in the reference's variance

@@ -15,12 +15,12 @@ from evenkeel.data import (
     fit_statistics,
     transform_files,
 )
-from evenkeel.data._sources import open_source
+from evenkeel.data.sources import open_source
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "feather", "npy"])
 def test_files_are_transformed_block_by_block(suffix, folder, table, tmp_path, monkeypatch):
-    monkeypatch.setattr("evenkeel.data._columns.COPIED_ROWS", (50, 70))
+    monkeypatch.setattr("evenkeel.data.sources._columns.COPIED_ROWS", (50, 70))
     np.save(tmp_path / "in.npy", table)
     scaler = fit(folder)
     out = transform_files(scaler, tmp_path / "in.npy", tmp_path / f"out.{suffix}")

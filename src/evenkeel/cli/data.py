@@ -15,11 +15,12 @@ from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel.cli.data_page import describe, drift_page, drift_table, show_page, statistics_of, statistics_table
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data._sources import open_source
+from evenkeel.data.sources import open_source
+from evenkeel.data.statistics import check_mergeable
 from evenkeel.report import print_table, write_page
 
 if TYPE_CHECKING:
-    from evenkeel.data._base import Scaler
+    from evenkeel.data.scalers import Scaler
 
 __all__ = ["data"]
 
@@ -198,7 +199,7 @@ def merge(
     parts = [statistics_of(item) for item in items]
     for file, part in zip(files[1:], parts[1:], strict=True):
         try:
-            parts[0]._check_compatible(part)
+            check_mergeable(parts[0], part)
         except EvenkeelError as error:
             raise InvalidArgumentError(f"{files[0]} and {file} do not fit together: {error}") from error
     merged = library.merge_all(parts)
