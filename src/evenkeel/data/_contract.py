@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from evenkeel._errors import ContractError, InvalidArgumentError
 from evenkeel.data._arrays import as_tensor, column_names, dtype_name, ordered_columns
 from evenkeel.data.statistics import Statistics
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
-
-__all__ = ["Constant", "Contract", "ContractWarning", "OnMismatch", "check_on_mismatch", "report", "scaling_of"]
 
 Constant = Literal["one", "zero", "raise"]
 OnMismatch = Literal["raise", "warn", "ignore"]
@@ -34,7 +29,7 @@ class ContractWarning(UserWarning):
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """What data looked like: the conditions under which statistics may be applied.
+    """The look of data that statistics were computed of: the conditions under which they may be applied.
 
     Attributes:
         features: the number of features.
@@ -98,7 +93,7 @@ class Contract:
         return dataclasses.replace(self, **notes)
 
     def problems(self, batch: Any, *, names: bool = True) -> list[str]:
-        """What about a batch contradicts this contract, in words; empty where nothing does.
+        """The contradictions between a batch and this contract, in words.
 
         Args:
             batch: an array, tensor or frame whose last axis holds the features.
@@ -210,7 +205,7 @@ def report(problems: list[str], on_mismatch: OnMismatch) -> None:
 
 
 def scaling_of(factor: float) -> str:
-    """What multiplies values by a factor, in words."""
+    """A change of scale by a factor, in words."""
     return f"multiplied by {factor:g}" if factor > 1 else f"divided by {1 / factor:g}"
 
 

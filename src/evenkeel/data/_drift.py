@@ -1,20 +1,16 @@
-"""How far data is from the data that statistics were fitted on, feature by feature."""
+"""Drift: the distance of data from the data that statistics were fitted on, feature by feature."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.data._contract import Contract, scaling_of
-
-if TYPE_CHECKING:
-    from evenkeel.data.statistics import Array, Statistics
-
-__all__ = ["DriftLimits", "DriftReport", "FeatureDrift", "compare"]
+from evenkeel.data.statistics import Array, Statistics
 
 BINS = 10
 # A share of 0 in a bin would make the index infinite; this is the customary floor.
@@ -51,7 +47,7 @@ class DriftLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureDrift:
-    """How one feature changed.
+    """The change of one feature.
 
     Attributes:
         name: of the feature, or its position.
@@ -83,11 +79,11 @@ class FeatureDrift:
 
 @dataclass(frozen=True, kw_only=True)
 class DriftReport:
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes:
-        features: how each feature changed.
-        problems: what contradicts the contract as a whole: a factor between the units, a dtype.
+        features: the change of each feature.
+        problems: contradictions to the contract as a whole: a factor between the units, a dtype.
 
     Example:
         >>> from evenkeel.data import DriftReport

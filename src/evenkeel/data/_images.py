@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
 from evenkeel.data._arrays import as_tensor, dtype_name
@@ -16,14 +18,6 @@ from evenkeel.data.sources import IMAGES, read_image
 from evenkeel.data.statistics import Definition, ImageStatistics, Layout, check_definition
 from evenkeel.functional import image_normalize
 from evenkeel.nn import PixelNormalize
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Self
-
-    from torch import Tensor
-
-__all__ = ["IMAGE_PRESETS", "ImageNormalize", "ImagePreset"]
 
 PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -228,7 +222,7 @@ class ImageNormalize:
         return f"ImageNormalize(mean={rounded[0]}, std={rounded[1]}, max_value={self.max_value:g}, {self.definition})"
 
     def _problems(self, x: Tensor) -> list[str]:
-        """What shows that values are normalized already, or of another depth."""
+        """The signs that values are normalized already, or of another depth."""
         if x.dtype == torch.uint8 and self.max_value <= 255:
             wrong = self.max_value == 1
             return ["8-bit images came where values from 0 to 1 were expected; divide by 255 first"] if wrong else []
@@ -291,7 +285,7 @@ def _depth(image: Any) -> float:
 
 
 def _images_of(images: Any) -> Iterator[Any]:
-    """Yield the images of a folder in the order of their paths, of an iterable, or the one batch given."""
+    """Yield the images of a folder in the order of their paths, of an iterable, or the one batch itself."""
     if isinstance(images, str | Path):
         folder = Path(images)
         if not folder.is_dir():

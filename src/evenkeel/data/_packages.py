@@ -6,14 +6,10 @@ import contextlib
 import importlib
 import zipfile
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 from evenkeel._errors import EvenkeelError, SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["reading", "require_package"]
 
 # What PyArrow, NumPy, Pillow and the unpackers raise about a broken file.
 BROKEN = (OSError, ValueError, LookupError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)

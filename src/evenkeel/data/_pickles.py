@@ -3,8 +3,6 @@
 import importlib
 import sys
 
-__all__ = ["alias_former_modules"]
-
 PACKAGES = {
     "_fit": "fitting",
     "_groups": "statistics",

@@ -32,7 +32,6 @@ from evenkeel.data.statistics import (
 if TYPE_CHECKING:
     from evenkeel.data.scalers import Scaler
 
-__all__ = ["load", "save"]
 
 FORMAT = StateFormat("evenkeel/data", 1)
 KINDS = sorted(SCALERS.values())  # of scalers

@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,33 +21,32 @@ from evenkeel.data.sources import Fragment, Skip
 from evenkeel.data.statistics import NanPolicy, Statistics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     Engine = Callable[[Sequence[Fragment], "Recipe", int | None], Iterator["Outcome"]]
 
-__all__ = ["ENGINES", "Outcome", "Recipe", "processors"]
 
 # Fragments begun ahead of the one that is merged next, for each worker: finished states wait here, and they are small.
 AHEAD = 8
 RAY_STORE_BYTES = 256 << 20
 
 
+@dataclass(frozen=True)
 class Outcome:
     """The result of reading a fragment.
 
-    Args:
+    Attributes:
         statistics: its state, or None where it could not be read.
         skipped: what was left out.
-        data: the state as bytes, where it came so.
+        data: the state as bytes, where another process sent it.
     """
 
-    def __init__(self, statistics: Statistics | None, skipped: Iterable[Skip] = (), data: bytes | None = None) -> None:
-        self.statistics, self.skipped, self.data = statistics, tuple(skipped), data
+    statistics: Statistics | None
+    skipped: Sequence[Skip] = ()
+    data: bytes | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What is done with each fragment: which statistics are kept, and whether unreadable ones are left out."""
+    """The work on each fragment: which statistics to keep, and whether to leave out unreadable ones."""
 
     names: tuple[str, ...] | None
     quantiles: bool

@@ -6,7 +6,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -23,7 +23,6 @@ from evenkeel.data.statistics import NanPolicy, Statistics, merge_all
 if TYPE_CHECKING:
     from evenkeel.data.scalers import Scaler
 
-__all__ = ["FitProgress", "fit", "fit_statistics"]
 
 OnError = Literal["raise", "skip"]
 # Values of a stream that go into one state before the next is begun.
@@ -33,7 +32,7 @@ SKIPPED_SHOWN = 3
 
 
 class FitProgress(NamedTuple):
-    """How far a fit has come; `fit` calls its ``progress`` with one after each fragment.
+    """The progress of a fit; `fit` calls its ``progress`` with one after each fragment.
 
     Attributes:
         done: fragments finished, those of an interrupted run included.
@@ -57,7 +56,7 @@ class FitProgress(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of `fit` and `fit_statistics`, which say what they mean."""
+    """The options of `fit` and `fit_statistics`; see there."""
 
     columns: Columns
     quantiles: bool
@@ -76,7 +75,7 @@ class Options:
             raise InvalidArgumentError(f"workers must be at least 1, but got {self.workers}")
 
     def recipe(self, names: tuple[str, ...] | None) -> Recipe:
-        """What is done with each fragment of a source with these columns."""
+        """The work on each fragment of a source with these columns."""
         return Recipe(
             names=names,
             quantiles=self.quantiles,
@@ -325,7 +324,8 @@ def fragment_outcomes(source: Source, recipe: Recipe, options: Options) -> Itera
     """Yield the outcome of every fragment in order: kept from an interrupted fit, or computed now and then kept."""
     parts = list(source.fragments or ())
     workers = options.workers or default_workers(source)
-    with nullcontext() if options.resume is None else ResumeFile(Path(options.resume), recipe, parts) as kept:
+    kept = None if options.resume is None else ResumeFile(Path(options.resume), recipe, parts)
+    with nullcontext() if kept is None else closing(kept):
         missing = [part for part in parts if kept is None or part.key not in kept]
         computed = ENGINES[options.engine](missing, recipe, workers)
         for part in parts:

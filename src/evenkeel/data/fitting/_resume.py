@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import json
 import zlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
 
 from evenkeel._errors import SourceError, StateError
 from evenkeel.data.fitting._engines import Outcome, Recipe
 from evenkeel.data.sources import Fragment, Skip
 from evenkeel.data.statistics import Statistics
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-    from types import TracebackType
-
-__all__ = ["ResumeFile"]
 
 FORMAT = "interrupted evenkeel fit"
 VERSION = 1
@@ -58,12 +53,8 @@ class ResumeFile:
             self.file.write(json.dumps(self.header).encode() + b"\n")
             self.file.flush()
 
-    def __enter__(self) -> ResumeFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the file; the states stay in it."""
         self.file.close()
 
     def __contains__(self, key: object) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
 from evenkeel.data._contract import OnMismatch, check_on_mismatch, report
@@ -33,11 +34,8 @@ from evenkeel.data.sources import (
 from evenkeel.functional import column_affine
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from evenkeel.data.scalers import Affine, Scaler
 
-__all__ = ["transform_files"]
 
 WRITERS = {suffix: kind.writer for kind in FORMATS for suffix in kind.written}
 
@@ -102,7 +100,7 @@ def transform_files(
 
 @dataclass(frozen=True)
 class Task:
-    """What is done with each file; see `transform_files`."""
+    """The work on each file; see `transform_files`."""
 
     scaler: Scaler
     columns: Columns

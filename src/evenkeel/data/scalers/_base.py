@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import as_tensor, dtype_name, output_tensor
@@ -29,13 +31,6 @@ except ImportError as error:
         "the scalers need the package scikit-learn >= 1.6, which is not installed; run: pip install 'evenkeel[data]'"
     ) from error
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
-
-    from torch import Tensor
-
-__all__ = ["EPS", "Affine", "Array", "Scaler"]
 
 EPS = float(np.finfo(np.float64).eps)
 
@@ -246,7 +241,7 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     @property
     def contract_(self) -> Contract:
-        """What the data looked like: checked against what comes, as ``on_mismatch`` says, and saved along."""
+        """The contract of the data seen, saved along; other data is checked against it as ``on_mismatch`` says."""
         check_is_fitted(self)
         contract = Contract.from_statistics(self.statistics_, ddof=getattr(self, "ddof", 0))
         return contract.annotated(**getattr(self, "_notes", {}))

@@ -10,8 +10,6 @@ from scipy import sparse
 from evenkeel._errors import InvalidInputError
 from evenkeel.data.scalers._base import Affine, Array, Scaler
 
-__all__ = ["CentringScaler"]
-
 
 class CentringScaler(Scaler):
     """Base of the scalers that subtract a centre and divide by a scale, either of which can be left out.
@@ -24,7 +22,7 @@ class CentringScaler(Scaler):
     scale_: Array | None
 
     def _centre(self) -> Array | None:
-        """What is subtracted (features,), or None without centring."""
+        """The numbers to subtract (features,), or None without centring."""
         raise NotImplementedError
 
     def _centre_and_scale(self) -> tuple[Array, Array]:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
 
 from evenkeel._errors import InvalidArgumentError
+from evenkeel.data._contract import Constant, OnMismatch
 from evenkeel.data.scalers._base import EPS, Affine, Scaler
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from evenkeel.data._contract import Constant, OnMismatch
-
-__all__ = ["MaxAbsScaler", "MinMaxScaler"]
 
 
 class MinMaxScaler(Scaler):

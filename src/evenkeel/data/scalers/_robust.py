@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse, stats
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import as_tensor
+from evenkeel.data._contract import Constant, OnMismatch
 from evenkeel.data.scalers._base import EPS, Array
 from evenkeel.data.scalers._centring import CentringScaler
 from evenkeel.data.scalers._sparse import sparse_quantiles
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
-
-    from evenkeel.data._contract import Constant, OnMismatch
-
-__all__ = ["RobustScaler"]
 
 
 class RobustScaler(CentringScaler):

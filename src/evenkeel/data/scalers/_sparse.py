@@ -9,8 +9,6 @@ from sklearn.utils.sparsefuncs import mean_variance_axis, min_max_axis
 
 from evenkeel.data.statistics import Array, Moments
 
-__all__ = ["sparse_moments", "sparse_quantiles"]
-
 
 def sparse_moments(x: Any, weight: Array | None) -> Moments:
     """The state of one block; x is CSR or CSC with float64 values."""

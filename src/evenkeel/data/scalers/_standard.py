@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
+from evenkeel.data._contract import Constant, OnMismatch
 from evenkeel.data.scalers._base import EPS, Array
 from evenkeel.data.scalers._centring import CentringScaler
-
-if TYPE_CHECKING:
-    from typing import Self
-
-    from evenkeel.data._contract import Constant, OnMismatch
-
-__all__ = ["StandardScaler"]
 
 # scikit-learn's bound for "constant" grows with the rows, because its sums' error does. Ours does not: from here on
 # the bound stays, so that 1e8 rows around 1e6 with a spread of 0.01 are not taken for a constant.

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import require_package
 from evenkeel.data.sources._columns import block_rows, require_columns
-from evenkeel.data.sources._format import BatchWriter, Format
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-__all__ = ["ARROW"]
+from evenkeel.data.sources._format import BatchWriter, Format, Parts
 
 
 def read_schema(path: Path) -> Any:
@@ -22,7 +18,7 @@ def read_schema(path: Path) -> Any:
         return open_reader(path, mapped).schema
 
 
-def read_batches(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) -> Iterator[Any]:
+def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any]:
     """Yield the record batches of an Arrow file or stream, or pieces of those that are large."""
     with require_package("pyarrow").memory_map(str(path)) as mapped:
         reader = open_reader(path, mapped)
@@ -33,7 +29,7 @@ def read_batches(path: Path, names: Sequence[str], parts: tuple[int, ...] | None
             yield from (table.slice(start, rows) for start in range(0, table.num_rows, rows))
 
 
-def numbered_batches(reader: Any, parts: tuple[int, ...] | None) -> Iterator[Any]:
+def numbered_batches(reader: Any, parts: Parts) -> Iterator[Any]:
     """Yield the record batches with these numbers, or all."""
     yield from (reader.get_batch(i) for i in (range(reader.num_record_batches) if parts is None else parts))
 

@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, SourceError
 from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._packages import require_package
-from evenkeel.data.statistics import from_column_moments
+from evenkeel.data.statistics import Statistics, from_column_moments
 from evenkeel.functional import column_moments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torch import Tensor
-
-    from evenkeel.data.statistics import Statistics
-
-__all__ = [
-    "Block",
-    "Columns",
-    "arrow_blocks",
-    "arrow_column",
-    "block_rows",
-    "column_name",
-    "column_positions",
-    "other_columns",
-    "require_columns",
-    "select_columns",
-    "take_columns",
-]
 
 Columns = Sequence[str | int] | str | None
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import require_package
 from evenkeel.data.sources._columns import require_columns
-from evenkeel.data.sources._format import BatchWriter, Format
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-__all__ = ["CSV"]
+from evenkeel.data.sources._format import BatchWriter, Format, Parts
 
 TEXT_BLOCK = 1 << 20
 DELIMITERS = ",;\t|"
@@ -28,7 +24,7 @@ def read_schema(path: Path) -> Any:
         return arrow.schema(fields)
 
 
-def read_batches(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) -> Iterator[Any]:
+def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any]:
     """Yield the record batches of a CSV file's columns."""
     schema = read_schema(path)
     require_columns(names, schema.names)

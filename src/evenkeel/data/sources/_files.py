@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import reading, require_package
-from evenkeel.data.sources._columns import Block, arrow_blocks, other_columns, select_columns
-from evenkeel.data.sources._format import File, Files, Format
+from evenkeel.data.sources._columns import Block, Columns, arrow_blocks, other_columns, select_columns
+from evenkeel.data.sources._format import File, Files, Format, Parts
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._source import Fragment, Skip, Source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from evenkeel.data.sources._columns import Columns
-    from evenkeel.data.statistics import Statistics
-
-__all__ = ["format_of", "open_path", "open_paths", "read_schema", "table_files"]
+from evenkeel.data.statistics import Statistics
 
 # A larger file is read in several parts of at least this size, as its row groups or record batches allow.
 PART_BYTES = 1 << 26
@@ -36,8 +30,6 @@ class FileFragment(Fragment):
 
     Attributes:
         path: the file.
-        key: its path within the source.
-        signature: its size and time of modification.
         names: the columns to read; those of `constants` come from the directories' names.
         format: of the file.
         parts: the row groups or record batches to read; None for all.
@@ -45,17 +37,10 @@ class FileFragment(Fragment):
     """
 
     path: Path
-    key: str
-    signature: tuple[int, ...]
     names: tuple[str, ...]
     format: Format
-    parts: tuple[int, ...] | None = None
-    constants: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def label(self) -> str:  # type: ignore[override]
-        """The path."""
-        return str(self.path)
+    parts: Parts
+    constants: tuple[tuple[str, Any], ...]
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
         """Yield the columns block by block."""
@@ -216,13 +201,10 @@ def file_fragments(
         except SourceError:
             if not skip:
                 raise  # otherwise reading the whole file will say so once more, and be counted
-    groups = list(grouped(sizes))
-    if len(groups) < 2:
-        yield FileFragment(file.path, file.key, file.signature, names, kind, constants=constants)
-        return
-    for parts in groups:
-        key = f"{file.key}#{parts[0]}-{parts[-1]}"
-        yield FileFragment(file.path, key, file.signature, names, kind, parts, constants)
+    groups: list[Parts] = [*grouped(sizes)]
+    for parts in groups if len(groups) > 1 else [None]:
+        key = f"{file.key}#{parts[0]}-{parts[-1]}" if parts else file.key
+        yield FileFragment(key, str(file.path), file.signature, file.path, names, kind, parts, constants)
 
 
 def grouped(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:

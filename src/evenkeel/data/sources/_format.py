@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from evenkeel.data.sources._columns import Columns
+from evenkeel.data.sources._source import Source
+from evenkeel.data.statistics import Moments
 
-    from evenkeel.data.sources._columns import Columns
-    from evenkeel.data.sources._source import Source
-    from evenkeel.data.statistics import Moments
-
-    Parts = tuple[int, ...] | None  # the numbers of the parts of a file to read; None for all of it
-
-__all__ = ["BatchWriter", "File", "Files", "Format"]
+Parts = tuple[int, ...] | None  # the numbers of the parts of a file to read; None for all of it
 
 
 @dataclass(frozen=True, kw_only=True)

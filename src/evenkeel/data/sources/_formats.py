@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from evenkeel.data.sources._arrow import ARROW
 from evenkeel.data.sources._csv import CSV
+from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._images import IMAGES
 from evenkeel.data.sources._numpy import NUMPY
 from evenkeel.data.sources._parquet import PARQUET
-
-if TYPE_CHECKING:
-    from evenkeel.data.sources._format import Format
-
-__all__ = ["FORMATS"]
 
 FORMATS: tuple[Format, ...] = (PARQUET, CSV, ARROW, NUMPY, IMAGES)

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import reading, require_package
-from evenkeel.data.sources._columns import Block
-from evenkeel.data.sources._format import Format
+from evenkeel.data.sources._columns import Block, Columns
+from evenkeel.data.sources._format import Files, Format
 from evenkeel.data.sources._source import Fragment, Skip, Source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from evenkeel.data.sources._columns import Columns
-    from evenkeel.data.sources._format import Files
-
-__all__ = ["IMAGES", "read_image"]
 
 CHANNELS = ("red", "green", "blue")
 IMAGES_PER_FRAGMENT = 32
@@ -32,13 +25,6 @@ class ImagesFragment(Fragment):
     """Some images of a folder."""
 
     paths: tuple[Path, ...]
-    key: str
-    signature: tuple[int, ...]
-
-    @property
-    def label(self) -> str:  # type: ignore[override]
-        """The first path."""
-        return str(self.paths[0])
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
         """Yield the pixels of one image at a time."""
@@ -62,7 +48,8 @@ def open_images(files: Files, columns: Columns, skip: bool) -> Source:
         some = files.files[start : start + IMAGES_PER_FRAGMENT]
         state = repr([(file.key, file.signature) for file in some]).encode()
         key = f"{some[0].key} and {len(some) - 1} more"
-        parts.append(ImagesFragment(tuple(file.path for file in some), key, (zlib.crc32(state),)))
+        paths = tuple(file.path for file in some)
+        parts.append(ImagesFragment(key, str(paths[0]), (zlib.crc32(state),), paths))
     return Source(files.description, CHANNELS, parts, reads=True, dtypes=("uint8",) * len(CHANNELS))
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from evenkeel.data._arrays import dtype_name
 from evenkeel.data._packages import require_package
 from evenkeel.data.sources._columns import (
     Block,
+    Columns,
     arrow_blocks,
     column_positions,
     other_columns,
@@ -20,41 +22,16 @@ from evenkeel.data.sources._columns import (
 )
 from evenkeel.data.sources._source import Fragment, Skip, Source
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from evenkeel.data.sources._columns import Columns
-
-__all__ = ["is_frame", "open_array", "open_frame", "table_of"]
-
 # Elements of one fragment: large enough that making and merging its state costs nothing beside reading it (64 MB of
 # float32), small enough that several processes share a table of a few hundred MB.
 FRAGMENT_ELEMENTS = 1 << 24
 
 
 @dataclass(frozen=True)
-class MemoryFragment(Fragment):
-    """Some rows of a source in memory, named by the position of the first one."""
+class RowsFragment(Fragment):
+    """Some rows of an array or tensor in memory."""
 
     rows: Any
-    start: int
-    signature = ()
-
-    @property
-    def key(self) -> str:  # type: ignore[override]
-        """The position of the first row."""
-        return f"row {self.start}"
-
-    @property
-    def label(self) -> str:  # type: ignore[override]
-        """The rows, in words."""
-        return f"rows {self.start} to {self.start + len(self.rows) - 1}"
-
-
-@dataclass(frozen=True)
-class RowsFragment(MemoryFragment):
-    """Some rows of an array or tensor."""
-
     columns: tuple[int, ...] | None
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
@@ -63,9 +40,10 @@ class RowsFragment(MemoryFragment):
 
 
 @dataclass(frozen=True)
-class TableFragment(MemoryFragment):
-    """Some rows of an Arrow table or of a frame, which is turned into Arrow columns as it is read."""
+class TableFragment(Fragment):
+    """Some rows of an Arrow table in memory, or of a frame, which is turned into Arrow columns as it is read."""
 
+    rows: Any
     names: tuple[str, ...]
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
@@ -74,10 +52,17 @@ class TableFragment(MemoryFragment):
             yield from arrow_blocks(batch, self.names)
 
 
-def row_ranges(rows: int, columns: int) -> Iterator[tuple[int, int]]:
-    """First and last row (exclusive) of each fragment of a table in memory."""
+def row_ranges(rows: int, columns: int) -> list[tuple[int, int]]:
+    """First and last row (exclusive) of each fragment of a table."""
+    if rows == 0:
+        raise SourceError("the source has no rows; there is nothing to fit")
     step = max(1, FRAGMENT_ELEMENTS // max(columns, 1))
-    yield from ((start, min(start + step, rows)) for start in range(0, rows, step))
+    return [(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def rows_identity(start: int, stop: int) -> tuple[str, str, tuple[int, ...]]:
+    """The key, label and signature of rows in memory."""
+    return f"row {start}", f"rows {start} to {stop - 1}", ()
 
 
 def open_array(array: Any, columns: Columns, *, fragment: Callable[..., Fragment] | None = None) -> Source:
@@ -96,22 +81,17 @@ def open_array(array: Any, columns: Columns, *, fragment: Callable[..., Fragment
             f"expected (rows, columns), but the shape is {tuple(array.shape)}; use x.reshape(-1, 1) for one column, "
             "or Statistics(axis=…) for other layouts"
         )
-    check_rows(len(array))
-    if not array.shape[1]:
+    if len(array) and not array.shape[1]:
         raise SourceError(f"the table of shape {tuple(array.shape)} has no columns")
     positions = column_positions(array.shape[1], columns)
     if isinstance(array, np.ndarray) and array.dtype.kind not in "buifO":
         raise SourceError(f"expected real numbers, but the dtype is {array.dtype}; convert the array first")
-    make = fragment or (lambda start, stop, columns: RowsFragment(array[start:stop], start, columns))
-    width = array.shape[1] if positions is None else len(positions)
-    parts = [make(start, stop, positions) for start, stop in row_ranges(len(array), width)]
+    ranges = row_ranges(len(array), array.shape[1] if positions is None else len(positions))
+    if fragment is None:
+        parts: list[Fragment] = [RowsFragment(*rows_identity(a, b), array[a:b], positions) for a, b in ranges]
+    else:
+        parts = [fragment(a, b, positions) for a, b in ranges]
     return Source(f"{type(array).__name__} of shape {tuple(array.shape)}", None, parts, dtypes=(dtype_name(array),))
-
-
-def check_rows(rows: int) -> None:
-    """Raise `SourceError` where there are no rows."""
-    if rows == 0:
-        raise SourceError("the source has no rows; there is nothing to fit")
 
 
 def is_frame(source: Any) -> bool:
@@ -136,9 +116,8 @@ def open_frame(frame: Any, columns: Columns) -> Source:
         return open_pandas(frame, columns)
     table = table_of(frame, None)
     names = tuple(select_columns(table.column_names, other_columns(table.schema), columns))
-    check_rows(table.num_rows)
     ranges = row_ranges(table.num_rows, len(names))
-    parts = [TableFragment(table.select(names).slice(start, stop - start), start, names) for start, stop in ranges]
+    parts = [TableFragment(*rows_identity(a, b), table.select(names).slice(a, b - a), names) for a, b in ranges]
     dtypes = tuple(str(table.schema.field(name).type) for name in names)
     return Source(f"table of {table.num_rows} rows", names, parts, dtypes=dtypes)
 
@@ -149,15 +128,14 @@ def open_pandas(frame: Any, columns: Columns) -> Source:
     kinds = zip(all_names, frame.dtypes, strict=True)
     other = {name: str(dtype) for name, dtype in kinds if not pandas_number(dtype)}
     names = tuple(select_columns(all_names, other, columns))
-    check_rows(len(frame))
+    ranges = row_ranges(len(frame), len(names))
     frame = frame.iloc[:, [all_names.index(name) for name in names]]
     dtypes = tuple(str(dtype) for dtype in frame.dtypes)
-    ranges = row_ranges(len(frame), len(names))
     if len(set(dtypes)) == 1 and isinstance(frame.dtypes.iloc[0], np.dtype):
         array = frame.to_numpy()
-        parts: list[Fragment] = [RowsFragment(array[start:stop], start, None) for start, stop in ranges]
+        parts: list[Fragment] = [RowsFragment(*rows_identity(a, b), array[a:b], None) for a, b in ranges]
     else:
-        parts = [TableFragment(frame.iloc[start:stop], start, names) for start, stop in ranges]
+        parts = [TableFragment(*rows_identity(a, b), frame.iloc[a:b], names) for a, b in ranges]
     return Source(f"frame of {len(frame)} rows", names, parts, dtypes=dtypes)
 
 

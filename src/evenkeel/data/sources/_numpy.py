@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evenkeel._errors import InvalidArgumentError, SourceError
 from evenkeel.data._packages import reading, require_package
-from evenkeel.data.sources._columns import Block, block_rows, take_columns
-from evenkeel.data.sources._format import BatchWriter, Format
+from evenkeel.data.sources._columns import Block, Columns, block_rows, take_columns
+from evenkeel.data.sources._format import BatchWriter, File, Files, Format, Parts
 from evenkeel.data.sources._memory import open_array
 from evenkeel.data.sources._source import Fragment, Skip, Source
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from evenkeel.data.sources._columns import Columns
-    from evenkeel.data.sources._format import Files
-
-__all__ = ["NUMPY", "open_array_file"]
 
 HEADER_BYTES = 128
 
@@ -34,22 +27,10 @@ class ArrayFragment(Fragment):
     """Some rows of a .npy file or of a member of a .npz file, mapped while they are read."""
 
     path: Path
-    file_key: str
-    signature: tuple[int, ...]
     member: str
     start: int
     stop: int
     columns: tuple[int, ...] | None
-
-    @property
-    def key(self) -> str:  # type: ignore[override]
-        """The file within its source, and the first row."""
-        return f"{self.file_key}#{self.start}"
-
-    @property
-    def label(self) -> str:  # type: ignore[override]
-        """The path."""
-        return str(self.path)
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
         """Yield the rows as one block; the map ends with it, and the pages go back."""
@@ -66,8 +47,7 @@ def open_arrays(files: Files, columns: Columns, skip: bool) -> Source:
         path, member = split_member(file.path)
         try:
             with reading(str(path)):
-                cut = partial(ArrayFragment, path, file.key, file.signature, member)
-                source = open_array(open_array_file(path, member), columns, fragment=cut)
+                source = open_array(open_array_file(path, member), columns, fragment=partial(rows_of, file))
             dtypes = source.dtypes if dtypes is None else dtypes
             parts += source.fragments or ()
         except SourceError as error:
@@ -79,6 +59,12 @@ def open_arrays(files: Files, columns: Columns, skip: bool) -> Source:
             f"none of the {len(files.files)} files of {files.description} can be read: {skipped[0].error}"
         )
     return Source(files.description, None, parts, reads=True, skipped=skipped, dtypes=dtypes)
+
+
+def rows_of(file: File, start: int, stop: int, columns: tuple[int, ...] | None) -> ArrayFragment:
+    """The fragment of some rows of a file."""
+    path, member = split_member(file.path)
+    return ArrayFragment(f"{file.key}#{start}", str(path), file.signature, path, member, start, stop, columns)
 
 
 def split_member(path: Path) -> tuple[Path, str]:
@@ -134,7 +120,7 @@ def read_schema(path: Path) -> Any:
     return arrow.schema([(str(index), kind) for index in range(array.shape[1])])
 
 
-def read_batches(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) -> Iterator[Any]:
+def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any]:
     """Yield the rows of an array as record batches."""
     arrow, array = require_package("pyarrow"), open_table(path)
     step = block_rows(array.shape[1])

@@ -5,21 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from evenkeel._errors import InvalidTypeError, SourceError
+from evenkeel.data.sources._columns import Columns
 from evenkeel.data.sources._files import open_path, open_paths
 from evenkeel.data.sources._memory import is_frame, open_array, open_frame
 from evenkeel.data.sources._source import Source
 from evenkeel.data.sources._stream import open_stream
-
-if TYPE_CHECKING:
-    from evenkeel.data.sources._columns import Columns
-
-__all__ = ["open_source"]
 
 
 def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise") -> Source:
@@ -31,7 +27,7 @@ def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise"
         on_error: "skip" lets unreadable files be passed over while looking for the first schema.
 
     Raises:
-        SourceError: there is nothing to read, or the columns cannot be chosen so.
+        SourceError: there is nothing to read, or no such columns.
         InvalidTypeError: no way to read such an object is known.
     """
     skip = on_error == "skip"

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import require_package
 from evenkeel.data.sources._columns import arrow_column, block_rows, require_columns
-from evenkeel.data.sources._format import BatchWriter, Format
+from evenkeel.data.sources._format import BatchWriter, Format, Parts
 from evenkeel.data.statistics import Moments, empty_moments, from_column_moments, merge_moments
 from evenkeel.functional import column_moments
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-__all__ = ["PARQUET"]
 
 # The buffer of each column (1 MB was slower), and the most that all of them hold.
 COLUMN_BUFFER, BUFFERS, PAGE = 1 << 18, 1 << 24, 1 << 12
@@ -41,7 +37,7 @@ def read_part_sizes(path: Path) -> list[int]:
         return [sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups]
 
 
-def read_batches(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) -> Iterator[Any]:
+def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any]:
     """Yield the record batches of a Parquet file's columns."""
     with opened(path, names, len(names), parts) as (file, sizes):
         missing = sum(sizes.values())
@@ -52,7 +48,7 @@ def read_batches(path: Path, names: Sequence[str], parts: tuple[int, ...] | None
         check_complete(path, missing)
 
 
-def read_moments(path: Path, names: Sequence[str], parts: tuple[int, ...] | None) -> tuple[Moments, int, set[str]]:
+def read_moments(path: Path, names: Sequence[str], parts: Parts) -> tuple[Moments, int, set[str]]:
     """The moments of a Parquet file's columns, its rows, and the columns' dtypes.
 
     Beside each column that it reads, PyArrow keeps a page, a dictionary and two bytes a value, for all columns until
@@ -77,9 +73,7 @@ def read_moments(path: Path, names: Sequence[str], parts: tuple[int, ...] | None
 
 
 @contextmanager
-def opened(
-    path: Path, names: Sequence[str], columns: int, parts: tuple[int, ...] | None
-) -> Iterator[tuple[Any, dict[int, int]]]:
+def opened(path: Path, names: Sequence[str], columns: int, parts: Parts) -> Iterator[tuple[Any, dict[int, int]]]:
     """Open a file to read a number of columns at a time; gives the file and the rows of each row group to read.
 
     Read and not mapped: a mapped file that is cut short meanwhile kills the process, and reading costs 5 % at most.
@@ -94,7 +88,7 @@ def opened(
 
 def pieces(file: Any, names: list[str], sizes: Mapping[int, int]) -> Iterator[Any]:
     """Yield record batches of columns: several row groups, one, or parts of one that is large."""
-    for groups in bundled(sizes, PIECE_ROWS):
+    for groups in packed(sizes, PIECE_ROWS):
         if sum(sizes[index] for index in groups) <= PIECE_ROWS:
             batches = iter(file.read_row_groups(groups, columns=names, use_threads=False).to_batches())
         else:  # half as many, since the reader keeps a batch while it reads the next
@@ -108,7 +102,7 @@ def pieces(file: Any, names: list[str], sizes: Mapping[int, int]) -> Iterator[An
 def column_bunches(schema: Any, names: Sequence[str], rows: int) -> Iterator[list[str]]:
     """Yield the columns in their order, together as many as a piece has room for."""
     sizes = {name: bytes_of(schema.field(name).type) * min(rows, PIECE_ROWS) for name in names}
-    for bunch in bundled(sizes, PIECE_BYTES):
+    for bunch in packed(sizes, PIECE_BYTES):
         yield from (bunch[start : start + MOST_COLUMNS] for start in range(0, len(bunch), MOST_COLUMNS))
 
 
@@ -120,18 +114,18 @@ def bytes_of(kind: Any) -> int:
         return 8
 
 
-def bundled(sizes: Mapping[Any, int], most: int) -> Iterator[list[Any]]:
+def packed(sizes: Mapping[Any, int], most: int) -> Iterator[list[Any]]:
     """Yield neighbours whose sizes add up to this at most, or a single one that is larger."""
-    bundle: list[Any] = []
+    pack: list[Any] = []
     total = 0
     for key, size in sizes.items():
-        if bundle and total + size > most:
-            yield bundle
-            bundle, total = [], 0
-        bundle.append(key)
+        if pack and total + size > most:
+            yield pack
+            pack, total = [], 0
+        pack.append(key)
         total += size
-    if bundle:
-        yield bundle
+    if pack:
+        yield pack
 
 
 def check_complete(path: Path, missing: int) -> None:

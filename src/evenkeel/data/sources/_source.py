@@ -5,13 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from evenkeel.data.sources._columns import Block
-    from evenkeel.data.statistics import Statistics
-
-__all__ = ["Fragment", "Skip", "Source"]
+from evenkeel.data.sources._columns import Block
+from evenkeel.data.statistics import Statistics
 
 
 @dataclass(frozen=True)
@@ -22,6 +18,7 @@ class Skip:
     error: str
 
 
+@dataclass(frozen=True)
 class Fragment(ABC):
     """A part of a source that is read on its own, in any thread or process: a file, some of its row groups, some rows.
 
@@ -64,7 +61,7 @@ class Source:
         fragments: the parts, in their order; None for a stream.
         stream: the rows of a source that can be read but once, in one process.
         reads: reading takes time (files), so that several threads pay off.
-        skipped: what was found unreadable while opening.
+        skipped: the files that cannot be opened.
         dtypes: the columns' dtypes as NumPy or Arrow spells them, where they are known before reading.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from evenkeel._errors import InvalidTypeError, SourceError
 from evenkeel.data._arrays import as_tensor
 from evenkeel.data.sources._columns import (
     Block,
+    Columns,
     arrow_blocks,
     column_positions,
     other_columns,
@@ -21,11 +22,6 @@ from evenkeel.data.sources._columns import (
 )
 from evenkeel.data.sources._memory import is_frame, table_of
 from evenkeel.data.sources._source import Source
-
-if TYPE_CHECKING:
-    from evenkeel.data.sources._columns import Columns
-
-__all__ = ["open_stream"]
 
 
 def open_stream(batches: Iterable[Any], columns: Columns) -> Source:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
+from torch import Tensor
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.data.statistics._moments import Moments, from_column_moments
 from evenkeel.functional import column_moments
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-__all__ = ["block_moments", "full_mask", "row_weights", "to_rows"]
 
 
 def to_rows(x: Tensor, axis: tuple[int, ...]) -> Tensor:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import distributed
+from torch.distributed import ProcessGroup
 
 from evenkeel._errors import BackendError
 from evenkeel.data.statistics._statistics import Statistics, merge_all
-
-if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
-
-__all__ = ["all_merge"]
 
 
 def all_merge(statistics: Statistics, *, group: ProcessGroup | None = None) -> Statistics:

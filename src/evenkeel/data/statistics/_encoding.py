@@ -6,16 +6,12 @@ import base64
 import contextlib
 import json
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evenkeel._errors import StateError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-__all__ = ["Array", "State", "StateFormat", "joined", "plain_numbers"]
 
 Array = np.ndarray[Any, Any]
 INTEGERS = ("count", "missing", "infinite", "sketch_bytes")

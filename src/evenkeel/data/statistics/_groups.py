@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,12 +12,6 @@ from evenkeel._errors import InvalidInputError
 from evenkeel.data._arrays import as_tensor, column_names
 from evenkeel.data.statistics._encoding import State, StateFormat, joined
 from evenkeel.data.statistics._statistics import Statistics, restore, state_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Self
-
-__all__ = ["GroupStatistics", "group_state", "restore_groups"]
 
 FORMAT = StateFormat("evenkeel/group-statistics", 1)
 Key = str | int

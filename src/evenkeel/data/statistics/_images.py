@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -13,11 +13,6 @@ from evenkeel.data.statistics._encoding import State, joined
 from evenkeel.data.statistics._moments import from_column_moments
 from evenkeel.data.statistics._statistics import Statistics, restore, state_of
 from evenkeel.functional import ColumnMoments, image_moments
-
-if TYPE_CHECKING:
-    from typing import Self
-
-__all__ = ["Definition", "ImageStatistics", "Layout", "check_definition", "image_state", "restore_images"]
 
 Layout = Literal["HWC", "CHW"]
 Definition = Literal["pooled", "per-image"]
@@ -47,7 +42,7 @@ class ImageStatistics:
 
     @property
     def images(self) -> int:
-        """How many images were seen."""
+        """The number of images seen."""
         return self.per_image.rows
 
     def update(self, images: Any, *, layout: Layout) -> Self:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from evenkeel.functional import ColumnMoments
-
-__all__ = ["Moments", "empty_moments", "from_column_moments", "merge_moments", "moments_from_arrays"]
+from evenkeel.functional import ColumnMoments
 
 Array = np.ndarray[Any, Any]
 

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._packages import require_package
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torch import Tensor
-
-__all__ = [
-    "Histograms",
-    "Quantiles",
-    "Sketches",
-    "check_ranks",
-    "check_same_kind",
-    "new_quantiles",
-    "quantiles_from_arrays",
-    "weighted_quantiles",
-]
 
 Array = np.ndarray[Any, Any]
 COUNTED = ("bool", "uint8", "int8", "uint16", "int16")
@@ -65,7 +51,7 @@ class Sketches:
 
     @property
     def error(self) -> float:
-        """How far, at 99 % confidence, the rank of a quantile is from the one asked for, as a share of the values."""
+        """The error of a quantile's rank at 99 % confidence, as a share of the values."""
         return float(require_datasketches().kll_doubles_sketch.get_normalized_rank_error(self.k, False))
 
     def update(self, x: Tensor, valid: Tensor | None) -> None:
@@ -119,7 +105,7 @@ def read_sketch(blob: bytes) -> Any:
 
 
 class Histograms:
-    """How often each integer occurred, for each feature: quantiles of 8- and 16-bit integers are exact."""
+    """Counts of each integer, for each feature: quantiles of 8- and 16-bit integers are exact."""
 
     kind = "uint8"
     error = 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
+from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import column_names, dtype_name, ordered_columns, values_of
@@ -19,14 +21,6 @@ from evenkeel.data.statistics._quantiles import (
     quantiles_from_arrays,
     weighted_quantiles,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Self
-
-    from torch import Tensor
-
-__all__ = ["NanPolicy", "Statistics", "check_mergeable", "merge_all", "restore", "state_of"]
 
 Array = np.ndarray[Any, Any]
 NanPolicy = Literal["omit", "raise", "propagate"]
@@ -206,7 +200,7 @@ class Statistics:
 
     @property
     def quantile_error(self) -> float:
-        """How far a quantile's rank is from the one asked for, as a share of the values: 0 where counted exactly."""
+        """The error of a quantile's rank, as a share of the values: 0 where counted exactly."""
         return self._kept_quantiles.error
 
     def variance(self, ddof: float = 0) -> Array:
@@ -267,8 +261,8 @@ class Statistics:
     def to_dict(self) -> dict[str, Any]:
         """The whole state as plain data for JSON; numbers survive the round trip to the last bit."""
         state = state_of(self)
-        shown = {} if self._moments is None else plain_numbers({"mean": self.mean.tolist(), "std": self.std().tolist()})
-        return FORMAT.to_plain(state, shown=shown)
+        summary = {} if self._moments is None else {"mean": self.mean.tolist(), "std": self.std().tolist()}
+        return FORMAT.to_plain(state, shown=plain_numbers(summary))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
