@@ -113,6 +113,14 @@ def test_unreadable_files_are_named_or_skipped_and_listed(broken, folder, tmp_pa
         fit_statistics(folder, on_error="skip")
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "z.parquet"])
+def test_a_link_to_nowhere_is_unreadable_too(name, folder, table):
+    (folder / name).symlink_to(folder / "gone.parquet")
+    with pytest.raises(SourceError, match=rf"{re.escape(name)}: cannot be read"):
+        fit(folder)
+    assert fit(folder, on_error="skip").statistics_.rows == len(table)
+
+
 def test_all_unreadable_is_an_error(folder):
     for number in range(PARTS):
         break_part(folder, number)

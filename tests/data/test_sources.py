@@ -13,7 +13,7 @@ from data_sources import FILES, MEMORY, ROWS, STREAMS, agree, chunks
 from PIL import Image
 
 from evenkeel.data import fit, fit_statistics
-from evenkeel.data.sources import _parquet, open_source
+from evenkeel.data.sources import FORMATS, _parquet, open_source
 from evenkeel.data.sources._numpy import open_array_file
 
 
@@ -27,6 +27,15 @@ def test_files(name, gappy, tmp_path):
     FILES[name](tmp_path / name, gappy)
     agree(fit_statistics(tmp_path / name), gappy)
     agree(fit_statistics(str(tmp_path)), gappy)
+
+
+def test_a_files_ending_belongs_to_one_format():
+    suffixes = [suffix for kind in FORMATS for suffix in kind.suffixes]
+    assert len(set(suffixes)) == len(suffixes)
+    for kind in FORMATS:
+        assert set(kind.written) <= set(kind.suffixes)
+        assert bool(kind.written) == (kind.writer is not None)
+        assert kind.open or (kind.schema and kind.batches), f"{kind.name}: nothing reads it"
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "feather", "npy"])
