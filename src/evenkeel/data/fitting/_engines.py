@@ -44,7 +44,7 @@ class Outcome:
     data: bytes | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Recipe:
     """The work on each fragment: which statistics to keep, and whether to leave out unreadable ones."""
 

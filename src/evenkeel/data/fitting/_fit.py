@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from evenkeel.data.scalers import Scaler
 
 
+EngineName = Literal["local", "ray"]
 OnError = Literal["raise", "skip"]
 # Values of a stream that go into one state before the next is begun.
 STREAM_ELEMENTS = 1 << 22
@@ -54,16 +55,16 @@ class FitProgress(NamedTuple):
     skipped: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Options:
     """The options of `fit` and `fit_statistics`; see there."""
 
     columns: Columns
     quantiles: bool
     nan_policy: NanPolicy
-    engine: str
+    engine: EngineName
     workers: int | None
-    on_error: str
+    on_error: OnError
     resume: str | os.PathLike[str] | None
     progress: Callable[[FitProgress], None] | None
     sketch_size: int = 1024
@@ -76,13 +77,7 @@ class Options:
 
     def recipe(self, names: tuple[str, ...] | None) -> Recipe:
         """The work on each fragment of a source with these columns."""
-        return Recipe(
-            names=names,
-            quantiles=self.quantiles,
-            sketch_size=self.sketch_size,
-            nan_policy=self.nan_policy,
-            skip=self.on_error == "skip",
-        )
+        return Recipe(names, self.quantiles, self.sketch_size, self.nan_policy, self.on_error == "skip")
 
 
 @dataclass
@@ -162,17 +157,8 @@ def fit(
         (['a', 'b'], [2.0, -2.0])
     """
     kind, parameters = scaler_kind(scaler)
-    options = Options(
-        columns=columns,
-        quantiles=quantiles or kind.__name__ == "RobustScaler",
-        nan_policy=nan_policy,
-        engine=engine,
-        workers=workers,
-        on_error=on_error,
-        resume=resume,
-        progress=progress,
-        sketch_size=parameters.get("sketch_size", 1024),
-    )
+    size, quantiles = parameters.get("sketch_size", 1024), quantiles or kind.__name__ == "RobustScaler"
+    options = Options(columns, quantiles, nan_policy, engine, workers, on_error, resume, progress, size)
     collected = collect(source, options)
     return kind.from_statistics(collected.statistics, **parameters).annotate(source=collected.note())
 
@@ -216,16 +202,7 @@ def fit_statistics(
         >>> fit_statistics(torch.tensor([[1.0, 10.0], [3.0, 30.0]])).mean
         array([ 2., 20.])
     """
-    options = Options(
-        columns=columns,
-        quantiles=quantiles,
-        nan_policy=nan_policy,
-        engine=engine,
-        workers=workers,
-        on_error=on_error,
-        resume=resume,
-        progress=progress,
-    )
+    options = Options(columns, quantiles, nan_policy, engine, workers, on_error, resume, progress)
     collected = collect(source, options)
     if collected.skipped:
         first = ", ".join(skip.label for skip in collected.skipped[:SKIPPED_SHOWN])
