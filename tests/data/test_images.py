@@ -189,6 +189,16 @@ def test_what_pillow_refuses_is_named_by_both_fits(tmp_path, monkeypatch):
             fit(tmp_path)
 
 
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_pictures_of_more_than_8_bits_are_named_or_skipped_one_by_one(mode, tmp_path):
+    Image.fromarray(HWC).save(tmp_path / "a.png")
+    Image.new(mode, (5, 6)).save(tmp_path / "b.tif")
+    with pytest.raises(EvenkeelError, match=rf"b\.tif: holds {mode} values, not 8 bits a channel"):
+        fit_statistics(tmp_path)
+    with pytest.warns(UserWarning, match=r"skipped 1 .*b\.tif"):
+        assert fit_statistics(tmp_path, on_error="skip").rows == HWC.shape[0] * HWC.shape[1]
+
+
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])
 def test_fit_takes_batches_layouts_and_depths(dtype):
     depth = {np.uint8: 255, np.uint16: 65535, np.float32: 1}[dtype]

@@ -93,7 +93,7 @@ class Contract:
         return dataclasses.replace(self, **notes)
 
     def problems(self, batch: Any, *, names: bool = True) -> list[str]:
-        """The contradictions between a batch and this contract, in words.
+        """The contradictions between a batch and this contract, in words; an empty list if there are none.
 
         Args:
             batch: an array, tensor or frame whose last axis holds the features.

@@ -67,12 +67,11 @@ def read_image(path: Path) -> Any:
 
 def read_pixels(path: Path) -> np.ndarray[Any, Any]:
     """The (pixels, 3) colours of an image, 0 to 255; grey and palette images become RGB."""
-    image = read_image(path)
-    if image.mode.startswith(("I", "F")):
-        raise SourceError(
-            f"{path}: holds {image.mode} values, not 8 bits a channel; convert it, or read it as an array"
-        )
-    return np.asarray(image.convert("RGB")).reshape(-1, len(CHANNELS))
+    with reading(str(path)):
+        image = read_image(path)
+        if image.mode.startswith(("I", "F")):
+            raise SourceError(f"holds {image.mode} values, not 8 bits a channel; convert it, or read it as an array")
+        return np.asarray(image.convert("RGB")).reshape(-1, len(CHANNELS))
 
 
 IMAGES = Format(
