@@ -1,4 +1,4 @@
-"""Scalers with scikit-learn's contract over `Statistics`.
+"""Private: scalers with scikit-learn's contract over `Statistics`.
 
 They derive from scikit-learn's base classes, which take a second to import and are an extra: a scaler's module is
 imported with the first use of its name.

@@ -1,4 +1,4 @@
-"""Sources of rows: values in memory, streams and files of every format in the table `FORMATS`."""
+"""Private: sources of rows: values in memory, streams and files of every format in the table `FORMATS`."""
 
 from evenkeel.data.sources._columns import (
     Block,

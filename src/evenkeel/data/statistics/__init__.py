@@ -1,4 +1,4 @@
-"""Statistics of data as mergeable states, and how they are saved."""
+"""Private: statistics of data as mergeable states, and how they are saved."""
 
 from evenkeel.data.statistics._distributed import all_merge
 from evenkeel.data.statistics._encoding import Array, State, StateFormat, plain_numbers
