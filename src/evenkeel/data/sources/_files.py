@@ -6,6 +6,7 @@ import glob
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -13,7 +14,7 @@ from urllib.parse import unquote
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources._columns import Block, Columns, arrow_blocks, other_columns, select_columns
-from evenkeel.data.sources._format import File, Files, Format, Parts
+from evenkeel.data.sources._format import File, Format, Parts
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._source import Fragment, Skip, Source
 from evenkeel.data.statistics import Statistics
@@ -131,8 +132,8 @@ def open_files(paths: Sequence[Path], root: Path, description: str, columns: Col
     kind = format_of(paths[0])
     if kind is None:
         raise SourceError(f"{description}: the names tell no format; they must end in one of {known_suffixes()}")
-    files = Files([file_at(path, root) for path in paths], description)
-    return kind.open(files, columns, skip) if kind.open else open_tables(files, kind, columns, skip)
+    files, open_all = [file_at(path, root) for path in paths], kind.open or partial(open_tables, kind)
+    return open_all(files, description, columns, skip)
 
 
 def file_at(path: Path, root: Path) -> File:
@@ -146,10 +147,10 @@ def file_at(path: Path, root: Path) -> File:
     return File(path, key, (status.st_size, status.st_mtime_ns))
 
 
-def open_tables(files: Files, kind: Format, columns: Columns, skip: bool) -> Source:
+def open_tables(kind: Format, files: list[File], description: str, columns: Columns, skip: bool) -> Source:
     """Open files of named columns; the first one that can be read says which there are."""
-    schema, skipped = first_schema(files.files, kind, skip)
-    readable = files.files[len(skipped) :]
+    schema, skipped = first_schema(files, kind, skip)
+    readable = files[len(skipped) :]
     constants = partition_values(readable[0].key)
     asked = [columns] if isinstance(columns, str) else columns or ()
     extra = [name for name in constants if name in asked and name not in schema.names]
@@ -157,7 +158,7 @@ def open_tables(files: Files, kind: Format, columns: Columns, skip: bool) -> Sou
     names = tuple(select_columns([*schema.names, *extra], other, columns))
     parts = [part for file in readable for part in file_fragments(file, names, kind, skip, extra)]
     dtypes = tuple("int64" if name in extra else str(schema.field(name).type) for name in names)
-    return Source(files.description, names, parts, reads=True, skipped=skipped, dtypes=dtypes)
+    return Source(description, names, parts, reads=True, skipped=skipped, dtypes=dtypes)
 
 
 def first_schema(files: Sequence[File], kind: Format, skip: bool) -> tuple[Any, list[Skip]]:

@@ -1,4 +1,4 @@
-"""The record that says how one kind of file is read and written, and the files of a source."""
+"""The record that says how one kind of file is read and written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Format:
         batches: yields Arrow record batches of the named columns of a file, in bounded memory.
         part_sizes: gives the bytes of each part of a file that can be read on its own, if there are such parts.
         moments: gives the moments, rows and dtypes of columns, where that needs less memory than whole rows.
-        open: opens files as a source, where they are no tables of named columns; True skips unreadable ones.
+        open: opens files as a source (described so, of these columns; True skips unreadable files), where they are no
+            tables of named columns.
         named: whether the columns have names, or else positions.
         written: the endings of files that can be written.
         writer: opens a file for writing tables of an Arrow schema.
@@ -40,7 +41,7 @@ class Format:
     batches: Callable[[Path, Sequence[str], Parts], Iterator[Any]] | None = None
     part_sizes: Callable[[Path], list[int]] | None = None
     moments: Callable[[Path, Sequence[str], Parts], tuple[Moments, int, set[str]]] | None = None
-    open: Callable[[Files, Columns, bool], Source] | None = None
+    open: Callable[[list[File], str, Columns, bool], Source] | None = None
     named: bool = True
     written: tuple[str, ...] = ()
     writer: Callable[[Path, Any], BatchWriter] | None = None
@@ -59,14 +60,6 @@ class File:
     path: Path
     key: str
     signature: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files of a source, in their order, and the source in words."""
-
-    files: list[File]
-    description: str
 
 
 class BatchWriter:

@@ -13,7 +13,7 @@ import numpy as np
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources._columns import Block, Columns
-from evenkeel.data.sources._format import Files, Format
+from evenkeel.data.sources._format import File, Format
 from evenkeel.data.sources._source import Fragment, Skip, Source
 
 CHANNELS = ("red", "green", "blue")
@@ -39,18 +39,18 @@ class ImagesFragment(Fragment):
             yield Block.of_array(pixels)
 
 
-def open_images(files: Files, columns: Columns, skip: bool) -> Source:
+def open_images(files: list[File], description: str, columns: Columns, skip: bool) -> Source:
     """Open images: the rows are the pixels of all of them."""
     if columns is not None and columns != "numeric" and tuple(columns) != CHANNELS:
         raise SourceError("images have the columns red, green and blue, all of them; leave columns out")
     parts: list[Fragment] = []
-    for start in range(0, len(files.files), IMAGES_PER_FRAGMENT):
-        some = files.files[start : start + IMAGES_PER_FRAGMENT]
+    for start in range(0, len(files), IMAGES_PER_FRAGMENT):
+        some = files[start : start + IMAGES_PER_FRAGMENT]
         state = repr([(file.key, file.signature) for file in some]).encode()
         key = f"{some[0].key} and {len(some) - 1} more"
         paths = tuple(file.path for file in some)
         parts.append(ImagesFragment(key, str(paths[0]), (zlib.crc32(state),), paths))
-    return Source(files.description, CHANNELS, parts, reads=True, dtypes=("uint8",) * len(CHANNELS))
+    return Source(description, CHANNELS, parts, reads=True, dtypes=("uint8",) * len(CHANNELS))
 
 
 def read_image(path: Path) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from evenkeel._errors import InvalidArgumentError, SourceError
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources._columns import Block, Columns, block_rows, take_columns
-from evenkeel.data.sources._format import BatchWriter, File, Files, Format, Parts
+from evenkeel.data.sources._format import BatchWriter, File, Format, Parts
 from evenkeel.data.sources._memory import open_array
 from evenkeel.data.sources._source import Fragment, Skip, Source
 
@@ -38,12 +38,12 @@ class ArrayFragment(Fragment):
         yield Block.of_array(take_columns(array[self.start : self.stop], self.columns))
 
 
-def open_arrays(files: Files, columns: Columns, skip: bool) -> Source:
+def open_arrays(files: list[File], description: str, columns: Columns, skip: bool) -> Source:
     """Open .npy and .npz files: the rows of all of them."""
     dtypes: tuple[str, ...] | None = None
     parts: list[Fragment] = []
     skipped: list[Skip] = []
-    for file in files.files:
+    for file in files:
         path, member = split_member(file.path)
         try:
             with reading(str(path)):
@@ -55,10 +55,8 @@ def open_arrays(files: Files, columns: Columns, skip: bool) -> Source:
                 raise
             skipped.append(Skip(str(path), str(error)))
     if dtypes is None:
-        raise SourceError(
-            f"none of the {len(files.files)} files of {files.description} can be read: {skipped[0].error}"
-        )
-    return Source(files.description, None, parts, reads=True, skipped=skipped, dtypes=dtypes)
+        raise SourceError(f"none of the {len(files)} files of {description} can be read: {skipped[0].error}")
+    return Source(description, None, parts, reads=True, skipped=skipped, dtypes=dtypes)
 
 
 def rows_of(file: File, start: int, stop: int, columns: tuple[int, ...] | None) -> ArrayFragment:
