@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from evenkeel import InvalidTypeError, SourceError
-from evenkeel.data import _parquet, fit, fit_statistics
+from evenkeel.data import fit, fit_statistics
+from evenkeel.data.sources import _parquet
 
 
 def saved(path, write):

@@ -63,7 +63,7 @@ def test_bits_do_not_depend_on_the_workers(workers, folder):
 
 
 def test_bits_do_not_depend_on_torch_threads(monkeypatch, table):
-    monkeypatch.setattr("evenkeel.data._source_memory.FRAGMENT_ELEMENTS", 300)
+    monkeypatch.setattr("evenkeel.data.sources._memory.FRAGMENT_ELEMENTS", 300)
     threads = torch.get_num_threads()
     found = set()
     try:
@@ -77,7 +77,7 @@ def test_bits_do_not_depend_on_torch_threads(monkeypatch, table):
 
 def test_any_cut_gives_the_two_pass_answer(monkeypatch, table):
     for elements in (1, 30, 1000, 10**6):
-        monkeypatch.setattr("evenkeel.data._source_memory.FRAGMENT_ELEMENTS", elements)
+        monkeypatch.setattr("evenkeel.data.sources._memory.FRAGMENT_ELEMENTS", elements)
         found = fit_statistics(table)
         mean = np.array([math.fsum(column) / len(table) for column in table.T])
         # ulps of the mean or of the spread (1), whichever is larger, and what they leave in the reference's variance
@@ -111,6 +111,14 @@ def test_unreadable_files_are_named_or_skipped_and_listed(broken, folder, tmp_pa
         assert all(e.startswith(f"{path}: cannot be read") for e, path in zip(errors, paths, strict=True))
     with pytest.warns(UserWarning, match=f"skipped {len(paths)} that cannot be read: {re.escape(paths[0])}"):
         fit_statistics(folder, on_error="skip")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "z.parquet"])
+def test_a_link_to_nowhere_is_unreadable_too(name, folder, table):
+    (folder / name).symlink_to(folder / "gone.parquet")
+    with pytest.raises(SourceError, match=rf"{re.escape(name)}: cannot be read"):
+        fit(folder)
+    assert fit(folder, on_error="skip").statistics_.rows == len(table)
 
 
 def test_all_unreadable_is_an_error(folder):

@@ -8,10 +8,8 @@ import pytest
 from parquet_parts import PARTS, break_part, write_part
 
 from evenkeel import SourceError, StateError
-from evenkeel.data import (
-    fit_statistics,
-)
-from evenkeel.data._sources import open_source
+from evenkeel.data import fit_statistics
+from evenkeel.data.sources import open_source
 
 
 class Killed(BaseException):
@@ -42,7 +40,7 @@ def test_an_interrupted_fit_continues_to_the_same_bytes(after, torn, folder, tmp
         read.append(self.key)
         original(self, statistics, skipped)
 
-    monkeypatch.setattr("evenkeel.data._formats.FileFragment.add_to", add_to)
+    monkeypatch.setattr("evenkeel.data.sources._files.FileFragment.add_to", add_to)
     assert fit_statistics(folder, resume=states).to_bytes() == expected
     assert len(read) == PARTS - after + (torn > 0)
     assert fit_statistics(folder, resume=states).to_bytes() == expected

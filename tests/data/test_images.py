@@ -6,7 +6,8 @@ import torch
 from PIL import Image
 
 from evenkeel import ContractError, EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError
-from evenkeel.data import IMAGE_PRESETS, ContractWarning, ImageNormalize, ImagePreset, ImageStatistics
+from evenkeel.data import IMAGE_PRESETS, ContractWarning, ImageNormalize, ImagePreset, ImageStatistics, fit_statistics
+from evenkeel.data.sources import IMAGES
 
 MEAN, STD = IMAGE_PRESETS["imagenet"].mean, IMAGE_PRESETS["imagenet"].std
 HWC = np.random.default_rng(0).integers(0, 256, (6, 5, 3)).astype(np.uint8)
@@ -165,6 +166,37 @@ def test_pooled_and_per_image_statistics_differ(tmp_path):
     (folder / "broken.png").write_bytes((folder / "0.png").read_bytes()[:60])
     with pytest.raises(EvenkeelError, match=r"broken\.png"):
         ImageNormalize.fit(tmp_path / "images", definition="pooled")
+
+
+def test_images_of_every_ending_are_read_alike_by_both_fits(tmp_path):
+    for number, suffix in enumerate(IMAGES.suffixes):
+        Image.fromarray(np.roll(HWC, number)).save(tmp_path / f"{number}{suffix}")
+    (tmp_path / "upper.PNG").write_bytes((tmp_path / "0.png").read_bytes())
+    number = len(IMAGES.suffixes) + 1
+    assert {".png", ".jpg", ".gif", ".ppm", ".tif"} < set(IMAGES.suffixes)
+    as_table = fit_statistics(tmp_path)
+    as_images = ImageNormalize.fit(tmp_path, definition="pooled").statistics_
+    assert as_table.rows == as_images.pooled.rows == number * HWC.shape[0] * HWC.shape[1]
+    assert as_images.images == number
+    np.testing.assert_allclose(as_table.mean, as_images.pooled.mean, rtol=1e-15)
+
+
+def test_what_pillow_refuses_is_named_by_both_fits(tmp_path, monkeypatch):
+    Image.fromarray(HWC).save(tmp_path / "bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10)
+    for fit in (fit_statistics, lambda path: ImageNormalize.fit(path, definition="pooled")):
+        with pytest.raises(EvenkeelError, match=r"bomb\.png: cannot be read: Image size"):
+            fit(tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["I", "F"])
+def test_pictures_of_more_than_8_bits_are_named_or_skipped_one_by_one(mode, tmp_path):
+    Image.fromarray(HWC).save(tmp_path / "a.png")
+    Image.new(mode, (5, 6)).save(tmp_path / "b.tif")
+    with pytest.raises(EvenkeelError, match=rf"b\.tif: holds {mode} values, not 8 bits a channel"):
+        fit_statistics(tmp_path)
+    with pytest.warns(UserWarning, match=r"skipped 1 .*b\.tif"):
+        assert fit_statistics(tmp_path, on_error="skip").rows == HWC.shape[0] * HWC.shape[1]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float32])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from evenkeel.data import Statistics, merge_all
-from evenkeel.data._quantiles import weighted_quantiles
+from evenkeel.data.statistics._quantiles import weighted_quantiles
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int16, np.uint16, np.bool_])

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from evenkeel import EvenkeelError, InvalidArgumentError, InvalidInputError
 from evenkeel.data import MinMaxScaler, RobustScaler, StandardScaler, Statistics
-from evenkeel.data._base import Scaler
+from evenkeel.data.scalers import Scaler
 
 
 @parametrize_with_checks([kind() for kind in SCALERS] + [StandardScaler(with_mean=False)])
@@ -238,7 +238,7 @@ def test_scikit_learn_is_imported_when_a_scaler_is(monkeypatch):
     code = f"import sys, evenkeel.data; print(sorted({heavy!r} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
-    from evenkeel.data import _base
+    from evenkeel.data.scalers import _base
 
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.base", None)

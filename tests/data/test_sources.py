@@ -12,9 +12,9 @@ import pytest
 from data_sources import FILES, MEMORY, ROWS, STREAMS, agree, chunks
 from PIL import Image
 
-from evenkeel.data import _parquet, fit, fit_statistics
-from evenkeel.data._formats import open_array_file
-from evenkeel.data._sources import open_source
+from evenkeel.data import fit, fit_statistics
+from evenkeel.data.sources import FORMATS, _parquet, open_source
+from evenkeel.data.sources._numpy import open_array_file
 
 
 @pytest.mark.parametrize("kind", {**MEMORY, **STREAMS})
@@ -27,6 +27,15 @@ def test_files(name, gappy, tmp_path):
     FILES[name](tmp_path / name, gappy)
     agree(fit_statistics(tmp_path / name), gappy)
     agree(fit_statistics(str(tmp_path)), gappy)
+
+
+def test_a_files_ending_belongs_to_one_format():
+    suffixes = [suffix for kind in FORMATS for suffix in kind.suffixes]
+    assert len(set(suffixes)) == len(suffixes)
+    for kind in FORMATS:
+        assert set(kind.written) <= set(kind.suffixes)
+        assert bool(kind.written) == (kind.writer is not None)
+        assert kind.open or (kind.schema and kind.batches), f"{kind.name}: nothing reads it"
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "feather", "npy"])
@@ -96,7 +105,7 @@ def test_nulls_of_every_type_are_missing(tmp_path):
 
 @pytest.mark.parametrize("quantiles", [False, True])
 def test_copied_columns_are_taken_in_pieces(quantiles, tmp_path, monkeypatch):
-    monkeypatch.setattr("evenkeel.data._columns.COPIED_ROWS", (7, 7))
+    monkeypatch.setattr("evenkeel.data.sources._columns.COPIED_ROWS", (7, 7))
     values = np.arange(100.0)
     columns = {"a": pa.array([None, *values[1:]]), "b": pa.array(values), "c": pa.array(values.astype("u2"))}
     pq.write_table(pa.table(columns), tmp_path / "x.parquet")
@@ -175,7 +184,7 @@ def test_the_source_is_written_down(gappy, tmp_path):
 
 
 def test_large_files_are_read_in_parts(gappy, tmp_path, monkeypatch):
-    monkeypatch.setattr("evenkeel.data._source_files.PART_BYTES", 2000)
+    monkeypatch.setattr("evenkeel.data.sources._files.PART_BYTES", 2000)
     for name in ("x.parquet", "x.feather"):
         FILES[name](tmp_path / name, gappy)
         source = open_source(tmp_path / name)
@@ -185,5 +194,5 @@ def test_large_files_are_read_in_parts(gappy, tmp_path, monkeypatch):
 
 
 def test_streams_are_cut_by_values_not_batches(monkeypatch, gappy):
-    monkeypatch.setattr("evenkeel.data._fit.STREAM_ELEMENTS", 600)
+    monkeypatch.setattr("evenkeel.data.fitting._fit.STREAM_ELEMENTS", 600)
     agree(fit_statistics(itertools.chain(chunks(gappy))), gappy)

@@ -9,18 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from parquet_parts import PARTS, break_part
 
-from evenkeel import SourceError
-from evenkeel.data import (
-    fit,
-    fit_statistics,
-    transform_files,
-)
-from evenkeel.data._sources import open_source
+from evenkeel import InvalidArgumentError, SourceError
+from evenkeel.data import fit, fit_statistics, transform_files
+from evenkeel.data.sources import FORMATS, open_source
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "feather", "npy"])
+@pytest.mark.parametrize("suffix", [suffix[1:] for kind in FORMATS for suffix in kind.written])
 def test_files_are_transformed_block_by_block(suffix, folder, table, tmp_path, monkeypatch):
-    monkeypatch.setattr("evenkeel.data._columns.COPIED_ROWS", (50, 70))
+    monkeypatch.setattr("evenkeel.data.sources._columns.COPIED_ROWS", (50, 70))
     np.save(tmp_path / "in.npy", table)
     scaler = fit(folder)
     out = transform_files(scaler, tmp_path / "in.npy", tmp_path / f"out.{suffix}")
@@ -60,6 +56,13 @@ def test_a_directory_becomes_a_directory(folder, table, tmp_path):
     assert sorted(os.listdir(out)) == sorted(os.listdir(folder))
     np.testing.assert_allclose(fit_statistics(out).mean, 0, atol=1e-7)
     assert seen[-1] == (PARTS - 1, PARTS, len(table))
+
+
+def test_text_is_not_written_to_an_array_file(folder, tmp_path):
+    pq.write_table(pa.table({"word": ["x"], "a": [1.0], "b": [2.0], "c": [3.0]}), tmp_path / "in.parquet")
+    with pytest.raises(InvalidArgumentError, match=r"\.npy holds numbers only, not the columns word"):
+        transform_files(fit(folder), tmp_path / "in.parquet", tmp_path / "out.npy", on_mismatch="ignore")
+    assert sorted(os.listdir(tmp_path)) == ["data", "in.parquet"]
 
 
 def test_nothing_appears_where_transforming_fails(folder, table, tmp_path):

@@ -15,11 +15,12 @@ from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel.cli.data_page import describe, drift_page, drift_table, show_page, statistics_of, statistics_table
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data._sources import open_source
+from evenkeel.data.sources import open_source
+from evenkeel.data.statistics import check_mergeable
 from evenkeel.report import print_table, write_page
 
 if TYPE_CHECKING:
-    from evenkeel.data._base import Scaler
+    from evenkeel.data.scalers import Scaler
 
 __all__ = ["data"]
 
@@ -99,16 +100,16 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Show statistics as a table, or as a page with histograms."""
-    found = library.load(file)
-    statistics = statistics_of(found)
+    item = library.load(file)
+    statistics = statistics_of(item)
     if html is not None:
-        write_page(show_page(found, file.name), html)
+        write_page(show_page(item, file.name), html)
     if as_json:
         table = statistics_table(statistics)
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        typer.echo(json.dumps({"file": str(file), "kind": type(found).__name__, "features": rows}, indent=2))
+        typer.echo(json.dumps({"file": str(file), "kind": type(item).__name__, "features": rows}, indent=2))
     else:
-        typer.echo(describe(found))
+        typer.echo(describe(item))
         print_table(statistics_table(statistics))
     if html is not None:
         typer.echo(f"page: {html}", err=as_json)
@@ -155,29 +156,29 @@ def check(
     """Compare data with that of the fit: exit code 0 if it is alike, 1 if not."""
     loaded = library.load(stats)
     reference = statistics_of(loaded)
-    wanted = split(columns) or (list(reference.names) if reference.names else None)
+    names = split(columns) or (list(reference.names) if reference.names else None)
     present = open_source(source, columns="numeric").names
-    if present is not None and (missing := [name for name in wanted or () if name not in present]):
+    if present is not None and (missing := [name for name in names or () if name not in present]):
         typer.echo(f"FAILS {source} lacks the numeric columns {', '.join(missing)}; it has {', '.join(present)}")
         return DRIFTED
     with make_watcher("check", quiet=quiet) as watcher:
         current = library.fit_statistics(
-            source, columns=wanted, quantiles=reference.keeps_quantiles, progress=watcher.fragment_done
+            source, columns=names, quantiles=reference.keeps_quantiles, progress=watcher.fragment_done
         )
     limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
-    found = library.compare(reference, current, limits=limits)
-    print_table(drift_table(found))
+    report = library.compare(reference, current, limits=limits)
+    print_table(drift_table(report))
     if html is not None:
-        write_page(drift_page(found, reference, current, stats.name, str(source)), html)
+        write_page(drift_page(report, reference, current, stats.name, str(source)), html)
         typer.echo(f"page: {html}")
-    for failure in found.failures:
+    for failure in report.failures:
         typer.echo(f"FAILS {failure}")
     typer.echo(
-        f"{len(found.failures)} difference{'s' * (len(found.failures) > 1)} from {stats}"
-        if found.failures
+        f"{len(report.failures)} difference{'s' * (len(report.failures) > 1)} from {stats}"
+        if report.failures
         else f"{current.rows:,} rows are like those of {stats}"
     )
-    return 0 if found.ok else DRIFTED
+    return 0 if report.ok else DRIFTED
 
 
 @data.command()
@@ -198,7 +199,7 @@ def merge(
     parts = [statistics_of(item) for item in items]
     for file, part in zip(files[1:], parts[1:], strict=True):
         try:
-            parts[0]._check_compatible(part)
+            check_mergeable(parts[0], part)
         except EvenkeelError as error:
             raise InvalidArgumentError(f"{files[0]} and {file} do not fit together: {error}") from error
     merged = library.merge_all(parts)
@@ -236,10 +237,10 @@ def check_out(out: Path) -> None:
 
 def load_scaler(path: Path) -> Any:
     """The scaler in a file."""
-    found = library.load(path)
-    if not hasattr(found, "transform"):
-        raise InvalidArgumentError(f"{path} holds {type(found).__name__}, which has no transform; fit a scaler")
-    return found
+    item = library.load(path)
+    if not hasattr(item, "transform"):
+        raise InvalidArgumentError(f"{path} holds {type(item).__name__}, which has no transform; fit a scaler")
+    return item
 
 
 def report_skipped(skipped: list[dict[str, str]]) -> None:

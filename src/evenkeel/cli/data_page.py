@@ -27,14 +27,13 @@ NAMED = 4
 
 
 def statistics_of(item: Any) -> Statistics:
-    """The statistics of what a file held."""
+    """The statistics of an object loaded from a file."""
     if isinstance(item, Statistics):
         return item
     if isinstance(item, ImageNormalize):
         if item.statistics_ is None:
             raise InvalidArgumentError("the file holds an image preset, which has constants but no statistics")
-        found: Statistics = item.statistics_.pooled
-        return found
+        return item.statistics_.pooled
     if isinstance(item, GroupStatistics):
         raise InvalidArgumentError(
             "the file holds statistics of groups; load it with evenkeel.data.load and choose one"
@@ -49,7 +48,7 @@ def names_of(statistics: Statistics) -> list[str]:
 
 
 def describe(item: Any) -> str:
-    """One line about what a file held."""
+    """One line about an object loaded from a file."""
     statistics = statistics_of(item)
     source = getattr(getattr(item, "contract_", None), "source", None) or {}
     origin = f" of {source['description']}" if source.get("description") else ""
@@ -69,36 +68,29 @@ def statistics_table(statistics: Statistics) -> Table:
         columns += [f"{share:.0%}" for share in QUARTILES]
         values += list(statistics.quantile(QUARTILES))
     rows: list[list[Cell]] = [
-        [name, *(cell(row) for row in numbers)] for name, *numbers in zip(names_of(statistics), *values, strict=True)
+        [name, *(cell(number.item()) for number in row)]
+        for name, *row in zip(names_of(statistics), *values, strict=True)
     ]
     return Table(columns, rows, steps=(statistics.std() / SEEN).tolist())
 
 
-def cell(value: Any) -> Cell:
-    """A number as a table has it; infinities and NaN as words."""
-    number = value.item()
-    return number if isinstance(number, int) or math.isfinite(number) else str(number)
+def cell(number: float) -> Cell:
+    """A number for a table; infinities and NaN as words."""
+    return number if math.isfinite(number) else str(number)
 
 
-def drift_table(found: DriftReport) -> Table:
+def drift_table(report: DriftReport) -> Table:
     """One row for each feature: how it changed, and whether that fails."""
-    with_quantiles = any(feature.psi is not None for feature in found.features)
+    with_quantiles = any(feature.psi is not None for feature in report.features)
     columns = ["feature", "mean shift (std)", "std ratio", "out of range", "missing", "before"]
     rows = []
-    for feature in found.features:
-        row: list[Cell] = [feature.name]
-        row += [
-            finite(v) for v in (feature.shift, feature.spread, feature.outside, feature.missing, feature.missing_before)
-        ]
+    for feature in report.features:
+        numbers = (feature.shift, feature.spread, feature.outside, feature.missing, feature.missing_before)
+        row: list[Cell] = [feature.name, *map(cell, numbers)]
         if with_quantiles:
             row += [feature.psi, feature.ks]
         rows.append([*row, "FAILS" if feature.failures else "ok"])
     return Table([*columns, *(["PSI", "KS"] if with_quantiles else []), "verdict"], rows)
-
-
-def finite(value: float) -> Cell:
-    """A number, or the word for one that is none."""
-    return value if math.isfinite(value) else str(value)
 
 
 def show_page(item: Any, title: str) -> Page:
@@ -125,7 +117,7 @@ def show_page(item: Any, title: str) -> Page:
 
 
 def observations(statistics: Statistics) -> list[Finding]:
-    """What in statistics a user should know before scaling by them."""
+    """The peculiarities of statistics that matter before scaling by them."""
     names = np.array(names_of(statistics))
     std = statistics.std()
     share = statistics.missing / max(statistics.rows, 1)
@@ -135,10 +127,10 @@ def observations(statistics: Statistics) -> list[Finding]:
         (share > 0, "with missing values", f"At most {share.max():.1%} of a feature's rows." if share.size else ""),
         (statistics.infinite > 0, "with infinities", "No mean exists; replace them before fitting."),
     ):
-        if found := names[mask].tolist():
-            rest = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-            listed = ", ".join(found[:NAMED]) + rest if rest else join_words(found)
-            findings.append(Finding(f"{len(found)} of {len(names)} features {title}", f"{listed}. {text}"))
+        if affected := names[mask].tolist():
+            rest = f" and {len(affected) - NAMED} more" if len(affected) > NAMED else ""
+            listed = ", ".join(affected[:NAMED]) + rest if rest else join_words(affected)
+            findings.append(Finding(f"{len(affected)} of {len(names)} features {title}", f"{listed}. {text}"))
     spread = std[std > 0]
     if spread.size > 1 and spread.max() / spread.min() > 10:
         text = f"Standard deviations range from {spread.min():.3g} to {spread.max():.3g}: unscaled, one dominates."
@@ -146,19 +138,19 @@ def observations(statistics: Statistics) -> list[Finding]:
     return findings
 
 
-def drift_page(found: DriftReport, reference: Statistics, current: Statistics, stats: str, source: str) -> Page:
+def drift_page(report: DriftReport, reference: Statistics, current: Statistics, stats: str, source: str) -> Page:
     """The page of `evenkeel data check`."""
-    failing = [feature for feature in found.features if feature.failures]
-    findings = [Finding("The data as a whole", problem) for problem in found.problems]
+    failing = [feature for feature in report.features if feature.failures]
+    findings = [Finding("The data as a whole", problem) for problem in report.problems]
     findings += [Finding(feature.name, "; ".join(feature.failures)) for feature in failing]
-    count = len(found.failures)
-    verdict = f"{count} difference{'s' * (count > 1)}" if found.failures else "The data is like that of the fit"
+    count = len(report.failures)
+    verdict = f"{count} difference{'s' * (count > 1)}" if report.failures else "The data is like that of the fit"
     lead = [f"{verdict}: {current.rows:,} rows of {source} against {reference.rows:,} rows of {stats}."]
-    sections = [Section("Features", tables=[drift_table(found)])]
+    sections = [Section("Features", tables=[drift_table(report)])]
     if reference.keeps_quantiles and current.keeps_quantiles:
-        order = sorted(range(len(found.features)), key=lambda i: -(found.features[i].psi or 0.0))[:FIGURES]
+        order = sorted(range(len(report.features)), key=lambda i: -(report.features[i].psi or 0.0))[:FIGURES]
         figures = [
-            histogram_figure(found.features[index].name, {"before": reference, "now": current}, index)
+            histogram_figure(report.features[index].name, {"before": reference, "now": current}, index)
             for index in order
             if reference.count[index] and current.count[index] and (reference.m2[index] or current.m2[index])
         ]
@@ -168,13 +160,13 @@ def drift_page(found: DriftReport, reference: Statistics, current: Statistics, s
 
 def histogram_figure(name: str, sides: dict[str, Statistics], index: int) -> Figure:
     """The histograms of one feature over the same bins."""
-    found = {side: statistics.distribution(index) for side, statistics in sides.items()}
-    lows, highs = zip(*(central_range(*kept) for kept in found.values()), strict=True)
+    samples = {side: statistics.distribution(index) for side, statistics in sides.items()}
+    lows, highs = zip(*(central_range(*sample) for sample in samples.values()), strict=True)
     low, high = min(lows), max(highs)
     edges = np.linspace(low, high, BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
     items = [
         Histogram(side or name, edges.tolist(), np.histogram(values, edges, weights=weights)[0].tolist())
-        for side, (values, weights) in found.items()
+        for side, (values, weights) in samples.items()
     ]
     caption = f"{name}, without the outermost {TAIL:.1%} on each side."
     title = f"{name}: {low:.4g} to {high:.4g}"
@@ -182,7 +174,7 @@ def histogram_figure(name: str, sides: dict[str, Statistics], index: int) -> Fig
 
 
 def central_range(values: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Where all values but the outermost lie; infinities do not count."""
+    """The range of all values but the outermost; infinities do not count."""
     finite_ones = np.isfinite(values)
     values, ranks = values[finite_ones], np.cumsum(weights[finite_ones])
     low, high = np.searchsorted(ranks, [TAIL * ranks[-1], (1 - TAIL) * ranks[-1]])

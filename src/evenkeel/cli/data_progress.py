@@ -1,4 +1,4 @@
-"""How the progress of `evenkeel data` is shown: a bar on a terminal, lines elsewhere, or nothing."""
+"""The progress of `evenkeel data`: a bar on a terminal, lines elsewhere, or nothing."""
 
 from __future__ import annotations
 

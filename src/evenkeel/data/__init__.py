@@ -1,21 +1,18 @@
 """Statistics of data, fitted once, merged without loss, and shipped inside the model."""
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from evenkeel.data._apply import transform_files
 from evenkeel.data._contract import Contract, ContractWarning
-from evenkeel.data._distributed import all_merge
 from evenkeel.data._drift import DriftLimits, DriftReport, FeatureDrift, compare
-from evenkeel.data._files import load, save
-from evenkeel.data._fit import FitProgress, fit, fit_statistics
-from evenkeel.data._groups import GroupStatistics
-from evenkeel.data._images import IMAGE_PRESETS, ImageNormalize, ImagePreset, ImageStatistics
-from evenkeel.data._statistics import Statistics, merge_all
+from evenkeel.data._images import IMAGE_PRESETS, ImageNormalize, ImagePreset
+from evenkeel.data._pickles import alias_former_modules
+from evenkeel.data._storage import load, save
+from evenkeel.data.fitting import FitProgress, fit, fit_statistics, transform_files
+from evenkeel.data.scalers import SCALERS, scaler_class
+from evenkeel.data.statistics import GroupStatistics, ImageStatistics, Statistics, all_merge, merge_all
 
 if TYPE_CHECKING:
-    from evenkeel.data._robust import RobustScaler
-    from evenkeel.data._scalers import MaxAbsScaler, MinMaxScaler, StandardScaler
+    from evenkeel.data.scalers import MaxAbsScaler, MinMaxScaler, RobustScaler, StandardScaler
 
 __all__ = [
     "IMAGE_PRESETS",
@@ -44,12 +41,10 @@ __all__ = [
     "transform_files",
 ]
 
-# These derive from scikit-learn's base classes, which take a second to import and are an extra.
-LATE = dict.fromkeys(("MaxAbsScaler", "MinMaxScaler", "StandardScaler"), "evenkeel.data._scalers")
-LATE["RobustScaler"] = "evenkeel.data._robust"
+alias_former_modules()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in LATE:
+    if name not in SCALERS.values():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(LATE[name]), name)
+    return scaler_class(name)

@@ -1,22 +1,17 @@
-"""What callers hand over (arrays, frames, tensors) as torch tensors over the same memory."""
+"""Arrays, frames and tensors as torch tensors over the same memory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from evenkeel._errors import InvalidInputError, InvalidTypeError
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
-
-__all__ = ["as_tensor", "column_names", "dtype_name", "ordered_columns", "output_tensor", "values_of"]
-
-# What the kernels read as it is; every other numeric dtype is converted to the smallest of these that holds it.
+# The dtypes that the kernels read; every other numeric one is converted to the smallest of these that holds it.
 NATIVE = {np.dtype(name) for name in ("u1", "i1", "i2", "i4", "i8", "?", "f2", "f4", "f8")}
 FLOATING = {np.dtype(name) for name in ("f2", "f4", "f8")}
 WIDER = {np.dtype("u2"): np.dtype("i4"), np.dtype("u4"): np.dtype("i8"), np.dtype("u8"): np.dtype("f8")}
@@ -54,7 +49,7 @@ def as_tensor(batch: Any) -> Tensor:
 
 
 def values_of(batch: Any) -> Tensor:
-    """`as_tensor`, cut off from any graph, of what is to be read.
+    """`as_tensor` of values to read, without their graph.
 
     Raises:
         InvalidInputError: it is a tensor on the meta device.
@@ -75,10 +70,9 @@ def output_tensor(out: Any, table: Tensor, tensor: bool) -> Tensor:
         InvalidTypeError: it is neither.
         InvalidInputError: it cannot be written to, or has another shape or no floating dtype.
     """
-    kind = torch.Tensor if tensor else np.ndarray
-    if not isinstance(out, kind):
-        wanted = "a tensor, as X is one" if tensor else "a NumPy array"
-        raise InvalidTypeError(f"out: expected {wanted}, but got {type(out).__name__}")
+    if not isinstance(out, torch.Tensor if tensor else np.ndarray):
+        kind = "a tensor, as X is one" if tensor else "a NumPy array"
+        raise InvalidTypeError(f"out: expected {kind}, but got {type(out).__name__}")
     if tuple(out.shape) != tuple(table.shape):
         raise InvalidInputError(f"out: expected X's shape {tuple(table.shape)}, but got {tuple(out.shape)}")
     if isinstance(out, torch.Tensor):
@@ -125,10 +119,10 @@ def column_names(batch: Any) -> list[str] | None:
 
 def ordered_columns(batch: Any, names: Sequence[str]) -> Any:
     """A frame's columns in the order of the names, whatever their order in it; an error names the missing ones."""
-    found = column_names(batch)
-    if found is None or found == list(names):
+    columns = column_names(batch)
+    if columns is None or columns == list(names):
         return batch
-    missing = [name for name in names if name not in found]
+    missing = [name for name in names if name not in columns]
     if missing:
-        raise InvalidInputError(f"the table lacks the columns {', '.join(missing)}; it has {', '.join(found)}")
+        raise InvalidInputError(f"the table lacks the columns {', '.join(missing)}; it has {', '.join(columns)}")
     return batch[list(names)]

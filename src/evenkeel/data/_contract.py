@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from evenkeel._errors import ContractError, InvalidArgumentError
 from evenkeel.data._arrays import as_tensor, column_names, dtype_name, ordered_columns
-from evenkeel.data._statistics import Statistics
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Self
-
-__all__ = ["Constant", "Contract", "ContractWarning", "OnMismatch", "report"]
+from evenkeel.data.statistics import Statistics
 
 Constant = Literal["one", "zero", "raise"]
 OnMismatch = Literal["raise", "warn", "ignore"]
-# What units are commonly confused by: 8- and 16-bit images scaled to [0, 1], percentages, thousands.
+# Factors between units that are commonly confused: 8- and 16-bit images scaled to [0, 1], percentages, thousands.
 FACTORS = (255.0, 256.0, 65535.0, 32768.0, 100.0, 1000.0)
-# Values beyond the range seen by more than the range itself: twice the range is what no sample of the same data shows
-# by chance, unless the fit saw next to nothing.
+# How far values may leave the range seen, in ranges: no sample of the same data leaves it so far by chance, unless the
+# fit saw next to nothing.
 MARGIN = 1.0
 
 
@@ -34,7 +29,7 @@ class ContractWarning(UserWarning):
 
 @dataclass(frozen=True, kw_only=True)
 class Contract:
-    """What data looked like: the conditions under which statistics may be applied.
+    """The look of data that statistics were computed of: the conditions under which they may be applied.
 
     Attributes:
         features: the number of features.
@@ -98,21 +93,21 @@ class Contract:
         return dataclasses.replace(self, **notes)
 
     def problems(self, batch: Any, *, names: bool = True) -> list[str]:
-        """What about a batch contradicts this contract, in words; empty where nothing does.
+        """The contradictions between a batch and this contract, in words; an empty list if there are none.
 
         Args:
             batch: an array, tensor or frame whose last axis holds the features.
             names: whether a frame's column names and their order are looked at.
         """
-        found = self._column_problems(batch) if names else []
-        if not found and self.names is not None and names:
+        problems = self._column_problems(batch) if names else []
+        if not problems and self.names is not None and names:
             batch = ordered_columns(batch, self.names)
         x = as_tensor(batch)
         if x.ndim == 0 or x.shape[-1] != self.features:
-            return found or [f"expected {self.features} features, but the batch has the shape {tuple(x.shape)}"]
-        found += self._dtype_problems(dtype_name(batch))
-        if found or not x.numel() or not self.rows:
-            return found
+            return problems or [f"expected {self.features} features, but the batch has the shape {tuple(x.shape)}"]
+        problems += self._dtype_problems(dtype_name(batch))
+        if problems or not x.numel() or not self.rows:
+            return problems
         return self._value_problems(Statistics().update(x.reshape(-1, self.features)))
 
     def check(self, batch: Any, *, on_mismatch: OnMismatch = "raise") -> None:
@@ -159,8 +154,7 @@ class Contract:
         """A factor between the units, or values far outside the range seen."""
         factor = self._factor(batch)
         if factor is not None:
-            done = f"multiplied by {factor:g}" if factor > 1 else f"divided by {1 / factor:g}"
-            return [f"the values look {done}, which those of the fit were not; scale them as there"]
+            return [f"the values look {scaling_of(factor)}, which those of the fit were not; scale them as there"]
         low, high = np.array(self.minimum), np.array(self.maximum)
         known = np.isfinite(low) & np.isfinite(high)
         low, high = np.where(known, low, -np.inf), np.where(known, high, np.inf)
@@ -182,27 +176,37 @@ class Contract:
         spread = (std > 0) & (rows > 0) & np.isfinite(std)
         if not spread.any():
             return None
-        mean, std, rows, found, found_std = (part[spread] for part in (mean, std, rows, batch.mean, batch.std()))
-        if not (np.abs(found - mean) > 5 * std / np.sqrt(rows)).all():
+        mean, std, rows, new_mean, new_std = (part[spread] for part in (mean, std, rows, batch.mean, batch.std()))
+        if not (np.abs(new_mean - mean) > 5 * std / np.sqrt(rows)).all():
             return None
         for factor in (*FACTORS, *(1 / number for number in FACTORS)):
-            near = np.abs(found - factor * mean) <= 3 * factor * std
-            alike = (found_std <= 3 * factor * std) & (factor * std <= 3 * found_std)
+            near = np.abs(new_mean - factor * mean) <= 3 * factor * std
+            alike = (new_std <= 3 * factor * std) & (factor * std <= 3 * new_std)
             if near.all() and (alike | (rows < 3)).all():
                 return factor
         return None
 
 
+def check_on_mismatch(on_mismatch: str) -> None:
+    """Raise `InvalidArgumentError` unless an option has one of its values."""
+    if on_mismatch not in get_args(OnMismatch):
+        raise InvalidArgumentError(f"on_mismatch must be raise, warn or ignore, but got {on_mismatch!r}")
+
+
 def report(problems: list[str], on_mismatch: OnMismatch) -> None:
     """Raise or warn about problems, if there are any."""
-    if on_mismatch not in ("raise", "warn", "ignore"):
-        raise InvalidArgumentError(f"on_mismatch must be raise, warn or ignore, but got {on_mismatch!r}")
+    check_on_mismatch(on_mismatch)
     if not problems or on_mismatch == "ignore":
         return
     text = f"the data is not like that of the fit: {'; '.join(problems)}"
     if on_mismatch == "raise":
         raise ContractError(f'{text} (or pass on_mismatch="warn" or "ignore")')
     warnings.warn(text, ContractWarning, stacklevel=4)
+
+
+def scaling_of(factor: float) -> str:
+    """A change of scale by a factor, in words."""
+    return f"multiplied by {factor:g}" if factor > 1 else f"divided by {1 / factor:g}"
 
 
 def _spelled(dtype: str) -> str:

@@ -1,22 +1,17 @@
-"""How far data is from the data that statistics were fitted on, feature by feature."""
+"""Drift: the distance of data from the data that statistics were fitted on, feature by feature."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evenkeel._errors import InvalidInputError
-from evenkeel.data._contract import Contract
+from evenkeel.data._contract import Contract, scaling_of
+from evenkeel.data.statistics import Array, Statistics
 
-if TYPE_CHECKING:
-    from evenkeel.data._statistics import Statistics
-
-__all__ = ["DriftLimits", "DriftReport", "FeatureDrift", "compare"]
-
-Array = np.ndarray[Any, Any]
 BINS = 10
 # A share of 0 in a bin would make the index infinite; this is the customary floor.
 SMALLEST_SHARE = 1e-4
@@ -52,7 +47,7 @@ class DriftLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureDrift:
-    """How one feature changed.
+    """The change of one feature.
 
     Attributes:
         name: of the feature, or its position.
@@ -84,11 +79,11 @@ class FeatureDrift:
 
 @dataclass(frozen=True, kw_only=True)
 class DriftReport:
-    """What `compare` found.
+    """The result of `compare`.
 
     Attributes:
-        features: how each feature changed.
-        problems: what contradicts the contract as a whole: a factor between the units, a dtype.
+        features: the change of each feature.
+        problems: contradictions to the contract as a whole: a factor between the units, a dtype.
 
     Example:
         >>> from evenkeel.data import DriftReport
@@ -140,8 +135,7 @@ def compare(reference: Statistics, current: Statistics, *, limits: DriftLimits |
     problems = [text for dtype in current.dtypes for text in contract._dtype_problems(dtype)]
     factor = contract._factor(current)
     if factor is not None:
-        done = f"multiplied by {factor:g}" if factor > 1 else f"divided by {1 / factor:g}"
-        problems.append(f"the values look {done}: apply the scaling once")
+        problems.append(f"the values look {scaling_of(factor)}: apply the scaling once")
     rows = (feature_drift(reference, current, i, limits) for i in range(reference.count.size))
     return DriftReport(features=tuple(rows), problems=tuple(dict.fromkeys(problems)))
 
@@ -165,7 +159,7 @@ def feature_drift(reference: Statistics, current: Statistics, index: int, limits
         values |= distances(reference.distribution(index), current.distribution(index))
     name = reference.names[index] if reference.names else str(index)
     return FeatureDrift(
-        name=name, **values, failures=tuple(judged(values, limits, count, float(reference.count[index])))
+        name=name, **values, failures=tuple(failures_of(values, limits, count, float(reference.count[index])))
     )
 
 
@@ -193,31 +187,31 @@ def distances(before: tuple[Array, Array], now: tuple[Array, Array]) -> dict[str
     return {"psi": float(np.sum((new - old) * np.log(new / old))), "ks": float(np.abs(first - second).max())}
 
 
-def distribution_at(found: tuple[Array, Array], values: Array) -> Array:
+def distribution_at(sample: tuple[Array, Array], values: Array) -> Array:
     """The distribution function of weighted values at others."""
-    own, weights = found
+    own, weights = sample
     total = np.cumsum(weights, dtype=np.float64)
     return np.concatenate([[0.0], total / total[-1]])[np.searchsorted(own, values, side="right")]
 
 
-def judged(values: dict[str, Any], limits: DriftLimits, count: float, before: float) -> list[str]:
-    """What of a feature exceeds its limit, in words."""
+def failures_of(values: dict[str, Any], limits: DriftLimits, count: float, before: float) -> list[str]:
+    """The differences of a feature that exceed their limits, in words."""
     if not count:
         return ["has no values"] if before else []
     chance = STANDARD_ERRORS * math.sqrt(1 / count + 1 / max(before, 1.0))
     if math.inf in (abs(values["shift"]), values["spread"]):
         return ["was constant in the data of the fit, and is something else now"]
-    found = []
+    failures = []
     if abs(values["shift"]) > max(limits.shift, chance):
-        found.append(f"mean shifted by {values['shift']:.2g} standard deviations")
+        failures.append(f"mean shifted by {values['shift']:.2g} standard deviations")
     wide = values["spread"] if values["spread"] >= 1 else ratio(1.0, values["spread"])
     if count >= FEW and wide > max(limits.spread, math.exp(chance / math.sqrt(2))):
-        found.append(f"standard deviation changed to {values['spread']:.2g} of what it was")
+        failures.append(f"standard deviation changed to {values['spread']:.2g} of what it was")
     if values["outside"] > limits.outside:
-        found.append(f"leaves the range seen by {values['outside']:.0%} of it")
+        failures.append(f"leaves the range seen by {values['outside']:.0%} of it")
     if abs(values["missing"] - values["missing_before"]) > max(limits.missing, chance / 2):
-        found.append(f"{values['missing']:.1%} missing, {values['missing_before']:.1%} before")
+        failures.append(f"{values['missing']:.1%} missing, {values['missing_before']:.1%} before")
     noise = STANDARD_ERRORS * (BINS - 1) * (1 / count + 1 / max(before, 1.0))
     if min(count, before) >= FEW * BINS and values.get("psi", 0.0) > max(limits.psi, noise):
-        found.append(f"distribution changed (population stability index {values['psi']:.2g})")
-    return found
+        failures.append(f"distribution changed (population stability index {values['psi']:.2g})")
+    return failures

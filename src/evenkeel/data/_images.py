@@ -1,34 +1,24 @@
-"""ImageNormalize and ImageStatistics: from pictures as they come to normalized float planes, and back."""
+"""ImageNormalize: from pictures as they come to normalized float planes, and back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError
-from evenkeel.data._arrays import as_tensor, dtype_name, values_of
+from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._contract import OnMismatch, report
-from evenkeel.data._moments import from_column_moments
-from evenkeel.data._statistics import Statistics
-from evenkeel.functional._columns import ColumnMoments
-from evenkeel.functional._images import image_moments, image_normalize
-from evenkeel.nn._feature_affine import PixelNormalize
+from evenkeel.data.sources import IMAGES, read_image
+from evenkeel.data.statistics import Definition, ImageStatistics, Layout, check_definition
+from evenkeel.functional import image_normalize
+from evenkeel.nn import PixelNormalize
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import Self
-
-    from torch import Tensor
-
-__all__ = ["IMAGE_PRESETS", "Definition", "ImageNormalize", "ImagePreset", "ImageStatistics", "Layout"]
-
-Layout = Literal["HWC", "CHW"]
-Definition = Literal["pooled", "per-image"]
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 PIL_MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
@@ -62,74 +52,6 @@ IMAGE_PRESETS = {
     "cifar10": ImagePreset((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), "pooled"),
     "mnist": ImagePreset((0.1307,), (0.3081,), "pooled"),
 }
-
-
-class ImageStatistics:
-    """Per-channel statistics of images by both definitions at once, merged without loss.
-
-    *pooled*: mean and deviation of all pixels. *per-image*: the mean over images of each one's mean and deviation; the
-    well-known 0.229 of ImageNet is of this kind, and its pooled deviation is about 0.28.
-
-    Attributes:
-        pooled: `Statistics` of the pixels of each channel, in the images' own unit (0 to 255 for bytes).
-        per_image: `Statistics` of each image's means, then deviations: (2 * channels,).
-
-    Example:
-        >>> import numpy as np
-        >>> from evenkeel.data import ImageStatistics
-        >>> pictures = np.array([[[[0], [255]]], [[[100], [100]]]], dtype=np.uint8)  # two of 1 x 2 pixels
-        >>> found = ImageStatistics().update(pictures, layout="HWC")
-        >>> found.std("pooled").round(3), found.std("per-image")
-        (array([91.199]), array([63.75]))
-    """
-
-    def __init__(self) -> None:
-        self.pooled, self.per_image = Statistics(), Statistics()
-
-    @property
-    def images(self) -> int:
-        """How many images were seen."""
-        return self.per_image.rows
-
-    def update(self, images: Any, *, layout: Layout) -> Self:
-        """Add one image or a batch of one size, and return this object.
-
-        Args:
-            images: (..., height, width, channels) for ``HWC``, (..., channels, height, width) for ``CHW``.
-            layout: ``HWC`` or ``CHW``.
-
-        Raises:
-            InvalidInputError: there are no pixels, or no values (a meta tensor).
-        """
-        x = values_of(images)
-        found = image_moments(x, layout=layout)
-        channels = found.mean.shape[-1]
-        flat = ColumnMoments(*(part.reshape(-1, channels) for part in found))
-        if not flat.mean.shape[0] or not (flat.count > 0).all():
-            raise InvalidInputError(f"expected images with pixels, but got the shape {tuple(x.shape)}")
-        dtype = dtype_name(images)
-        for index in range(flat.mean.shape[0]):
-            block = from_column_moments(ColumnMoments(*(part[index] for part in flat)))
-            self.pooled.add_moments(block, rows=int(flat.count[index].max()), dtypes=(dtype,))
-        deviations = (flat.m2 / flat.count).sqrt()
-        self.per_image.update(torch.cat([flat.mean, deviations], 1))
-        return self
-
-    def merge(self, other: ImageStatistics) -> Self:
-        """Add what another object has seen, and return this one; the other stays as it is."""
-        self.pooled.merge(other.pooled)
-        self.per_image.merge(other.per_image)
-        return self
-
-    def mean(self, definition: Definition) -> np.ndarray[Any, Any]:
-        """Mean of each channel by a definition, in the images' own unit."""
-        _check_definition(definition)
-        return self.pooled.mean if definition == "pooled" else np.split(self.per_image.mean, 2)[0]
-
-    def std(self, definition: Definition) -> np.ndarray[Any, Any]:
-        """Deviation of each channel by a definition, in the images' own unit."""
-        _check_definition(definition)
-        return self.pooled.std() if definition == "pooled" else np.split(self.per_image.mean, 2)[1]
 
 
 class ImageNormalize:
@@ -230,21 +152,22 @@ class ImageNormalize:
             InvalidInputError: there is no image, their depths differ, or a channel is constant.
             EvenkeelError: a file of the folder cannot be read.
         """
-        _check_definition(definition)
-        found, depths = ImageStatistics(), set()
-        for image in _images_of(images, channels):
+        check_definition(definition)
+        statistics, depths = ImageStatistics(), set()
+        for image in _images_of(images):
             array, order = _as_image(image, channels, layout)
             depths.add(_depth(image if hasattr(image, "dtype") else array) if max_value is None else float(max_value))
-            found.update(array, layout=order)
+            statistics.update(array, layout=order)
         if len(depths) != 1:
             seen = f"the depths {sorted(depths)} are mixed" if depths else "there is no image"
-            raise InvalidInputError(f"ImageNormalize.fit: {seen}; give images of one depth ({', '.join(SUFFIXES)})")
+            endings = ", ".join(IMAGES.suffixes)
+            raise InvalidInputError(f"ImageNormalize.fit: {seen}; give images of one depth ({endings})")
         (depth,) = depths
-        mean, std = found.mean(definition) / depth, found.std(definition) / depth
+        mean, std = statistics.mean(definition) / depth, statistics.std(definition) / depth
         if not (std > 0).all():
             raise InvalidInputError(f"ImageNormalize.fit: a channel is constant, its deviations are {std.tolist()}")
         fitted = cls(mean.tolist(), std.tolist(), layout=layout, max_value=depth, definition=definition, **options)
-        fitted.statistics_ = found
+        fitted.statistics_ = statistics
         return fitted
 
     def __call__(self, image: Any, *, layout: Layout | None = None) -> Tensor:
@@ -299,7 +222,7 @@ class ImageNormalize:
         return f"ImageNormalize(mean={rounded[0]}, std={rounded[1]}, max_value={self.max_value:g}, {self.definition})"
 
     def _problems(self, x: Tensor) -> list[str]:
-        """Whether the values can be what was normalized before."""
+        """The signs that values are normalized already, or of another depth."""
         if x.dtype == torch.uint8 and self.max_value <= 255:
             wrong = self.max_value == 1
             return ["8-bit images came where values from 0 to 1 were expected; divide by 255 first"] if wrong else []
@@ -328,11 +251,6 @@ def _channel_numbers(name: str, numbers: Sequence[float] | None) -> tuple[float,
             f"ImageNormalize: expected {name}, one number per channel, but got {seen}; pass mean and std, "
             "or use ImageNormalize.preset(name) or ImageNormalize.fit(images, definition=...)"
         ) from error
-
-
-def _check_definition(definition: str) -> None:
-    if definition not in get_args(Definition):
-        raise InvalidArgumentError(f"definition must be pooled or per-image, but got {definition!r}")
 
 
 def _as_image(image: Any, channels: int, layout: Layout | None) -> tuple[Tensor, Layout]:
@@ -366,28 +284,15 @@ def _depth(image: Any) -> float:
     return depths.get(name, 1.0)
 
 
-def _images_of(images: Any, channels: int) -> Iterator[Any]:
-    """The images of a folder in the order of their names, of an iterable, or the one batch given."""
+def _images_of(images: Any) -> Iterator[Any]:
+    """Yield the images of a folder in the order of their paths, of an iterable, or the one batch itself."""
     if isinstance(images, str | Path):
-        yield from _images_in(Path(images))
+        folder = Path(images)
+        if not folder.is_dir():
+            raise InvalidInputError(f"{folder} is not a folder of images")
+        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES.suffixes)
+        yield from map(read_image, files)
     elif hasattr(images, "shape") or hasattr(images, "getbands"):
         yield images
     else:
         yield from images
-
-
-def _images_in(folder: Path) -> Iterable[Any]:
-    """Open each image file under a folder, sorted by path."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise EvenkeelError("reading images needs Pillow; run: pip install 'evenkeel[data]'") from error
-    if not folder.is_dir():
-        raise InvalidInputError(f"{folder} is not a folder of images")
-    for path in sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES):
-        try:
-            with Image.open(path) as image:
-                image.load()
-                yield image
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise EvenkeelError(f"cannot read the image {path}: {error}; remove it or write it again") from error

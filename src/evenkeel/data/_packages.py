@@ -1,0 +1,41 @@
+"""Packages that read and write files: imported when they are first needed, their errors turned into ours."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import zipfile
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from evenkeel._errors import EvenkeelError, SourceError
+
+# What PyArrow, NumPy, Pillow and the unpackers raise about a broken file.
+BROKEN = (OSError, ValueError, LookupError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+
+
+def require_package(module: str, *, extra: str = "data", user: str = "this source needs") -> Any:
+    """Import a module that only some uses need, or raise an EvenkeelError that names the extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise EvenkeelError(
+            f"{user} the package {package}, which is not installed; run: pip install 'evenkeel[{extra}]'"
+        ) from error
+
+
+@contextlib.contextmanager
+def reading(label: str) -> Iterator[None]:
+    """Turn the libraries' errors about a broken file into a SourceError that names it."""
+    try:
+        yield
+    except EvenkeelError as error:
+        if str(error).startswith(label):
+            raise
+        raise type(error)(f"{label}: {error}") from error
+    except BROKEN as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        line = " ".join(reason.split()).partition(". Is this")[0]
+        raise SourceError(f"{label}: cannot be read: {line or type(error).__name__}") from error

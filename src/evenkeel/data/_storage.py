@@ -1,0 +1,204 @@
+"""save and load: statistics, scalers and image constants as safetensors or readable JSON, each with its contract."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidTypeError, StateError
+from evenkeel._files import replace_file
+from evenkeel.data._contract import OnMismatch, check_on_mismatch
+from evenkeel.data._images import ImageNormalize
+from evenkeel.data.scalers import SCALERS, scaler_class
+from evenkeel.data.statistics import (
+    GroupStatistics,
+    State,
+    StateFormat,
+    Statistics,
+    group_state,
+    image_state,
+    plain_numbers,
+    restore,
+    restore_groups,
+    restore_images,
+    state_of,
+)
+
+if TYPE_CHECKING:
+    from evenkeel.data.scalers import Scaler
+
+
+FORMAT = StateFormat("evenkeel/data", 1)
+KINDS = sorted(SCALERS.values())  # of scalers
+LEARNED = ("_sparse_only", "_exact")  # the private attributes that a file may set
+IMAGE_OPTIONS = ("mean", "std", "layout", "max_value", "channel_order", "definition", "on_mismatch")
+IMAGE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def save(item: Statistics | GroupStatistics | Scaler | ImageNormalize, path: str | os.PathLike[str]) -> Path:
+    """Write statistics, a fitted scaler or image constants to a file, with the input contract.
+
+    Args:
+        item: `Statistics`, `GroupStatistics`, a fitted scaler or an `ImageNormalize`.
+        path: ending in ``.json`` (readable) or ``.safetensors``; both hold the same, to the last bit.
+
+    Returns:
+        The path written; the file appears whole or not at all.
+
+    Raises:
+        InvalidArgumentError: the path ends otherwise.
+        EvenkeelError: the file cannot be written.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from evenkeel.data import Statistics, load, save
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     load(save(Statistics().update(np.eye(2)), f"{folder}/stats.json")).mean
+        array([0.5, 0.5])
+    """
+    target = Path(path)
+    _check_suffix(target)
+    state = _describe(item)
+    if target.suffix == ".json":
+        data = (json.dumps(FORMAT.to_plain(state), indent=1, allow_nan=False) + "\n").encode()
+    else:
+        data = FORMAT.to_bytes(state)
+    try:
+        replace_file(target, data)
+    except OSError as error:
+        raise EvenkeelError(
+            f"cannot write {target}: {error.strerror or error}; choose a folder that exists and is writable"
+        ) from error
+    return target
+
+
+def load(
+    path: str | os.PathLike[str], *, on_mismatch: OnMismatch = "raise"
+) -> Statistics | GroupStatistics | Scaler | ImageNormalize:
+    """Read what `save` wrote.
+
+    Args:
+        path: the file.
+        on_mismatch: what the scaler or image constants do from now on with data that contradicts the contract:
+            ``raise``, ``warn`` or ``ignore``.
+
+    Returns:
+        An object of the kind that was saved.
+
+    Raises:
+        StateError: the file is truncated, foreign or of a newer version.
+        EvenkeelError: the file cannot be read.
+        InvalidArgumentError: the path ends neither in ``.json`` nor in ``.safetensors``.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from evenkeel.data import StandardScaler, load, save
+        >>> scaler = StandardScaler().fit(np.arange(512.0).reshape(-1, 2))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     served = load(save(scaler, f"{folder}/scaler.safetensors"))
+        >>> served.transform(np.arange(512.0).reshape(-1, 2) / 255)
+        Traceback (most recent call last):
+        evenkeel._errors.ContractError: ...the values look divided by 255...
+    """
+    source = Path(path)
+    _check_suffix(source)
+    check_on_mismatch(on_mismatch)
+    try:
+        data = source.read_bytes()
+    except OSError as error:
+        raise EvenkeelError(f"cannot read {source}: {error.strerror or error}; check the path") from error
+    try:
+        state = FORMAT.from_plain(_parsed(data)) if source.suffix == ".json" else FORMAT.from_bytes(data)
+        return _rebuild(state, on_mismatch)
+    except StateError as error:
+        raise StateError(f"{source}: {error}") from error
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise StateError(f"{source}: incomplete or damaged ({error}); write it again") from error
+
+
+def _check_suffix(path: Path) -> None:
+    if path.suffix not in (".json", ".safetensors"):
+        raise InvalidArgumentError(f"expected a path ending in .json or .safetensors, but got {path}")
+
+
+def _parsed(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise StateError(f"not whole JSON ({error}); write it again") from error
+
+
+def _describe(item: Any) -> State:
+    """The state from which `_rebuild` makes an equal object."""
+    if isinstance(item, Statistics):
+        state = state_of(item)
+        return State({"kind": "Statistics", "statistics": state.settings}, state.arrays)
+    if isinstance(item, GroupStatistics):
+        state = group_state(item)
+        return State({"kind": "GroupStatistics", **state.settings}, state.arrays)
+    if isinstance(item, ImageNormalize):
+        options = {name: getattr(item, name) for name in IMAGE_OPTIONS}
+        options["dtype"] = str(item.dtype).removeprefix("torch.")
+        state = State({}, {}) if item.statistics_ is None else image_state(item.statistics_)
+        return State({"kind": "ImageNormalize", "options": options, **state.settings}, state.arrays)
+    if type(item).__name__ not in KINDS or not hasattr(item, "statistics_"):
+        raise InvalidTypeError(
+            f"save: expected Statistics, GroupStatistics, a fitted scaler ({', '.join(KINDS)}) or an ImageNormalize, "
+            f"but got {item!r}"
+        )
+    return _describe_scaler(item)
+
+
+def _describe_scaler(scaler: Scaler) -> State:
+    learned, state = scaler._learned_options(), state_of(scaler.statistics_)
+    arrays = {name: value for name, value in learned.items() if isinstance(value, np.ndarray)}
+    settings = {
+        "kind": type(scaler).__name__,
+        "parameters": {name: _plain(value) for name, value in scaler.get_params().items()},
+        "learned": {name: value for name, value in learned.items() if name not in arrays},
+        "contract": plain_numbers(scaler.contract_.to_dict()),
+        "notes": getattr(scaler, "_notes", {}),
+        "statistics": state.settings,
+    }
+    return State(settings, state.arrays | {f"learned.{name}": array for name, array in arrays.items()})
+
+
+def _plain(value: Any) -> Any:
+    """A constructor's argument as JSON data."""
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _rebuild(state: State, on_mismatch: OnMismatch) -> Any:
+    """The object that `_describe` described."""
+    settings = state.settings
+    kind = settings["kind"]
+    if kind == "Statistics":
+        return restore(Statistics, State(settings["statistics"], state.arrays))
+    if kind == "GroupStatistics":
+        return restore_groups(state)
+    if kind == "ImageNormalize":
+        options = settings["options"] | {"on_mismatch": on_mismatch}
+        options["dtype"] = {str(d).removeprefix("torch."): d for d in IMAGE_DTYPES}[options["dtype"]]
+        item = ImageNormalize(**options)
+        item.statistics_ = restore_images(state) if "pooled" in settings else None
+        return item
+    if kind not in KINDS:
+        raise StateError(f"holds a {kind!r}, which this evenkeel does not know; upgrade evenkeel")
+    return _rebuild_scaler(state, scaler_class(kind), on_mismatch)
+
+
+def _rebuild_scaler(state: State, kind: type[Scaler], on_mismatch: OnMismatch) -> Scaler:
+    settings, arrays = state
+    parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in settings["parameters"].items()}
+    statistics = restore(Statistics, State(settings["statistics"], arrays))
+    values = {**settings["learned"], **{name.removeprefix("learned."): array for name, array in arrays.items()}}
+    learned = {name: values[name] for name in LEARNED if name in values}
+    scaler = kind._restore(statistics, parameters | {"on_mismatch": on_mismatch}, learned)
+    return scaler.annotate(**settings["notes"]) if settings["notes"] else scaler

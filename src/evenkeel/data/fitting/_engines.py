@@ -1,0 +1,191 @@
+"""The engines that read fragments: threads of this process, or the workers of a Ray cluster; the states are alike."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evenkeel._errors import EvenkeelError, SourceError
+from evenkeel.data._packages import reading, require_package
+from evenkeel.data.sources import Fragment, Skip
+from evenkeel.data.statistics import NanPolicy, Statistics
+
+if TYPE_CHECKING:
+    Engine = Callable[[Sequence[Fragment], "Recipe", int | None], Iterator["Outcome"]]
+
+
+# Fragments begun ahead of the one that is merged next, for each worker: finished states wait here, and they are small.
+AHEAD = 8
+RAY_STORE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of reading a fragment.
+
+    Attributes:
+        statistics: its state, or None where it could not be read.
+        skipped: what was left out.
+        data: the state as bytes, where another process sent it.
+    """
+
+    statistics: Statistics | None
+    skipped: Sequence[Skip] = ()
+    data: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The work on each fragment: which statistics to keep, and whether to leave out unreadable ones."""
+
+    names: tuple[str, ...] | None
+    quantiles: bool
+    sketch_size: int
+    nan_policy: NanPolicy
+    skip: bool
+
+    def empty(self) -> Statistics:
+        """Statistics that have seen nothing."""
+        return Statistics(
+            names=self.names, quantiles=self.quantiles, sketch_size=self.sketch_size, nan_policy=self.nan_policy
+        )
+
+    def run(self, fragment: Fragment) -> Outcome:
+        """Read a fragment.
+
+        Raises:
+            SourceError: it cannot be read, and is not to be skipped.
+            InvalidInputError: its values are refused (``nan_policy="raise"``).
+        """
+        skipped: list[Skip] = []
+        statistics = self.empty()
+        try:
+            with reading(fragment.label):
+                fragment.add_to(statistics, skipped if self.skip else None)
+        except SourceError as error:
+            if not self.skip:
+                raise
+            return Outcome(None, [Skip(fragment.label, str(error))])
+        return Outcome(statistics, skipped)
+
+
+def run_local(fragments: Sequence[Fragment], recipe: Recipe, workers: int | None) -> Iterator[Outcome]:
+    """Yield the outcome of each fragment in order, read by so many threads of this process, or by the present one."""
+    if workers is None:
+        yield from (recipe.run(fragment) for fragment in fragments)
+        return
+    with serial_kernels(), ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        waiting: deque[Future[Outcome]] = deque()
+        try:
+            for fragment in fragments:
+                waiting.append(pool.submit(recipe.run, fragment))
+                if len(waiting) >= AHEAD * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def serial_kernels() -> Iterator[None]:
+    """Put back torch's number of threads, which the workers set to one lest each start a team of its own."""
+    threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: int | None) -> Iterator[Outcome]:
+    """Yield the outcome of each fragment in order, read by the workers of Ray Data.
+
+    Ray runs as it is where the program has started it or RAY_ADDRESS names a cluster, which then must see the same
+    paths; otherwise a small one is started in this machine and shut down at the end.
+    """
+    with ray_running(workers) as ray:
+        shared = ray.put((list(fragments), recipe))
+
+        def compute(row: dict[str, Any]) -> dict[str, Any]:
+            torch.set_num_threads(1)
+            parts, recipe = ray.get(shared)
+            return {"id": row["id"], **pack(recipe, parts[row["id"]])}
+
+        rows = ray.data.range(len(fragments), override_num_blocks=min(len(fragments), 1000)).map(compute)
+        early: dict[int, dict[str, Any]] = {}
+        following = 0
+        for row in rows.iter_rows():
+            early[row["id"]] = row
+            while following in early:
+                yield unpack(early.pop(following))
+                following += 1
+
+
+def pack(recipe: Recipe, fragment: Fragment) -> dict[str, Any]:
+    """The outcome of a fragment as plain values, which travel between processes."""
+    try:
+        outcome = recipe.run(fragment)
+    except EvenkeelError as error:
+        return {"state": b"", "skipped": "[]", "error": str(error), "kind": type(error).__name__}
+    state = outcome.statistics.to_bytes() if outcome.statistics else b""
+    skipped = json.dumps([(skip.label, skip.error) for skip in outcome.skipped])
+    return {"state": state, "skipped": skipped, "error": "", "kind": ""}
+
+
+def unpack(row: dict[str, Any]) -> Outcome:
+    """The outcome that `pack` packed; its error is raised here."""
+    if row["error"]:
+        from evenkeel import _errors
+
+        raise getattr(_errors, row["kind"], EvenkeelError)(row["error"])
+    skipped = [Skip(*skip) for skip in json.loads(row["skipped"])]
+    state = bytes(row["state"])
+    return Outcome(Statistics.from_bytes(state) if state else None, skipped, state)
+
+
+@contextmanager
+def ray_running(workers: int | None) -> Iterator[Any]:
+    """Ray, started where it is not running yet, and then shut down at the end."""
+    ray = require_package("ray", extra="ray")
+    if ray.is_initialized():
+        yield ray
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    own = (
+        {}
+        if os.environ.get("RAY_ADDRESS")
+        else {
+            "num_cpus": workers or processors(),
+            "object_store_memory": RAY_STORE_BYTES,
+            "include_dashboard": False,
+        }
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's about its own settings: nothing the caller could act on
+        context = require_package("ray.data", extra="ray").DataContext.get_current()
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        context.enable_progress_bars = context.print_on_execution_start = False
+        ray.init(log_to_driver=False, logging_level="ERROR", **own)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def processors() -> int:
+    """The processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+ENGINES: dict[str, Engine] = {"local": run_local, "ray": run_ray}

@@ -1,0 +1,235 @@
+"""A fitted scaler applied to files of any size, in bounded memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
+from evenkeel.data._contract import OnMismatch, check_on_mismatch, report
+from evenkeel.data._packages import reading, require_package
+from evenkeel.data.sources import (
+    FORMATS,
+    Block,
+    Columns,
+    Format,
+    arrow_column,
+    column_name,
+    column_positions,
+    format_of,
+    other_columns,
+    read_schema,
+    select_columns,
+    table_files,
+)
+from evenkeel.functional import column_affine
+
+if TYPE_CHECKING:
+    from evenkeel.data.scalers import Affine, Scaler
+
+
+WRITERS = {suffix: kind.writer for kind in FORMATS for suffix in kind.written}
+
+
+def transform_files(
+    scaler: Scaler,
+    source: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    columns: Columns = None,
+    on_mismatch: OnMismatch = "raise",
+    progress: Callable[[int, int, int], None] | None = None,
+) -> Path:
+    """Write a transformed copy of a file or directory, block by block; other columns are copied as they are.
+
+    Floating columns keep their dtype, integers become float64; nulls stay nulls. A directory becomes a directory with
+    the same files, of the same format. Nothing appears under the name ``out`` before all of it is written.
+
+    Args:
+        scaler: fitted; the columns are found by the names it was fitted with, in any order.
+        source: a Parquet, CSV, Feather, Arrow or ``.npy`` file, or a directory of them.
+        out: a ``.parquet``, ``.csv``, ``.feather``, ``.arrow`` or ``.npy`` file, or for a directory a directory.
+        columns: which columns those of the scaler are, where the scaler or the file has no names; by default all.
+        on_mismatch: what to do with data that contradicts the scaler's contract: ``raise``, ``warn`` or ``ignore``.
+        progress: called after each block with the files done, the files there are, and the rows written.
+
+    Returns:
+        The path written.
+
+    Raises:
+        SourceError: the source cannot be read or lacks columns.
+        ContractError: the data is not like that of the fit, and ``on_mismatch="raise"``.
+        InvalidArgumentError: the output's format is not known.
+        EvenkeelError: the output cannot be written.
+
+    Example:
+        >>> import tempfile, numpy as np
+        >>> from evenkeel.data import fit, transform_files
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     np.save(f"{folder}/in.npy", np.array([[1.0], [3.0]]))
+        ...     path = transform_files(fit(f"{folder}/in.npy"), f"{folder}/in.npy", f"{folder}/out.npy")
+        ...     np.load(path).ravel()
+        array([-1.,  1.])
+    """
+    check_on_mismatch(on_mismatch)
+    target, whole = Path(out), Path(source).is_dir()
+    files, root = table_files(Path(source))
+    check_target(target, source, files, whole=whole)
+    task = Task(scaler, columns, on_mismatch)
+    with writing(target) as temporary:
+        rows = 0
+        for number, file in enumerate(files):
+            place = temporary / file.relative_to(root) if whole else temporary
+            if whole:
+                place.parent.mkdir(parents=True, exist_ok=True)
+            for written in transform_file(file, place, file.suffix if whole else target.suffix, task):
+                rows += written
+                if progress is not None:
+                    progress(number, len(files), rows)
+    return target
+
+
+@dataclass(frozen=True)
+class Task:
+    """The work on each file; see `transform_files`."""
+
+    scaler: Scaler
+    columns: Columns
+    on_mismatch: OnMismatch
+
+
+def check_target(target: Path, source: str | os.PathLike[str], files: Sequence[Path], *, whole: bool) -> None:
+    """Raise unless the result can be written there; `whole` says that the source is a directory."""
+    if not whole and len(files) > 1:
+        raise SourceError(f"{source} names {len(files)} files; give one file, or their directory")
+    if whole and target.suffix in WRITERS:
+        raise InvalidArgumentError(f"{source} is a directory, so the output is one; {target} names a file")
+    if not whole and target.suffix not in WRITERS:
+        raise InvalidArgumentError(f"cannot write {target}: the name must end in {', '.join(WRITERS)}")
+    if target.is_dir():
+        raise InvalidArgumentError(f"{target} exists already")
+    if target.exists() and any(target.samefile(file) for file in files if file.exists()):
+        raise InvalidArgumentError(f"{target} is the input; name another file")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Give a temporary name beside a path; a file or directory made there gets the path's name, on an error nothing."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        remove(temporary)  # what a killed run left
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise EvenkeelError(f"cannot write {path}: {error.strerror or error}; choose a folder that exists") from error
+    finally:
+        remove(temporary)
+
+
+def remove(path: Path) -> None:
+    """Remove a file or directory, as far as that is possible."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+def transform_file(path: Path, out: Path, suffix: str, task: Task) -> Iterator[int]:
+    """Write the transformed copy of one file; yield the rows of each block."""
+    kind, scaler = table_format(path), task.scaler
+    table = read_schema(path, kind)
+    with reading(str(path)):
+        positions = scaled_columns(table, kind, task)
+    schema, contract, reported = transformed_schema(table, kind, positions, scaler), scaler.contract_, set[str]()
+    writer = open_writer(out, suffix, schema)
+    try:
+        with reading(str(path)):
+            assert kind.batches
+            for batch in kind.batches(path, table.names, None):
+                columns = [arrow_column(batch.column(position)) for position in positions]
+                if task.on_mismatch != "ignore" and batch.num_rows:
+                    problems = contract.problems(Block.of_columns(columns).tensor(), names=False)
+                    report([text for text in problems if text not in reported], task.on_mismatch)
+                    reported.update(problems)
+                writer.write(transformed(batch, columns, scaler._affine(), positions, schema))
+                yield batch.num_rows
+    finally:
+        writer.close()
+
+
+def table_format(path: Path) -> Format:
+    """The format of a file that holds a table."""
+    kind = format_of(path)
+    if kind is None or kind.batches is None:
+        raise SourceError(f"{path}: images are not rewritten; use ImageNormalize, or the fitted scaler's to_module()")
+    return kind
+
+
+def open_writer(path: Path, suffix: str, schema: Any) -> Any:
+    """The writer of a file whose name will end so."""
+    if (writer := WRITERS.get(suffix)) is None:
+        raise InvalidArgumentError(
+            f"cannot write {suffix or 'a file without an ending'}; the name must end in {', '.join(WRITERS)}"
+        )
+    return writer(path, schema)
+
+
+def feature_names(scaler: Scaler) -> tuple[str, ...] | None:
+    """The names that a scaler was fitted with."""
+    names = getattr(scaler, "feature_names_in_", None)
+    return None if names is None else tuple(str(name) for name in names)
+
+
+def scaled_columns(schema: Any, kind: Format, task: Task) -> list[int]:
+    """The positions in a table of the scaler's features, in the scaler's order."""
+    present, other = list(schema.names), other_columns(schema)
+    names, width = feature_names(task.scaler), task.scaler.n_features_in_
+    if task.columns is not None and not kind.named:
+        positions = list(column_positions(len(present), task.columns) or range(len(present)))
+    elif task.columns is not None:
+        positions = [present.index(name) for name in select_columns(present, other, task.columns)]
+    elif names is not None and kind.named:
+        positions = [present.index(column_name(name, present)) for name in names]
+        select_columns(present, other, names)
+    else:
+        positions = [index for index, name in enumerate(present) if name not in other]
+    if len(positions) != width:
+        raise SourceError(
+            f"the statistics are of {width} columns, but {len(positions)} were found here; name them with columns="
+        )
+    return positions
+
+
+def transformed_schema(schema: Any, kind: Format, positions: Sequence[int], scaler: Scaler) -> Any:
+    """The schema of the copy: scaled columns are floating; columns without names get those of the scaler."""
+    arrow, names = require_package("pyarrow"), feature_names(scaler)
+    fields = list(schema)
+    for position in positions:
+        floating = arrow.types.is_floating(fields[position].type)
+        fields[position] = arrow.field(fields[position].name, fields[position].type if floating else arrow.float64())
+    if names and not kind.named and len(fields) == len(names):
+        fields = [arrow.field(name, field.type) for name, field in zip(names, fields, strict=True)]
+    return arrow.schema(fields)
+
+
+def transformed(batch: Any, columns: Sequence[Tensor], affine: Affine, positions: Sequence[int], schema: Any) -> Any:
+    """A record batch with the columns at these positions transformed, each in the dtype it has."""
+    arrow = require_package("pyarrow")
+    shift, scale, offset = (torch.from_numpy(np.asarray(part, np.float64)) for part in affine[:3])
+    arrays = list(batch.columns)
+    for index, (position, column) in enumerate(zip(positions, columns, strict=True)):
+        wide = column if column.is_floating_point() else column.double()
+        one = slice(index, index + 1)
+        y = column_affine(wide[:, None], shift[one], scale[one], offset[one], clip=affine.clip)[:, 0]
+        mask = arrays[position].is_null().to_numpy(zero_copy_only=False) if arrays[position].null_count else None
+        arrays[position] = arrow.array(y.numpy(), type=schema.field(position).type, mask=mask)
+    return arrow.record_batch(arrays, schema=schema)

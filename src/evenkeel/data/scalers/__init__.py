@@ -1,0 +1,53 @@
+"""Private: scalers with scikit-learn's contract over `Statistics`.
+
+They derive from scikit-learn's base classes, which take a second to import and are an extra: a scaler's module is
+imported with the first use of its name.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenkeel.data.scalers._base import Affine, Scaler
+    from evenkeel.data.scalers._range import MaxAbsScaler, MinMaxScaler
+    from evenkeel.data.scalers._robust import RobustScaler
+    from evenkeel.data.scalers._standard import StandardScaler
+
+__all__ = [
+    "SCALERS",
+    "Affine",
+    "MaxAbsScaler",
+    "MinMaxScaler",
+    "RobustScaler",
+    "Scaler",
+    "StandardScaler",
+    "scaler_class",
+]
+
+# The scalers by the words that `fit(scaler=...)` takes.
+SCALERS = {
+    "standard": "StandardScaler",
+    "minmax": "MinMaxScaler",
+    "robust": "RobustScaler",
+    "maxabs": "MaxAbsScaler",
+}
+MODULES = {
+    "Affine": "_base",
+    "MaxAbsScaler": "_range",
+    "MinMaxScaler": "_range",
+    "RobustScaler": "_robust",
+    "Scaler": "_base",
+    "StandardScaler": "_standard",
+}
+
+
+def scaler_class(name: str) -> type["Scaler"]:
+    """The scaler of a name, imported if need be."""
+    scaler: type[Scaler] = getattr(importlib.import_module(f"{__name__}.{MODULES[name]}"), name)
+    return scaler
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return scaler_class(name)

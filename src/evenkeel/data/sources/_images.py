@@ -1,0 +1,81 @@
+"""Image files: each pixel is a row, each of red, green and blue a column."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenkeel._errors import SourceError
+from evenkeel.data._packages import reading, require_package
+from evenkeel.data.sources._columns import Block, Columns
+from evenkeel.data.sources._format import File, Format
+from evenkeel.data.sources._source import Fragment, Skip, Source
+
+CHANNELS = ("red", "green", "blue")
+IMAGES_PER_FRAGMENT = 32
+
+
+@dataclass(frozen=True)
+class ImagesFragment(Fragment):
+    """Some images of a folder."""
+
+    paths: tuple[Path, ...]
+
+    def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
+        """Yield the pixels of one image at a time."""
+        for path in self.paths:
+            try:
+                pixels = read_pixels(path)
+            except SourceError as error:
+                if skipped is None:
+                    raise
+                skipped.append(Skip(str(path), str(error)))
+                continue
+            yield Block.of_array(pixels)
+
+
+def open_images(files: list[File], description: str, columns: Columns, skip: bool) -> Source:
+    """Open images: the rows are the pixels of all of them."""
+    if columns is not None and columns != "numeric" and tuple(columns) != CHANNELS:
+        raise SourceError("images have the columns red, green and blue, all of them; leave columns out")
+    parts: list[Fragment] = []
+    for start in range(0, len(files), IMAGES_PER_FRAGMENT):
+        some = files[start : start + IMAGES_PER_FRAGMENT]
+        state = repr([(file.key, file.signature) for file in some]).encode()
+        key = f"{some[0].key} and {len(some) - 1} more"
+        paths = tuple(file.path for file in some)
+        parts.append(ImagesFragment(key, str(paths[0]), (zlib.crc32(state),), paths))
+    return Source(description, CHANNELS, parts, reads=True, dtypes=("uint8",) * len(CHANNELS))
+
+
+def read_image(path: Path) -> Any:
+    """Read a file as a Pillow image, the first picture where it holds several; SourceError where it is broken."""
+    with reading(str(path)):
+        pillow = require_package("PIL.Image")
+        try:
+            with pillow.open(path) as image:
+                image.load()
+                return image
+        except (SyntaxError, pillow.DecompressionBombError) as error:  # what else Pillow raises about a broken file
+            raise SourceError(f"cannot be read: {error}") from error
+
+
+def read_pixels(path: Path) -> np.ndarray[Any, Any]:
+    """The (pixels, 3) colours of an image, 0 to 255; grey and palette images become RGB."""
+    with reading(str(path)):
+        image = read_image(path)
+        if image.mode.startswith(("I", "F")):
+            raise SourceError(f"holds {image.mode} values, not 8 bits a channel; convert it, or read it as an array")
+        return np.asarray(image.convert("RGB")).reshape(-1, len(CHANNELS))
+
+
+IMAGES = Format(
+    name="image",
+    suffixes=(".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm"),
+    open=open_images,
+)

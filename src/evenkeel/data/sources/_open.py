@@ -1,0 +1,70 @@
+"""The one door to sources: what an object holds decides how it is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from evenkeel._errors import InvalidTypeError, SourceError
+from evenkeel.data.sources._columns import Columns
+from evenkeel.data.sources._files import open_path, open_paths
+from evenkeel.data.sources._memory import is_frame, open_array, open_frame
+from evenkeel.data.sources._source import Source
+from evenkeel.data.sources._stream import open_stream
+
+
+def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise") -> Source:
+    """Open anything that holds rows.
+
+    Args:
+        source: a path, several paths, or an object that holds rows.
+        columns: names or positions of the columns to use; see `fit`.
+        on_error: "skip" lets unreadable files be passed over while looking for the first schema.
+
+    Raises:
+        SourceError: there is nothing to read, or no such columns.
+        InvalidTypeError: no way to read such an object is known.
+    """
+    skip = on_error == "skip"
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, str | os.PathLike):
+        return open_path(Path(source), columns, skip=skip)
+    if isinstance(source, list | tuple) and source and all(isinstance(p, str | os.PathLike) for p in source):
+        return open_paths([Path(path) for path in source], columns, skip=skip)
+    if isinstance(source, Mapping):
+        source = (source,)  # one batch
+    if isinstance(source, list | tuple) and not any(isinstance(item, Mapping) or is_array(item) for item in source):
+        source = as_table(source)
+    if isinstance(source, torch.Tensor | np.ndarray):
+        return open_array(source, columns)
+    if is_frame(source):
+        return open_frame(source, columns)
+    if isinstance(source, Iterable):
+        return open_stream(source, columns)
+    if isinstance(source, torch.utils.data.Dataset):
+        raise InvalidTypeError(
+            "a Dataset gives single samples; wrap it in torch.utils.data.DataLoader(dataset, batch_size=1024)"
+        )
+    raise InvalidTypeError(
+        f"cannot read rows from a {type(source).__name__}; give an array, tensor, frame, Arrow table, path, "
+        "or an iterable of batches"
+    )
+
+
+def is_array(item: Any) -> bool:
+    """Whether an item of a list is a batch of its own, not a number or a row of numbers."""
+    return hasattr(item, "__len__") and hasattr(item, "shape")
+
+
+def as_table(rows: Sequence[Any]) -> np.ndarray[Any, Any]:
+    """A list of rows of numbers as an array."""
+    try:
+        return np.asarray(rows)
+    except ValueError as error:
+        raise SourceError(f"the rows of a list must have one length: {error}") from error

@@ -1,0 +1,174 @@
+"""Parquet files: their rows in batches, or the moments of their columns, a few columns at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenkeel._errors import SourceError
+from evenkeel.data._packages import require_package
+from evenkeel.data.sources._columns import arrow_column, block_rows, require_columns
+from evenkeel.data.sources._format import BatchWriter, Format, Parts
+from evenkeel.data.statistics import Moments, empty_moments, from_column_moments, merge_moments
+from evenkeel.functional import column_moments
+
+# The buffer of each column (1 MB was slower), and the most that all of them hold.
+COLUMN_BUFFER, BUFFERS, PAGE = 1 << 18, 1 << 24, 1 << 12
+# Summed at a time: the rows of a column, and the bytes of as many columns as there is room for.
+PIECE_ROWS, PIECE_BYTES = 1 << 20, 1 << 23
+MOST_COLUMNS = BUFFERS // COLUMN_BUFFER
+# Rows of a row group: what the writer holds at a time.
+GROUP_ROWS = 1 << 18
+
+
+def read_schema(path: Path) -> Any:
+    """The Arrow schema of a file."""
+    return require_package("pyarrow.parquet").read_schema(path)
+
+
+def read_part_sizes(path: Path) -> list[int]:
+    """The bytes of each row group of a file."""
+    with require_package("pyarrow.parquet").ParquetFile(path) as file:
+        groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
+        return [sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups]
+
+
+def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any]:
+    """Yield the record batches of a Parquet file's columns."""
+    with opened(path, names, len(names), parts) as (file, sizes):
+        missing = sum(sizes.values())
+        rows = block_rows(len(names))
+        for batch in file.iter_batches(rows, row_groups=list(sizes), columns=list(names), use_threads=False):
+            missing -= batch.num_rows
+            yield batch
+        check_complete(path, missing)
+
+
+def read_moments(path: Path, names: Sequence[str], parts: Parts) -> tuple[Moments, int, set[str]]:
+    """The moments of a Parquet file's columns, its rows, and the columns' dtypes.
+
+    Beside each column that it reads, PyArrow keeps a page, a dictionary and two bytes a value, for all columns until
+    the batch is complete. A few columns at a time take a fraction of that, and are summed before they leave the caches.
+    """
+    dtypes: set[str] = set()
+    bunches: list[Moments] = []
+    with opened(path, names, MOST_COLUMNS, parts) as (file, sizes):
+        rows = sum(sizes.values())
+        for some in column_bunches(file.schema_arrow, names, rows):
+            moments, missing = None, rows
+            for batch in pieces(file, some, sizes):
+                missing -= batch.num_rows
+                columns = [arrow_column(batch.column(name)) for name in some]
+                dtypes |= {str(column.dtype).removeprefix("torch.") for column in columns}
+                state = from_column_moments(column_moments(columns))
+                moments = state if moments is None else merge_moments(moments, state)
+                del batch, columns  # lest they stay while the next ones are read
+            check_complete(path, missing)
+            bunches.append(empty_moments(len(some)) if moments is None else moments)
+    return Moments(*map(np.concatenate, zip(*bunches, strict=True))), rows, dtypes
+
+
+@contextmanager
+def opened(path: Path, names: Sequence[str], columns: int, parts: Parts) -> Iterator[tuple[Any, dict[int, int]]]:
+    """Open a file to read a number of columns at a time; gives the file and the rows of each row group to read.
+
+    Read and not mapped: a mapped file that is cut short meanwhile kills the process, and reading costs 5 % at most.
+    """
+    parquet = require_package("pyarrow.parquet")
+    buffer = min(max(BUFFERS // max(columns, 1), PAGE), COLUMN_BUFFER)
+    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=buffer) as file:
+        require_columns(names, file.schema_arrow.names)
+        groups = range(file.metadata.num_row_groups) if parts is None else parts
+        yield file, {index: file.metadata.row_group(index).num_rows for index in groups}
+
+
+def pieces(file: Any, names: list[str], sizes: Mapping[int, int]) -> Iterator[Any]:
+    """Yield record batches of columns: several row groups, one, or parts of one that is large."""
+    for groups in packed(sizes, PIECE_ROWS):
+        if sum(sizes[index] for index in groups) <= PIECE_ROWS:
+            batches = iter(file.read_row_groups(groups, columns=names, use_threads=False).to_batches())
+        else:  # half as many, since the reader keeps a batch while it reads the next
+            batches = file.iter_batches(PIECE_ROWS // 2, row_groups=groups, columns=names, use_threads=False)
+        while (batch := next(batches, None)) is not None:
+            if batch.num_rows:
+                yield batch
+            del batch
+
+
+def column_bunches(schema: Any, names: Sequence[str], rows: int) -> Iterator[list[str]]:
+    """Yield the columns in their order, together as many as a piece has room for."""
+    sizes = {name: bytes_of(schema.field(name).type) * min(rows, PIECE_ROWS) for name in names}
+    for bunch in packed(sizes, PIECE_BYTES):
+        yield from (bunch[start : start + MOST_COLUMNS] for start in range(0, len(bunch), MOST_COLUMNS))
+
+
+def bytes_of(kind: Any) -> int:
+    """The bytes of a value in memory; 8 for those of no fixed size."""
+    try:
+        return max(kind.bit_width // 8, 1)
+    except ValueError:
+        return 8
+
+
+def packed(sizes: Mapping[Any, int], most: int) -> Iterator[list[Any]]:
+    """Yield neighbours whose sizes add up to this at most, or a single one that is larger."""
+    pack: list[Any] = []
+    total = 0
+    for key, size in sizes.items():
+        if pack and total + size > most:
+            yield pack
+            pack, total = [], 0
+        pack.append(key)
+        total += size
+    if pack:
+        yield pack
+
+
+def check_complete(path: Path, missing: int) -> None:
+    """Raise `SourceError` where rows are missing: PyArrow takes a column that ends early for one that has fewer."""
+    if missing:
+        raise SourceError(f"{path}: cannot be read: it ends {missing} rows early; was it cut short meanwhile?")
+
+
+class ParquetWriter(BatchWriter):
+    """Writes a Parquet file, record batches collected to row groups of a size that readers like."""
+
+    def __init__(self, path: Path, schema: Any) -> None:
+        super().__init__(require_package("pyarrow.parquet").ParquetWriter(path, schema))
+        self.schema, self.rows = schema, 0
+        self.waiting: list[Any] = []
+
+    def write(self, batch: Any) -> None:
+        """Append rows; they reach the file with the next full row group."""
+        self.waiting.append(batch)
+        self.rows += batch.num_rows
+        if self.rows >= GROUP_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the waiting batches as a row group."""
+        if self.waiting:
+            table = require_package("pyarrow").Table.from_batches(self.waiting, self.schema)
+            self.writer.write_table(table, row_group_size=table.num_rows)
+        self.waiting, self.rows = [], 0
+
+    def close(self) -> None:
+        """Finish the file."""
+        self.flush()
+        super().close()
+
+
+PARQUET = Format(
+    name="Parquet",
+    suffixes=(".parquet", ".pq"),
+    schema=read_schema,
+    batches=read_batches,
+    part_sizes=read_part_sizes,
+    moments=read_moments,
+    written=(".parquet", ".pq"),
+    writer=ParquetWriter,
+)

@@ -1,0 +1,52 @@
+"""Private: statistics of data as mergeable states, and how they are saved."""
+
+from evenkeel.data.statistics._distributed import all_merge
+from evenkeel.data.statistics._encoding import Array, State, StateFormat, plain_numbers
+from evenkeel.data.statistics._groups import GroupStatistics, group_state, restore_groups
+from evenkeel.data.statistics._images import (
+    Definition,
+    ImageStatistics,
+    Layout,
+    check_definition,
+    image_state,
+    restore_images,
+)
+from evenkeel.data.statistics._moments import Moments, empty_moments, from_column_moments, merge_moments
+from evenkeel.data.statistics._quantiles import Histograms, Sketches
+from evenkeel.data.statistics._statistics import (
+    NanPolicy,
+    Statistics,
+    check_mergeable,
+    merge_all,
+    restore,
+    state_of,
+)
+
+__all__ = [
+    "Array",
+    "Definition",
+    "GroupStatistics",
+    "Histograms",
+    "ImageStatistics",
+    "Layout",
+    "Moments",
+    "NanPolicy",
+    "Sketches",
+    "State",
+    "StateFormat",
+    "Statistics",
+    "all_merge",
+    "check_definition",
+    "check_mergeable",
+    "empty_moments",
+    "from_column_moments",
+    "group_state",
+    "image_state",
+    "merge_all",
+    "merge_moments",
+    "plain_numbers",
+    "restore",
+    "restore_groups",
+    "restore_images",
+    "state_of",
+]
