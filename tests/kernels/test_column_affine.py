@@ -207,3 +207,20 @@ def test_wrong_inputs_say_what_to_do():
         F.column_affine(x, torch.ones(3), torch.ones(3), out=torch.ones(3, 4))
     with pytest.raises(InvalidInputError, match="not differentiable"):
         F.column_affine(x.requires_grad_(), torch.ones(3), torch.ones(3), out=torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("infinity", [float("inf"), float("-inf")])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_infinity_is_noticed_and_kept_where_it_is(infinity, in_place):
+    x, shift, scale = torch.arange(12.0).reshape(4, 3), torch.ones(3), torch.full((3,), 0.5)
+    expected = F.column_affine(x, shift, scale)
+    assert torch.equal(F.finite_column_affine(x, shift, scale), expected)
+    assert not F.has_infinity(x)
+    x[2, 1] = infinity
+    before = x.clone()
+    assert F.has_infinity(x)
+    assert F.finite_column_affine(x, shift, scale, out=x if in_place else None) is None
+    assert torch.equal(x, before)
+    x[2, 1], x[0, 0] = 7.0, float("nan")
+    assert not F.has_infinity(x)
+    assert F.finite_column_affine(x, shift, scale, out=x if in_place else None)[0, 0].isnan()

@@ -13,6 +13,8 @@ from evenkeel.functional._columns import (
     column_affine_reference,
     column_moments,
     column_moments_reference,
+    finite_column_affine,
+    has_infinity,
 )
 from evenkeel.functional._dyt import dyt, dyt_reference
 from evenkeel.functional._group_norm import group_norm, group_norm_reference
@@ -39,8 +41,10 @@ __all__ = [
     "column_moments_reference",
     "dyt",
     "dyt_reference",
+    "finite_column_affine",
     "group_norm",
     "group_norm_reference",
+    "has_infinity",
     "image_moments",
     "image_normalize",
     "image_normalize_reference",

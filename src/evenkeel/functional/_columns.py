@@ -309,10 +309,33 @@ def finite_column_affine(
     clip: tuple[float | None, float | None] | None = None,
     out: Tensor | None = None,
 ) -> Tensor | None:
-    """`column_affine`, or None where x holds an infinity, which the kernel finds out as it goes.
+    r"""Map each column as `column_affine` does, and look for infinities in the same pass.
 
-    Where ``out`` is x's own memory, x is searched before, so that it stays as it was; any other ``out`` is overwritten.
+    .. math:: y_{rc} = (x_{rc} - \text{shift}_c)\,\text{scale}_c + \text{offset}_c
+
     Not differentiable.
+
+    Args:
+        x: (..., columns), any real dtype, any strides.
+        shift: (columns,), what is subtracted.
+        scale: (columns,), what the difference is multiplied by.
+        offset: (columns,), what is added; none by default.
+        clip: the lowest and the highest value of the result, None where there is none; NaN stays NaN.
+        out: a floating tensor of x's shape to write into. If it is x's own memory, x is searched first and stays as it
+            was where it holds an infinity; any other ``out`` is overwritten in any case.
+
+    Returns:
+        The mapped table, or None if x holds an infinity.
+
+    Raises:
+        InvalidInputError: a shape or dtype does not fit.
+        InvalidArgumentError: clip's bounds are in the wrong order.
+
+    Example:
+        >>> import torch, evenkeel.functional as F
+        >>> table, zero, one = torch.tensor([[1.0], [3.0]]), torch.zeros(1), torch.ones(1)
+        >>> F.finite_column_affine(table, zero, one).tolist(), F.finite_column_affine(table / 0, zero, one)
+        ([[1.0], [3.0]], None)
     """
     dtype = default_dtype(x) if out is None else out.dtype
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
@@ -326,7 +349,19 @@ def finite_column_affine(
 
 
 def has_infinity(x: Tensor) -> bool:
-    """Whether a tensor holds an infinity; a sum finds out in one pass at memory speed unless there are NaN."""
+    """Whether a tensor holds an infinity: one pass at memory speed, a second one only if there are NaN as well.
+
+    Args:
+        x: any shape and real dtype.
+
+    Returns:
+        True if an element is inf or -inf.
+
+    Example:
+        >>> import torch, evenkeel.functional as F
+        >>> F.has_infinity(torch.tensor([1.0, float("inf")])), F.has_infinity(torch.tensor([1.0, float("nan")]))
+        (True, False)
+    """
     return not torch.isfinite(x.sum()) and bool(torch.isinf(x).any())
 
 

@@ -13,8 +13,7 @@ from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputEr
 from evenkeel.data._arrays import as_tensor, dtype_name, output_tensor
 from evenkeel.data._contract import Constant, Contract, OnMismatch, report
 from evenkeel.data.statistics import Array, Statistics
-from evenkeel.functional import column_affine
-from evenkeel.functional._columns import finite_column_affine, has_infinity
+from evenkeel.functional import column_affine, finite_column_affine, has_infinity
 from evenkeel.nn import FeatureAffine
 
 try:
