@@ -22,7 +22,7 @@ from typing import Any
 from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Experiment
 from evenkeel.lab.experiments._page import TALLY, experiments_page
 from evenkeel.lab.experiments._run import flat_records, read_experiment, summarize
-from evenkeel.lab.files import finite
+from evenkeel.lab.runner import finite
 from evenkeel.report import Figure, join_words, write_page, write_text_atomically
 from evenkeel.report._page import browser_panel, figure_file, script_json
 

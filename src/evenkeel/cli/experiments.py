@@ -12,7 +12,7 @@ import typer
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Claim, Experiment, ExperimentObserver, run_experiments
-from evenkeel.lab.files import path_as_text
+from evenkeel.lab.runner import path_as_text
 from evenkeel.report import Table, print_table
 
 __all__ = ["ExperimentLines", "find_experiments", "list_experiments", "parse_assignments", "run_named"]
