@@ -62,9 +62,9 @@ def measured(values: Iterable[Measurement]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def mean_of(values: Iterable[Measurement]) -> Estimate:
-    """Return the mean of what was measured with its 95 % interval by Student's t, infinite with one value."""
-    numbers = measured(values)
+def mean_of(values: Iterable[Measurement], *, scale: float = 1.0) -> Estimate:
+    """Return the mean of scale times what was measured; the 95 % interval is Student's t's, infinite with one value."""
+    numbers = [scale * value for value in measured(values)]
     mean = statistics.fmean(numbers) if numbers else math.nan
     if len(numbers) < 2:
         return Estimate(mean, -math.inf, math.inf)
@@ -140,7 +140,7 @@ def band(name: str, points: Iterable[tuple[float, Measurement]]) -> Series:
     """
     groups: dict[float, list[float]] = {}
     for x, y in points:
-        if y is not None and math.isfinite(y):
+        if y is not None and math.isfinite(x) and math.isfinite(y):
             groups.setdefault(x, []).append(y)
     places = sorted(groups)
     return Series(

@@ -106,12 +106,13 @@ def kept_bytes(call: Callable[[], object]) -> int:
 
 def saving(records: Sequence[Record], key: str, base: str = "LayerNorm", other: str = "RMSNorm") -> Estimate:
     """Return how much less the other takes, in percent."""
-    return mean_of(100 * (1 - r[key][other] / r[key][base]) for r in records)
+    pairs = ((r[key][base], r[key][other]) for r in records)
+    return mean_of(100 * (1 - theirs / ours) for ours, theirs in pairs if None not in (ours, theirs))
 
 
 def share(records: Sequence[Record], name: str) -> list[tuple[float, float]]:
     """Return the percentage of a training step that a norm takes, with the width."""
-    return [(r["width"], 100 * r["share"][name]) for r in records]
+    return [(r["width"], 100 * r["share"][name]) for r in records if r["share"][name] is not None]
 
 
 def judge(options: CostOptions, records: Sequence[Record]) -> list[Claim]:
@@ -141,7 +142,7 @@ def judge(options: CostOptions, records: Sequence[Record]) -> list[Claim]:
             claim="RMSNorm needs less activation memory than LayerNorm",
             source="the usual account",
             measured=f"What autograd keeps in a step is less by {memory} %",
-            verdict="agrees" if memory.low > 1 else "disagrees",
+            verdict=below(exactly(1), memory),
         ),
     ]
 
@@ -152,7 +153,9 @@ def draw(options: CostOptions, records: Sequence[Record]) -> list[Figure]:
         return []
     rows = options.batch * options.context
     alone = [
-        band(name, [(r["width"], 1e9 * r["alone"][name] / (rows * r["width"])) for r in records]) for name in CONTENDERS
+        band(name, [(r["width"], 1e9 * seconds / (rows * r["width"])) for r, seconds in timed])
+        for name in CONTENDERS
+        if (timed := [(r, r["alone"][name]) for r in records if r["alone"][name] is not None])
     ]
     shares = [band(name, share(records, name)) for name in ARMS]
     x, styles = Axis("width", integer=True), assign_styles(CONTENDERS)

@@ -134,7 +134,7 @@ def pooled_drift(records: Sequence[Record], network: str) -> Estimate:
 
 def pooled_accuracy(records: Sequence[Record], network: str) -> Estimate:
     """Return the mean test accuracy along the way, in percent, over the seeds: high when training is fast."""
-    return mean_of(100 * mean_of(r["accuracy"][1:]).value for r in select(records, network=network))
+    return mean_of((mean_of(r["accuracy"][1:]).value for r in select(records, network=network)), scale=100)
 
 
 def judge(options: ShiftOptions, records: Sequence[Record]) -> list[Claim]:

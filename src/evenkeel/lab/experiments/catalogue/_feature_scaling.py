@@ -144,7 +144,7 @@ def judge(options: ScalingOptions, records: Sequence[Record]) -> list[Claim]:
     if not all(best):
         return []
     losses = [mean_of(r["final"] for r in same) for same in best]
-    scores = [mean_of(100 * r["accuracy"] for r in same) for same in best]
+    scores = [mean_of((r["accuracy"] for r in same), scale=100) for same in best]
     # the condition number of dependent columns is infinite, recorded as None
     conditions = [math.inf if same[0]["condition"] is None else same[0]["condition"] for same in best]
     moved = [imbalance(same) for same in best]
@@ -193,7 +193,10 @@ def draw(options: ScalingOptions, records: Sequence[Record]) -> list[Figure]:
     _, _, names = load(options.table)
     panels = [lines(series, x=Axis("step"), y=Axis("training loss (nats)", log=True), styles=styles, heading="Loss")]
     for preparation, same in best.items():
-        moved = torch.tensor([r["moved"] for r in same]).mean(0)
+        ways = [r["moved"] for r in same if None not in r["moved"]]
+        if not ways:
+            continue
+        moved = torch.tensor(ways).mean(0)
         share = (moved / moved.sum()).tolist()
         rows = [Row(name, value) for name, value in zip(names, share, strict=True)]
         style = dict.fromkeys(names, styles[preparation])

@@ -88,7 +88,7 @@ def judge(options: PaddingOptions, records: Sequence[Record]) -> list[Claim]:
     if not records:
         return []
     claims = []
-    padded = [record for record in records if record["padding"] > 0]
+    padded = [record for record in records if record["padding"]]
     if padded:
         worst = max(padded, key=lambda record: largest([record], "polluted"))
         least = min(largest([record], "polluted") for record in padded)
