@@ -1,28 +1,30 @@
 """The figures of a study that look inside the network: by block, by layer and around a norm."""
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evenkeel.lab.study.page._arms import (
-    Arm,
-    Probe,
-    Stage,
-    by_layer,
-    finite,
-    opening,
-    over_seeds,
-    percent,
-    seeds_sentence,
-    sentences,
-    spoken,
-    stages,
-    times,
+from evenkeel.lab.study.page._arms import Arm, Curve, finite
+from evenkeel.lab.study.page._outcome import seeds_sentence
+from evenkeel.lab.study.page._probed import Stage, block_gradients, by_layer, growth_of, stages, unevenness
+from evenkeel.lab.study.page._words import opening, percent, sentences, spoken, times
+from evenkeel.report import (
+    MUTED,
+    Axis,
+    Figure,
+    Histogram,
+    Panel,
+    Series,
+    Style,
+    format_number,
+    histograms,
+    join_words,
+    lines,
 )
-from evenkeel.report import MUTED, Axis, Figure, Histogram, Series, Style, format_number, histograms, lines
-from evenkeel.report import join_words as join
 
 BLOCK = Axis("block (1 is next to the embedding)", integer=True)
 LAYER = Axis("blocks passed (0 is after the embedding)", integer=True)
@@ -32,41 +34,29 @@ SHARE_FLOOR = 1e-6
 EVEN = 1.05
 
 Styles = Mapping[str, Style]
+Rows = Sequence[Mapping[str, Any]]
+Moments = list[tuple[Stage, list[Series]]]
 
 
 def gradient_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
     """Gradient norm of each block at the first probe."""
-    moments = stages(arms, "gradients")
-    if not moments:
+    first = next(iter(stages(arms, "gradients")), None)
+    series = first.curves(arms, block_gradients) if first else []
+    measured = [curve for curve in series if any(map(finite, curve.y))]
+    if first is None or not measured:
         return None
-    first = moments[0]
-    series = _curves(arms, first, block_gradients)
-    measured = [item for item in series if any(finite(value) for value in item.y)]
-    if not measured:
-        return None
-    axis = Axis("gradient norm", log=True)
-    panel = lines(series, x=BLOCK, y=axis, styles=styles)
-    extremes = {item.name: found for item in measured if (found := extremes_of(item))}
+    extremes = unevenness(measured)
+    zeros = [spoken(curve.name) for curve in measured if 0 in curve.y]
+    hidden = f"Exactly zero gradients, which a logarithmic axis cannot show, occur in {join_words(zeros)}."
     caption = sentences(
         "Attention and feed-forward weights of a block together.",
         _evenness(extremes),
-        _zero_gradients(measured),
+        hidden if zeros else "",
         first.absent(arms),
         seeds_sentence(arms),
     )
+    panel = lines(series, x=BLOCK, y=Axis("gradient norm", log=True), styles=styles)
     return Figure(name="gradients", title=_gradient_title(extremes, first), caption=caption, panels=[panel])
-
-
-def block_gradients(probe: Probe | None) -> dict[float, float | None]:
-    """Root of the summed squares of a block's attention and feed-forward gradient norms, by block counted from 1."""
-    squares: dict[float, float | None] = {}
-    for row in (probe or {}).get("gradients", ()):
-        if row.get("block") is None or not str(row["group"]).endswith((".attention", ".feed_forward")):
-            continue
-        block, norm = row["block"] + 1, row.get("norm")
-        before = squares.get(block, 0.0)
-        squares[block] = before + norm**2 if before is not None and finite(norm) else None
-    return {block: None if square is None else math.sqrt(square) for block, square in squares.items()}
 
 
 def residual_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
@@ -80,119 +70,96 @@ def centring_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
     return _by_depth(arms, styles, "mean2_over_rms2", axis, "centring", _centring_text)
 
 
-def histogram_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
-    """Values before and after a norm, for each kind of norm the one with the widest input."""
-    moments = stages(arms, "histograms")
-    widest: dict[str, tuple[float, Arm, Mapping[str, Any]]] = {}
-    for arm in arms if moments else ():
-        for record in (moments[-1].pick(arm.shown[0]) or {}).get("histograms", ()):
-            width = _histogram("before", record).spread()[1]
-            kind = str(arm.shown[0].get("norm"))
-            if math.isfinite(width) and (kind not in widest or width > widest[kind][0]):
-                widest[kind] = (width, arm, record)
-    if not widest:
-        return None
-    panels, spreads = [], []
-    for width, arm, record in widest.values():
-        pair = [_histogram("before", record), _histogram("after", record)]
-        after = pair[1].spread()[1]
-        spreads.append((width, after, f"{arm.name}, {record['norm']}"))
-        panels.append(
-            histograms(
-                pair, x=Axis("value"), styles={"before": MUTED, "after": styles[arm.name]}, heading=spreads[-1][2]
-            )
-        )
-    title, caption = _histogram_text(spreads, moments[-1])
-    return Figure(name="distribution", title=title, caption=caption, panels=panels)
-
-
-def update_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
-    """Size of an update relative to its weights, by parameter group."""
-    moments = stages(arms, "updates")
-    if not moments:
-        return None
-    last = moments[-1]
-    axis = Axis("|update| / |weight|")
-    panels = []
-    for heading, suffix in (("Attention", ".attention"), ("Feed-forward", ".feed_forward"), ("Norms", ".norm")):
-        series = _curves(arms, last, functools.partial(_block_updates, suffix=suffix))
-        if any(item.x for item in series):
-            panels.append(lines(series, x=BLOCK, y=axis, styles=styles, heading=heading))
-    outside = list(dict.fromkeys(row["group"] for arm in arms for run in arm.shown for row in _outside(last.pick(run))))
-    if outside:
-        names = Axis("parameter group", ticks=[group.replace("_", " ") for group in outside])
-        series = _curves(arms, last, functools.partial(_outside_updates, groups=outside))
-        panels.append(lines(series, x=names, y=axis, styles=styles, heading="Outside the blocks"))
-    ratios = [
-        (row["ratio"], f"{_group_text(row)} in {arm.name}")
-        for arm in arms
-        for run in arm.shown
-        for row in (last.pick(run) or {}).get("updates", ())
-        if finite(row.get("ratio"))
-    ]
-    if not ratios:
-        return None
-    (low, lowest), (high, highest) = min(ratios), max(ratios)
-    title = f"Updates {last.heading} are at most {format_number(high)} of the weights they change ({highest})"
-    smallest = f"The smallest ratio is {format_number(low)} ({lowest})."
-    caption = sentences(smallest, last.absent(arms), seeds_sentence(arms))
-    return Figure(name="updates", title=title, caption=caption, panels=panels)
-
-
-def _curves(
-    arms: Sequence[Arm], stage: Stage, measure: Callable[[Probe | None], Mapping[float, float | None]]
-) -> list[Series]:
-    """One curve an arm of a measurement that a probe at this moment holds."""
-    return [over_seeds(arm, lambda run: measure(stage.pick(run))) for arm in arms]
-
-
 def _by_depth(
     arms: Sequence[Arm],
     styles: Styles,
     key: str,
     axis: Axis,
     name: str,
-    text: Callable[[list[tuple[Stage, list[Series]]]], tuple[str, str]],
+    text: Callable[[Moments], tuple[str, str]],
 ) -> Figure | None:
     """A measurement of the residual stream by layer, one panel a moment, on one scale."""
-    curves: list[tuple[Stage, list[Series]]] = []
-    for stage in stages(arms, "residual"):
-        series = _curves(arms, stage, functools.partial(by_layer, key=key))
-        if any(finite(value) for item in series for value in item.y):
-            curves.append((stage, series))
-    if not curves:
+    every = [(stage, stage.curves(arms, functools.partial(by_layer, key=key))) for stage in stages(arms, "residual")]
+    moments = [(stage, series) for stage, series in every if any(finite(y) for curve in series for y in curve.y)]
+    if not moments:
         return None
     # One scale for both moments, so that growth during training is seen too.
-    values = [v for _, series in curves for item in series for v in (*item.y, *(item.high or ())) if finite(v)]
+    values = [y for _, series in moments for curve in series for y in (*curve.y, *(curve.high or ())) if finite(y)]
     shared = dataclasses.replace(axis, include=values)
     panels = [
-        lines(series, x=LAYER, y=shared, styles=styles, heading=stage.heading.capitalize()) for stage, series in curves
+        lines(series, x=LAYER, y=shared, styles=styles, heading=stage.heading.capitalize()) for stage, series in moments
     ]
-    title, caption = text(curves)
-    gaps = [stage.absent(arms) for stage, _ in curves]
+    title, caption = text(moments)
+    gaps = [stage.absent(arms) for stage, _ in moments]
     return Figure(name=name, title=title, caption=sentences(caption, *gaps, seeds_sentence(arms)), panels=panels)
 
 
-def extremes_of(item: Series) -> tuple[float, float, float] | None:
-    """Largest over smallest positive value of a curve, and where they are; None without two positive values."""
-    points = [(value, x) for x, value in zip(item.x, item.y, strict=True) if value is not None and value > 0]
-    if len(points) < 2:
+def histogram_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
+    """Values before and after a norm, for each kind of norm the one with the widest input."""
+    last = next(reversed(stages(arms, "histograms")), None)
+    if last is None:
         return None
-    (low, at_low), (high, at_high) = min(points), max(points)
-    return high / low, at_high, at_low
+    widest: dict[str, tuple[float, Arm, Mapping[str, Any]]] = {}
+    for arm in arms:
+        run = arm.typical_runs[0]
+        for row in last.rows(run):
+            width, kind = _histogram("before", row).spread()[1], str(run.get("norm"))
+            if math.isfinite(width) and (kind not in widest or width > widest[kind][0]):
+                widest[kind] = (width, arm, row)
+    if not widest:
+        return None
+    panels, spreads = [], []
+    for width, arm, row in widest.values():
+        before, after = (_histogram(which, row) for which in ("before", "after"))
+        place = f"{arm.name}, {row['norm']}"
+        spreads.append((width, after.spread()[1], place))
+        colours = {"before": MUTED, "after": styles[arm.name]}
+        panels.append(histograms([before, after], x=Axis("value"), styles=colours, heading=place))
+    title, caption = _histogram_text(spreads, last)
+    return Figure(name="distribution", title=title, caption=caption, panels=panels)
+
+
+def update_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
+    """Size of an update relative to its weights, by parameter group."""
+    last = next(reversed(stages(arms, "updates")), None)
+    rows = [(row, arm) for arm in arms for run in arm.typical_runs for row in last.rows(run)] if last else []
+    ratios = [(row["ratio"], f"{_group_text(row)} in {arm.name}") for row, arm in rows if finite(row.get("ratio"))]
+    if last is None or not ratios:
+        return None
+    (low, lowest), (high, highest) = min(ratios), max(ratios)
+    smallest = f"The smallest ratio is {format_number(low)} ({lowest})."
+    outside = list(dict.fromkeys(row["group"] for row, _ in rows if row.get("block") is None))
+    return Figure(
+        name="updates",
+        title=f"Updates {last.heading} are at most {format_number(high)} of the weights they change ({highest})",
+        caption=sentences(smallest, last.absent(arms), seeds_sentence(arms)),
+        panels=_update_panels(arms, styles, last, outside),
+    )
+
+
+def _update_panels(arms: Sequence[Arm], styles: Styles, last: Stage, outside: Sequence[str]) -> list[Panel]:
+    """A panel for each kind of parameter group in the blocks, and one for the groups outside them."""
+    axis, panels = Axis("|update| / |weight|"), []
+    for heading, suffix in (("Attention", ".attention"), ("Feed-forward", ".feed_forward"), ("Norms", ".norm")):
+        series = last.curves(arms, functools.partial(_block_updates, suffix=suffix))
+        if any(curve.x for curve in series):
+            panels.append(lines(series, x=BLOCK, y=axis, styles=styles, heading=heading))
+    if outside:
+        names = Axis("parameter group", ticks=[group.replace("_", " ") for group in outside])
+        series = last.curves(arms, functools.partial(_outside_updates, groups=outside))
+        panels.append(lines(series, x=names, y=axis, styles=styles, heading="Outside the blocks"))
+    return panels
 
 
 def _gradient_title(extremes: Mapping[str, tuple[float, float, float]], first: Stage) -> str:
-    when = first.heading
     if not extremes:
-        return f"Gradient norm by block, {when}"
+        return f"Gradient norm by block, {first.heading}"
     name = max(extremes, key=lambda key: extremes[key][0])
     ratio, high, low = extremes[name]
     if ratio < EVEN:
-        return f"The gradient is nearly even across blocks in every arm, {when}"
-    return opening(
-        f"{spoken(name)} has the most uneven gradient {when}: block {high}'s is {times(ratio)} block {low}'s"
-    )
+        return f"The gradient is nearly even across blocks in every arm, {first.heading}"
+    uneven = f"{spoken(name)} has the most uneven gradient {first.heading}"
+    return opening(f"{uneven}: block {high}'s is {times(ratio)} block {low}'s")
 
 
 def _evenness(extremes: Mapping[str, tuple[float, float, float]]) -> str:
@@ -203,74 +170,54 @@ def _evenness(extremes: Mapping[str, tuple[float, float, float]]) -> str:
     return f"The most even is {spoken(name)}, where block {high}'s gradient is {times(ratio)} block {low}'s."
 
 
-def _zero_gradients(series: Sequence[Series]) -> str:
-    names = [spoken(item.name) for item in series if any(value == 0 for value in item.y)]
-    return f"Exactly zero gradients, which a logarithmic axis cannot show, occur in {join(names)}." if names else ""
-
-
-def growth_of(series: Sequence[Series]) -> dict[str, float]:
-    """RMS at the last layer over RMS at the first, by arm."""
-    ratios = {}
-    for item in series:
-        if len(item.y) < 2:
-            continue
-        first, last = item.y[0], item.y[-1]
-        if finite(first) and finite(last) and first > 0:
-            ratios[item.name] = last / first
-    return ratios
-
-
-def _range_text(ratios: Mapping[str, float], show: Callable[[float], str]) -> str:
-    low, high = min(ratios, key=lambda n: ratios[n]), max(ratios, key=lambda n: ratios[n])
-    if show(ratios[low]) == show(ratios[high]):
-        return f"is {show(ratios[low])} in {join([spoken(name) for name in ratios])}"
-    return f"ranges from {show(ratios[low])} ({low}) to {show(ratios[high])} ({high})"
-
-
-def _residual_text(curves: list[tuple[Stage, list[Series]]]) -> tuple[str, str]:
-    growth = [(stage, growth_of(series)) for stage, series in curves]
-    known = [(stage, ratios) for stage, ratios in growth if ratios]
-    if not known:
+def _residual_text(moments: Moments) -> tuple[str, str]:
+    growth = [(stage, ratios) for stage, series in moments if (ratios := growth_of(series))]
+    if not growth:
         return "Size of the residual stream by depth", ""
-    stage, ratios = known[-1]
+    stage, ratios = growth[-1]
     name = max(ratios, key=lambda key: abs(math.log(ratios[key])) if ratios[key] > 0 else math.inf)
     change = f"{spoken(name)} changes the RMS of the residual stream most, to {times(ratios[name])} what enters block 1"
     title = opening(f"{change}, {stage.heading}")
     if all(1 / EVEN < ratio < EVEN for ratio in ratios.values()):
         title = f"The residual stream keeps its RMS through the blocks of every arm, {stage.heading}"
-    parts = [f"{stage.heading} the ratio {_range_text(r, format_number)}" for stage, r in known]
+    parts = [f"{stage.heading} the ratio {_range_text(ratios)}" for stage, ratios in growth]
     return title, f"RMS after the last block over RMS after the embedding: {'; '.join(parts)}."
 
 
-def _centring_text(curves: list[tuple[Stage, list[Series]]]) -> tuple[str, str]:
-    stage, series = curves[-1]
+def _range_text(ratios: Mapping[str, float]) -> str:
+    low, high = min(ratios, key=ratios.__getitem__), max(ratios, key=ratios.__getitem__)
+    smallest, largest = format_number(ratios[low]), format_number(ratios[high])
+    if smallest == largest:
+        return f"is {smallest} in {join_words([spoken(name) for name in ratios])}"
+    return f"ranges from {smallest} ({low}) to {largest} ({high})"
+
+
+def _centring_text(moments: Moments) -> tuple[str, str]:
+    stage, series = moments[-1]
     shares = [
-        (value, item.name, int(x))
-        for item in series
-        for x, value in zip(item.x, item.high or item.y, strict=True)
-        if value is not None and math.isfinite(value)
+        (share, curve.name, int(layer))
+        for curve in series
+        for layer, share in zip(curve.x, curve.high or curve.y, strict=True)
+        if finite(share)
     ]
     if not shares:
         return "What centring would remove, by depth", ""
     value, name, layer = max(shares)
-    place = f"after block {layer}" if layer else "after the embedding"
-    title = (
-        f"The mean carries at most {percent(value)} of the residual stream's power, {stage.heading} ({name}, {place})"
-    )
+    place = f"({name}, after block {layer})" if layer else f"({name}, after the embedding)"
+    title = f"The mean carries at most {percent(value)} of the residual stream's power, {stage.heading} {place}"
     ordered = sorted(share for share, _, _ in shares)
     middle = percent(ordered[len(ordered) // 2])
     caption = (
         "This is the part that LayerNorm's centring removes and RMSNorm keeps. "
         f"{stage.heading.capitalize()} half of the arms' layers are at {middle} or less."
     )
-    if any(finite(share) and share < SHARE_FLOOR for _, moment in curves for item in moment for share in item.y):
+    if any(finite(share) and share < SHARE_FLOOR for _, series in moments for curve in series for share in curve.y):
         caption += f" Shares below {SHARE_FLOOR:g} are drawn at that value."
     return title, caption
 
 
-def _histogram(which: str, record: Mapping[str, Any]) -> Histogram:
-    data = record[which]
-    return Histogram(which, data["edges"], data["counts"])
+def _histogram(which: str, row: Mapping[str, Any]) -> Histogram:
+    return Histogram(which, row[which]["edges"], row[which]["counts"])
 
 
 def _histogram_text(spreads: Sequence[tuple[float, float, str]], stage: Stage) -> tuple[str, str]:
@@ -296,14 +243,9 @@ def _group_text(row: Mapping[str, Any]) -> str:
     return name if row.get("block") is None else f"{name} of block {row['block'] + 1}"
 
 
-def _block_updates(probe: Probe | None, suffix: str) -> dict[float, float | None]:
-    rows = (probe or {}).get("updates", ())
+def _block_updates(rows: Rows, suffix: str) -> Curve:
     return {r["block"] + 1: r.get("ratio") for r in rows if r.get("block") is not None and r["group"].endswith(suffix)}
 
 
-def _outside(probe: Probe | None) -> list[Mapping[str, Any]]:
-    return [row for row in (probe or {}).get("updates", ()) if row.get("block") is None]
-
-
-def _outside_updates(probe: Probe | None, groups: Sequence[str]) -> dict[float, float | None]:
-    return {groups.index(row["group"]): row.get("ratio") for row in _outside(probe)}
+def _outside_updates(rows: Rows, groups: Sequence[str]) -> Curve:
+    return {groups.index(row["group"]): row.get("ratio") for row in rows if row.get("block") is None}

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-from evenkeel.lab.study.page._arms import (
-    Arm,
-    Run,
-    by_layer,
-    finite,
-    gap_text,
-    group_arms,
-    loss_text,
-    mean,
-    opening,
-    over_seeds,
-    spoken,
-    stages,
-)
-from evenkeel.lab.study.page._depth import block_gradients, extremes_of, growth_of
-from evenkeel.lab.study.page._loss import loss_title, ranked, verdict
+from evenkeel.lab.study.page._arms import Arm, Run, costs, finite, group_arms, mean, named, ranked
+from evenkeel.lab.study.page._outcome import loss_title, verdict
+from evenkeel.lab.study.page._probed import block_gradients, by_layer, growth_of, stages, unevenness
+from evenkeel.lab.study.page._words import gap_text, loss_text, opening, spoken
 from evenkeel.report import join_words
-
-__all__ = ["find"]
 
 TRAINING_TAIL = 0.05  # of the training curve, averaged where one step is too noisy
 LEVEL = 1.05  # factors closer than this are called level
 
+Finding = tuple[str, str]  # title and text
+
 
 def find(summary: dict[str, Any]) -> list[dict[str, str]]:
     """Return the findings of a summary, the most important first; a finding whose arms were not run is left out."""
-    finders: tuple[Callable[[dict[str, Any], list[Arm]], tuple[str, str] | None], ...] = (
+    finders: tuple[Callable[[dict[str, Any], list[Arm]], Finding | None], ...] = (
         find_divergence,
         find_best,
         find_effect_of_norm,
@@ -43,61 +32,60 @@ def find(summary: dict[str, Any]) -> list[dict[str, str]]:
         find_cost,
     )
     arms = group_arms(summary)
-    found = [finder(summary, arms) for finder in finders]
-    return [{"title": each[0], "text": each[1]} for each in found if each is not None]
+    findings = filter(None, (finder(summary, arms) for finder in finders))
+    return [{"title": title, "text": text} for title, text in findings]
 
 
-def find_divergence(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_divergence(summary: dict[str, Any], arms: list[Arm]) -> Finding | None:
     """Which arms diverged, and when."""
     diverged = [arm for arm in arms if arm.with_status("diverged")]
     if not diverged:
         return None
     settings = summary["settings"]
-    fates = join_words([f"{spoken(arm.name)} {arm.fate()}" for arm in diverged])
-    finished = [spoken(arm.name) for arm in arms if len(arm.final_losses) == len(arm.runs)]
-    rest = opening(f"{join_words(finished)} finished.") if finished else "No other arm has finished."
+    fates = join_words([f"{arm.spoken} {arm.fate()}" for arm in diverged])
+    finished = named(arm for arm in arms if len(arm.final_losses) == len(arm.runs))
+    rest = opening(f"{finished} finished.") if finished else "No other arm has finished."
     return (
         opening(f"{named(diverged)} diverged"),
         f"At a learning rate of {settings['lr']:g}, depth {settings['depth']} and these seeds: {fates}. {rest}",
     )
 
 
-def find_best(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_best(summary: dict[str, Any], arms: list[Arm]) -> Finding | None:
     """Which comparable arm ends lowest, by how much, and how sure that is."""
     order = ranked(arms)
     if not order:
         return None
     best, *others = order
     if not others:
-        return loss_title(
-            arms
-        ), f"It is the only comparable arm that finished its {summary['settings']['steps']} steps."
-    losses = join_words([f"{spoken(arm.name)} {loss_text(mean(arm.final_losses))}" for arm in others])
-    above = gap_text(mean(best.final_losses), mean(others[0].final_losses))
-    return loss_title(arms), f"The next is {above} above {spoken(best.name)}. The others: {losses}. {verdict(arms)}"
+        alone = f"It is the only comparable arm that finished its {summary['settings']['steps']} steps."
+        return loss_title(arms), alone
+    losses = join_words([f"{arm.spoken} {loss_text(arm.loss)}" for arm in others])
+    above = gap_text(best.loss, others[0].loss)
+    return loss_title(arms), f"The next is {above} above {best.spoken}. The others: {losses}. {verdict(arms)}"
 
 
-def find_effect_of_norm(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_effect_of_norm(summary: dict[str, Any], arms: list[Arm]) -> Finding | None:
     """How many steps a normalized arm needs to reach what training without a norm ends at."""
     order = ranked(arms)
-    without = next((arm for arm in order if is_plain(arm)), None)
-    normalized = [arm for arm in order if not is_plain(arm)]
+    without = next((arm for arm in order if arm.plain), None)
+    normalized = [arm for arm in order if not arm.plain]
     if without is None or not normalized:
         return None
-    steps, target = summary["settings"]["steps"], mean(without.final_losses)
+    steps, target = summary["settings"]["steps"], without.loss
     reached = {arm.name: step for arm in normalized if (step := first_step_below(arm, target)) is not None}
     if not reached:
         best = normalized[0]
         return (
             f"No comparable normalized arm reaches the loss without norm, {loss_text(target)}",
-            f"After {steps} steps the best of them, {best.name}, is {gap_text(target, mean(best.final_losses))} nats "
+            f"After {steps} steps the best of them, {best.name}, is {gap_text(target, best.loss)} nats "
             "per byte above it.",
         )
     first = min(normalized, key=lambda arm: reached.get(arm.name, steps + 1))  # of equals, the one that ends lowest
-    step, final = reached[first.name], mean(first.final_losses)
+    step, final = reached[first.name], first.loss
     end = f"{gap_text(*sorted((final, target)))} {'lower' if final <= target else 'above it'}"
     return (
-        f"{first.name} reaches the final loss of {spoken(without.name)} after {step} of {steps} steps",
+        f"{first.name} reaches the final loss of {without.spoken} after {step} of {steps} steps",
         f"Without norm, {steps} steps end at {loss_text(target)} nats per byte; {first.name} has reached this at the "
         f"validation after {step} steps, and ends {end}.",
     )
@@ -110,17 +98,17 @@ def first_step_below(arm: Arm, target: float) -> int | None:
     return next((step for step, losses in curve if all(map(finite, losses)) and mean(losses) <= target), None)
 
 
-def find_leak(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_leak(summary: dict[str, Any], arms: list[Arm]) -> Finding | None:
     """What BatchNorm's training loss hides."""
     leaking = [arm for arm in arms if arm.leaks and arm.final_losses]
     if not leaking:
         return None
     ends = [
-        f"{arm.name} ends at {loss_text(training_loss(arm))} in training and {loss_text(mean(arm.final_losses))} in "
+        f"{arm.name} ends at {loss_text(training_loss(arm))} in training and {loss_text(arm.loss)} in "
         "validation, which uses running statistics"
         for arm in leaking
     ]
-    gaps = [mean(arm.final_losses) - training_loss(arm) for arm in ranked(arms)]
+    gaps = [arm.loss - training_loss(arm) for arm in ranked(arms)]
     compared = f" In the other arms validation minus training is {span(gaps)}." if gaps else ""
     return (
         f"{join_words([arm.name for arm in leaking])} cannot be compared: BatchNorm leaks",
@@ -129,12 +117,12 @@ def find_leak(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | Non
     )
 
 
-def find_growth(_: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_growth(_: dict[str, Any], arms: list[Arm]) -> Finding | None:
     """How the residual stream grows with depth at initialization."""
     first = next(iter(stages(arms, "residual")), None)
     if first is None or first.step:
         return None
-    growth = growth_of([over_seeds(arm, lambda run: by_layer(first.pick(run), "rms")) for arm in arms])
+    growth = growth_of(first.curves(arms, functools.partial(by_layer, key="rms")))
     if not growth:
         return None
     return (
@@ -143,13 +131,12 @@ def find_growth(_: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
     )
 
 
-def find_gradients(_: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_gradients(_: dict[str, Any], arms: list[Arm]) -> Finding | None:
     """How unevenly gradients are spread over the blocks at initialization."""
     first = next(iter(stages(arms, "gradients")), None)
     if first is None or first.step:
         return None
-    curves = [over_seeds(arm, lambda run: block_gradients(first.pick(run))) for arm in arms]
-    ratios = {curve.name: found[0] for curve in curves if (found := extremes_of(curve)) is not None}
+    ratios = {name: ratio for name, (ratio, _, _) in unevenness(first.curves(arms, block_gradients)).items()}
     if not ratios:
         return None
     return (
@@ -159,25 +146,25 @@ def find_gradients(_: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None
     )
 
 
-def find_unlearned(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_unlearned(summary: dict[str, Any], arms: list[Arm]) -> Finding | None:
     """Which arms do no better than byte frequencies."""
     baseline = summary["corpus"].get("frequency_loss")
-    stuck = [arm for arm in arms if baseline is not None and arm.final_losses and mean(arm.final_losses) >= baseline]
+    stuck = [arm for arm in arms if baseline is not None and arm.final_losses and arm.loss >= baseline]
     if not stuck:
         return None
-    ends = join_words([f"{spoken(arm.name)} ends at {loss_text(mean(arm.final_losses))}" for arm in stuck])
+    ends = join_words([f"{arm.spoken} ends at {loss_text(arm.loss)}" for arm in stuck])
     return (
         opening(f"{named(stuck)} did no better than byte frequencies"),
         f"Guessing every byte by its frequency in the training text costs {loss_text(baseline)} nats per byte; {ends}.",
     )
 
 
-def find_centring(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_centring(summary: dict[str, Any], arms: list[Arm]) -> Finding | None:
     """How much of the residual stream's power is its mean: what centring would remove."""
     last = next(reversed(stages(arms, "residual")), None)
     if last is None:
         return None
-    curves = [over_seeds(arm, lambda run: by_layer(last.pick(run), "mean2_over_rms2")) for arm in arms]
+    curves = last.curves(arms, functools.partial(by_layer, key="mean2_over_rms2"))
     shares = {curve.name: share for curve in curves if curve.y and finite(share := curve.y[-1])}
     if not shares:
         return None
@@ -192,7 +179,7 @@ def find_centring(summary: dict[str, Any], arms: list[Arm]) -> tuple[str, str] |
 
 def layer_against_rms(arms: list[Arm]) -> str:
     """Compare each LayerNorm arm with the RMSNorm arm of the same placement, where both finished."""
-    ends = {arm.name: mean(arm.final_losses) for arm in ranked(arms)}
+    ends = {arm.name: arm.loss for arm in ranked(arms)}
     pairs = [
         f" {rms} ends {gap_text(*sorted((ends[rms], ends[layer])))} nats per byte "
         f"{'below' if ends[rms] < ends[layer] else 'above'} {layer}."
@@ -202,10 +189,9 @@ def layer_against_rms(arms: list[Arm]) -> str:
     return "".join(pairs)
 
 
-def find_cost(_: dict[str, Any], arms: list[Arm]) -> tuple[str, str] | None:
+def find_cost(_: dict[str, Any], arms: list[Arm]) -> Finding | None:
     """What share of a step the norms take."""
-    measured = {arm.name: [run["cost"].get("norm_share") for run in arm.runs] for arm in arms}
-    shares = {name: mean(found) for name, values in measured.items() if (found := [v for v in values if v])}
+    shares = {arm.name: mean(values) for arm in arms if (values := list(filter(None, costs(arm, "norm_share"))))}
     if not shares:
         return None
     least, most = min(shares, key=shares.__getitem__), max(shares, key=shares.__getitem__)
@@ -228,19 +214,9 @@ def contrast(what: str, factors: dict[str, float], where: str) -> str:
     return f"{what} by a factor of {extremes} {where}"
 
 
-def named(arms: list[Arm]) -> str:
-    """The arms' names in a sentence."""
-    return join_words([spoken(arm.name) for arm in arms])
-
-
 def listed(values: dict[str, float], form: str) -> str:
     """Each arm's name with its value."""
     return join_words([f"{spoken(name)} {value:{form}}" for name, value in values.items()])
-
-
-def is_plain(arm: Arm) -> bool:
-    """Whether an arm has no norm."""
-    return all(run["norm"] == "none" for run in arm.runs)
 
 
 def training_loss(arm: Arm) -> float:

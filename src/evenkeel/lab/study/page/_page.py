@@ -1,13 +1,18 @@
 """The page of a study: from its summary to `report.html`."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenkeel.lab.study.page import _arms as data
 from evenkeel.lab.study.page import _depth as depth
 from evenkeel.lab.study.page import _loss as loss
+from evenkeel.lab.study.page._arms import Arm, group_arms
+from evenkeel.lab.study.page._cost import cost_figure
+from evenkeel.lab.study.page._outcome import fate_sentence, leak_sentence, loss_title, verdict
+from evenkeel.lab.study.page._words import sentences
 from evenkeel.report import Figure, Finding, Page, Section, Table, assign_styles, join_words, write_page
 
 __all__ = ["ranking_table", "study_page", "write_report"]
@@ -32,7 +37,7 @@ def study_page(summary: Mapping[str, Any]) -> Page:
         >>> study_page({"format": 1, "arms": []}).findings[0].title
         'Nothing has been measured yet'
     """
-    arms = data.group_arms(summary)
+    arms = group_arms(summary)
     styles = assign_styles(arm.name for arm in arms)
     figures: dict[str, list[tuple[str, Figure | None]]] = {
         "Loss": [("ranking", loss.ranking_figure(arms, styles)), ("loss curves", loss.loss_figure(arms, styles))],
@@ -43,14 +48,14 @@ def study_page(summary: Mapping[str, Any]) -> Page:
             ("the share of the mean", depth.centring_figure(arms, styles)),
         ],
         "Updates": [("update-to-weight ratios", depth.update_figure(arms, styles))],
-        "Cost": [("cost", loss.cost_figure(arms, styles, summary.get("machine") or {}))],
+        "Cost": [("cost", cost_figure(arms, styles, summary.get("machine") or {}))],
     }
-    sections = []
-    for title, candidates in figures.items():
-        found = [figure for _, figure in candidates if figure is not None]
-        tables = [loss.ranking_table(arms)] if title == "Loss" and arms else []
-        if found or tables:
-            sections.append(Section(title, tables=tables, figures=found))
+    tables = {"Loss": [loss.ranking_table(arms)]} if arms else {}
+    sections = [
+        Section(title, tables=tables.get(title, []), figures=[figure for _, figure in candidates if figure is not None])
+        for title, candidates in figures.items()
+        if title in tables or any(figure is not None for _, figure in candidates)
+    ]
     missing = [name for candidates in figures.values() for name, figure in candidates if figure is None]
     sections.append(_what_was_run(summary, arms, missing))
     return Page("Normalization study", _lead(summary, arms), _findings(summary, arms), sections, _footer(summary))
@@ -95,38 +100,39 @@ def ranking_table(summary: Mapping[str, Any]) -> Table:
         >>> ranking_table({"format": 1, "arms": []}).rows
         []
     """
-    return loss.ranking_table(data.group_arms(summary))
+    return loss.ranking_table(group_arms(summary))
 
 
-def _findings(summary: Mapping[str, Any], arms: Sequence[data.Arm]) -> list[Finding]:
+def _findings(summary: Mapping[str, Any], arms: Sequence[Arm]) -> list[Finding]:
     recorded = [Finding(item["title"].rstrip("."), item["text"]) for item in summary.get("findings") or ()]
     if recorded:
         return recorded
     if not arms:
         return [Finding("Nothing has been measured yet", "The study has no arm with records.")]
-    text = data.sentences(loss.verdict(arms), loss.fate_sentence(arms), data.leak_sentence(arms))
-    return [Finding(loss.loss_title(arms), text)]
+    text = sentences(verdict(arms), fate_sentence(arms), leak_sentence(arms))
+    return [Finding(loss_title(arms), text)]
 
 
-def _lead(summary: Mapping[str, Any], arms: Sequence[data.Arm]) -> list[str]:
+def _lead(summary: Mapping[str, Any], arms: Sequence[Arm]) -> list[str]:
     if not arms:
         return []
     settings, corpus = summary.get("settings") or {}, summary.get("corpus") or {}
-    shape = [f"{settings[key]} {text}" for key, text in (("depth", "blocks"),) if key in settings]
-    shape += [
-        f"{text} {settings[key]}" for key, text in (("width", "width"), ("context", "context")) if key in settings
-    ]
+    sizes = {"depth": "{} blocks", "width": "width {}", "context": "context {}"}
+    shape = [text.format(settings[name]) for name, text in sizes.items() if name in settings]
     model = f" ({', '.join(shape)})" if shape else ""
-    seeds = max(len(arm.runs) for arm in arms)
+    names = join_words([arm.name for arm in arms])
     count = f"{len(arms)} arms" if len(arms) > 1 else "one arm"
-    first = f"The same byte-level transformer{model} was trained in {count}: {join_words([arm.name for arm in arms])}."
-    steps = f"{settings['steps']} steps" if "steps" in settings else ""
-    each = " with ".join(part for part in (steps, f"{seeds} seeds" if seeds > 1 else "one seed") if part)
-    sources = [first, f"Each arm was set to run {each}." if steps else f"Each arm has {each}."]
-    if corpus.get("source"):
-        sources.append(f"The text is {corpus['source']}{_corpus_size(corpus)}.")
-    sources.append("All losses are in nats per byte; lower is better.")
-    return [" ".join(sources)]
+    runs = max(len(arm.runs) for arm in arms)
+    seeds = f"{runs} seeds" if runs > 1 else "one seed"
+    steps = f"was set to run {settings['steps']} steps with" if "steps" in settings else "has"
+    source = f"The text is {corpus['source']}{_corpus_size(corpus)}." if corpus.get("source") else ""
+    text = sentences(
+        f"The same byte-level transformer{model} was trained in {count}: {names}.",
+        f"Each arm {steps} {seeds}.",
+        source,
+        "All losses are in nats per byte; lower is better.",
+    )
+    return [text]
 
 
 def _corpus_size(corpus: Mapping[str, Any]) -> str:
@@ -145,7 +151,7 @@ def _bytes(count: int) -> str:
     return f"{count} bytes"
 
 
-def _what_was_run(summary: Mapping[str, Any], arms: Sequence[data.Arm], missing: Sequence[str]) -> Section:
+def _what_was_run(summary: Mapping[str, Any], arms: Sequence[Arm], missing: Sequence[str]) -> Section:
     tables = []
     if arms:
         tables.append(_arms_table(arms))
@@ -158,7 +164,7 @@ def _what_was_run(summary: Mapping[str, Any], arms: Sequence[data.Arm], missing:
     return Section("What was run", paragraphs=absent, tables=tables)
 
 
-def _arms_table(arms: Sequence[data.Arm]) -> Table:
+def _arms_table(arms: Sequence[Arm]) -> Table:
     columns = ["arm", "norm", "placement", "feed-forward", "bias", "QK-norm", "parameters", "seeds", "state"]
     rows = []
     for arm in arms:
