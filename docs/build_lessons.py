@@ -15,15 +15,14 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Experiment
-from evenkeel.lab.experiments._page import TALLY, experiments_page
+from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS
+from evenkeel.lab.experiments._page import Measured, draw, experiments_page, option_text, tally
 from evenkeel.lab.experiments._run import flat_records, read_experiment, summarize
 from evenkeel.lab.runner import finite
-from evenkeel.report import Figure, join_words, write_page, write_text_atomically
+from evenkeel.report import join_words, write_page, write_text_atomically
 from evenkeel.report._page import browser_panel, figure_file, script_json
 
 DOCS = Path(__file__).parent
@@ -42,36 +41,25 @@ not that the paper is wrong. Run them yourself: `evenkeel study --experiment all
 """
 
 
-@dataclass(frozen=True)
-class Measured:
-    """An experiment's records as the course shows them."""
-
-    experiment: Experiment
-    summary: dict[str, Any]
-    records: Sequence[dict[str, Any]]
-    figures: Sequence[Figure]
-
-    def stamps(self) -> dict[str, str]:
-        """Return each figure file's name and a digest of what it shows."""
-        return {
-            f"{figure_file(figure, panel)}.svg": hashlib.sha256(script_json(browser_panel(panel)).encode()).hexdigest()
-            for figure in self.figures
-            for panel in figure.panels
-        }
+def stamps(run: Measured) -> dict[str, str]:
+    """Return each figure file's name and a digest of what it shows."""
+    return {
+        f"{figure_file(figure, panel)}.svg": hashlib.sha256(script_json(browser_panel(panel)).encode()).hexdigest()
+        for figure in run.figures
+        for panel in figure.panels
+    }
 
 
 def read_measurements(docs: Path) -> dict[str, Measured]:
     """Return the experiments that were measured, in the order of the course."""
-    found = {}
+    measured = {}
     for name, experiment in EXPERIMENTS.items():
         directory = docs / "measurements" / name
         frozen, records = read_experiment(directory), flat_records(directory)
-        if frozen is None or not records:
-            continue
-        options = experiment.read_options(frozen["options"])
-        figures = experiment.draw(options, records)
-        found[name] = Measured(experiment, summarize(experiment, options, directory), records, figures)
-    return found
+        if frozen is not None and records:
+            summary = summarize(experiment, experiment.read_options(frozen["options"]), directory)
+            measured[name] = draw(experiment, summary, records)
+    return measured
 
 
 def generated_texts(docs: Path, measured: Mapping[str, Measured]) -> dict[Path, str]:
@@ -120,10 +108,7 @@ def measured_paragraphs(found: Measured) -> Iterator[str]:
     yield table(LESSON, [claim_cells(claim, LESSON) for claim in found.summary["claims"]])
     summary, name = found.summary, found.experiment.name
     partial = "" if summary["complete"] else f" Only {len(found.records)} of {summary['trials']} trials have run."
-    options = ", ".join(
-        f"{key.replace('_', ' ')} {', '.join(map(str, value)) if isinstance(value, list) else value}"
-        for key, value in summary["options"].items()
-    )
+    options = ", ".join(f"{key.replace('_', ' ')} {option_text(value)}" for key, value in summary["options"].items())
     yield (
         f"<details><summary>How it was measured</summary>\n\n{escape(found.experiment.method)}{partial}\n\n"
         f"Options: {escape(options)}. {escape(summary['machine'])}; torch {summary['torch']}. "
@@ -149,9 +134,8 @@ def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]
         for name, found in measured.items()
         for claim in found.summary["claims"]
     ]
-    verdicts = [claim["verdict"] for found in measured.values() for claim in found.summary["claims"]]
-    counts = [f"{verdicts.count(verdict)} {TALLY[verdict]}" for verdict in VERDICTS if verdict in verdicts]
-    parts = [WHY.rstrip(), f"Of {len(verdicts)} claims {join_words(counts)}.", table((*ALL_CLAIMS, "lesson"), rows)]
+    claims = [claim for found in measured.values() for claim in found.summary["claims"]]
+    parts = [WHY.rstrip(), f"Of {len(claims)} claims {tally(claims)}.", table((*ALL_CLAIMS, "lesson"), rows)]
     if missing := [f"`{name}`" for name in EXPERIMENTS if name not in measured]:
         parts.append(f"Not measured yet: {join_words(missing)}.")
     return "\n\n".join(parts) + "\n"
@@ -172,7 +156,7 @@ def stale_figures(docs: Path, measured: Mapping[str, Measured]) -> list[str]:
     return [
         name
         for found in measured.values()
-        for name, digest in found.stamps().items()
+        for name, digest in stamps(found).items()
         if not (path := docs / "lessons" / "figures" / name).exists()
         or STAMP.format(digest) not in path.read_text(encoding="utf-8")
     ]
@@ -199,7 +183,7 @@ def stale(docs: Path) -> list[str]:
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     wrong += [f"lessons/figures/{name} is missing or shows other data" for name in stale_figures(docs, measured)]
-    known = {name for found in measured.values() for name in found.stamps()}
+    known = {name for found in measured.values() for name in stamps(found)}
     extra = [path for path in (docs / "lessons" / "figures").glob("*.svg") if path.name not in known]
     wrong += unread_verdicts(docs, measured)
     return wrong + [f"{path.relative_to(docs)} belongs to no measurement" for path in sorted(extra)]
@@ -212,11 +196,11 @@ def draw_figures(measured: Mapping[str, Measured], wanted: Sequence[str], folder
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         raise SystemExit("figures are drawn by Chromium; install it, for example with: apt-get install chromium")
-    stamps = {name: stamp for found in measured.values() for name, stamp in found.stamps().items()}
+    digests = {name: digest for found in measured.values() for name, digest in stamps(found).items()}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         report = Path(place) / "report.html"
-        write_page(experiments_page([(m.experiment, m.summary, list(m.records)) for m in measured.values()]), report)
+        write_page(experiments_page(list(measured.values())), report)
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": WINDOW, "height": 900}, color_scheme="light")
         page.goto(report.as_uri())
@@ -225,7 +209,7 @@ def draw_figures(measured: Mapping[str, Measured], wanted: Sequence[str], folder
             with page.expect_download() as download:
                 page.get_by_role("button", name=f"Download {name}", exact=True).click()
             drawn = steady(Path(download.value.path()).read_text(encoding="utf-8"))
-            write_text_atomically(folder / name, drawn.replace("</svg>", f"{STAMP.format(stamps[name])}</svg>\n"))
+            write_text_atomically(folder / name, drawn.replace("</svg>", f"{STAMP.format(digests[name])}</svg>\n"))
         browser.close()
 
 
@@ -245,7 +229,7 @@ def build(docs: Path) -> None:
     figures = docs / "lessons" / "figures"
     if wanted := stale_figures(docs, measured):
         draw_figures(measured, wanted, figures)
-    known = {name for found in measured.values() for name in found.stamps()}
+    known = {name for found in measured.values() for name in stamps(found)}
     for path in figures.glob("*.svg"):
         if path.name not in known:
             path.unlink()

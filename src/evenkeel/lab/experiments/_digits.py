@@ -19,20 +19,6 @@ from evenkeel.lab.experiments._experiment import Options
 from evenkeel.lab.transformer import derive_seed
 from evenkeel.report import join_words
 
-__all__ = [
-    "ACTIVATIONS",
-    "HIDDEN_NORMS",
-    "ORDERS",
-    "Digits",
-    "DigitsOptions",
-    "accuracy",
-    "digits",
-    "frozen_statistics",
-    "make_network",
-    "require_sklearn",
-    "train_digits",
-]
-
 CLASSES = 10
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU}
 ORDERS = ("before", "after")  # of the norm, with respect to the activation

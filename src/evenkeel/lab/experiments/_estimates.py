@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from evenkeel.report import Series, format_number, join_words
-
-__all__ = [
-    "Estimate",
-    "band",
-    "below",
-    "estimates_in_words",
-    "exactly",
-    "geometric_mean",
-    "growth_exponent",
-    "mean_of",
-    "verdict",
-]
 
 # Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond the table, those of 30 are a little wide.
 # fmt: off
@@ -30,6 +19,7 @@ T95 = (
 )
 # fmt: on
 Measurement = float | None  # None stands for what JSON cannot hold: a number that is not finite
+Point = tuple[float, Measurement]
 
 
 @dataclass(frozen=True)
@@ -83,7 +73,7 @@ def geometric_mean(values: Iterable[Measurement]) -> Estimate:
     return Estimate(*(math.exp(min(end, 700.0)) for end in (logs.value, logs.low, logs.high)))
 
 
-def growth_exponent(points: Iterable[tuple[float, Measurement]]) -> Estimate:
+def growth_exponent(points: Iterable[Point]) -> Estimate:
     """Return b of the least-squares fit y = a x^b on logarithms, with its 95 % interval.
 
     Args:
@@ -131,7 +121,12 @@ def estimates_in_words(estimates: Mapping[str, Estimate], unit: str = "") -> str
     return join_words([f"{name} {format_number(item.value)}{unit}" for name, item in estimates.items() if item])
 
 
-def band(name: str, points: Iterable[tuple[float, Measurement]]) -> Series:
+def curves(groups: Mapping[str, Iterable[Any]], points: Callable[[Any], Iterable[Point]]) -> list[Series]:
+    """Return a band for each named group of records, over the points of all its records."""
+    return [band(name, [point for record in group for point in points(record)]) for name, group in groups.items()]
+
+
+def band(name: str, points: Iterable[Point]) -> Series:
     """Return a curve of the mean over the points that share a position, with their range as its band.
 
     Args:

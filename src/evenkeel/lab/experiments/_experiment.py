@@ -12,18 +12,6 @@ from typing import Any
 from evenkeel._errors import StudyError
 from evenkeel.report import Figure, join_words
 
-__all__ = [
-    "VERDICTS",
-    "Claim",
-    "Experiment",
-    "Options",
-    "Record",
-    "Trial",
-    "require_ascending",
-    "require_known",
-    "select",
-]
-
 Trial = dict[str, Any]  # names the measurement: strings and numbers
 Record = dict[str, Any]  # the trial's own entries and what was measured, as JSON can hold them
 
@@ -207,3 +195,8 @@ def require_ascending(name: str, values: Sequence[float], example: str) -> None:
 def select(records: Sequence[Record], **entries: Any) -> list[Record]:
     """Return the records that have these entries."""
     return [record for record in records if all(record[name] == value for name, value in entries.items())]
+
+
+def grouped(records: Sequence[Record], entry: str, values: Iterable[Any]) -> dict[Any, list[Record]]:
+    """Return the records by the value of an entry, for these values."""
+    return {value: select(records, **{entry: value}) for value in values}

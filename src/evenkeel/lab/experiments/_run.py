@@ -8,16 +8,17 @@ OUT/report.html                     every experiment in OUT, to look at
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import StudyError
 from evenkeel._files import is_temporary
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
-from evenkeel.lab.experiments._page import experiments_page
+from evenkeel.lab.experiments._page import draw, experiments_page
 from evenkeel.lab.experiments.catalogue import EXPERIMENTS
 from evenkeel.lab.runner import (
     FORMAT,
@@ -32,8 +33,6 @@ from evenkeel.lab.runner import (
     write_json,
 )
 from evenkeel.report import write_page
-
-__all__ = ["ExperimentObserver", "flat_records", "read_experiment", "run_experiments", "summarize"]
 
 EXPERIMENT_FILE = FrozenFile(
     name="experiment.json", owner="an experiment", run="a run", options="options", fixed=("evenkeel", "torch")
@@ -135,8 +134,10 @@ def run_trials(experiment: Experiment, options: Options, directory: Path, observ
 def summarize(experiment: Experiment, options: Options, directory: Path) -> dict[str, Any]:
     """Return what an experiment's records say so far."""
     frozen = read_experiment(directory) or {}
-    records = flat_records(directory)
     trials = experiment.trials(options)
+    with naming_what_lacks(directory):
+        records = flat_records(directory)
+        claims = [vars(claim) for claim in experiment.judge(options, records)]
     return {
         "format": FORMAT,
         "name": experiment.name,
@@ -145,13 +146,25 @@ def summarize(experiment: Experiment, options: Options, directory: Path) -> dict
         "trials": len(trials),
         "complete": len(records) >= len(trials),
         "seconds": sum(record["seconds"] for record in read_records(directory / "records.jsonl")),
-        "claims": [vars(claim) for claim in experiment.judge(options, records)],
+        "claims": claims,
     }
 
 
 def flat_records(directory: Path) -> list[Record]:
     """Return the records of an experiment: the trial's entries beside what was measured."""
     return [{**record["trial"], **record["measured"]} for record in read_records(directory / "records.jsonl")]
+
+
+@contextlib.contextmanager
+def naming_what_lacks(directory: Path) -> Iterator[None]:
+    """Turn an entry that a record lacks into one clear line."""
+    try:
+        yield
+    except KeyError as error:
+        raise StudyError(
+            f"a record of {directory / 'records.jsonl'} lacks {error}; delete the directory {directory} to run this "
+            "experiment again"
+        ) from error
 
 
 def trial_key(trial: Trial) -> str:
@@ -189,10 +202,11 @@ def check_directory(out: Path) -> None:
 
 def write_report(out: Path) -> None:
     """Write report.html of every experiment in a directory."""
-    directories = [(each, out / each.name) for each in EXPERIMENTS.values()]
-    measured = [
-        (experiment, json.loads((directory / "summary.json").read_text()), flat_records(directory))
-        for experiment, directory in directories
-        if (directory / "summary.json").exists()
-    ]
-    write_page(experiments_page(measured), out / "report.html")
+    runs = []
+    for experiment in EXPERIMENTS.values():
+        directory = out / experiment.name
+        if (directory / "summary.json").exists():
+            with naming_what_lacks(directory):
+                summary = json.loads((directory / "summary.json").read_text())
+                runs.append(draw(experiment, summary, flat_records(directory)))
+    write_page(experiments_page(runs), out / "report.html")

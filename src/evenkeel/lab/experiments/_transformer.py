@@ -21,8 +21,6 @@ from evenkeel.lab.training import (
 from evenkeel.lab.transformer import Transformer, find_arm
 from evenkeel.report import Axis
 
-__all__ = ["LOSS_AXIS", "SHOWN_LOSS", "ArmOptions", "TrainingOptions", "drawn_loss", "standard_text"]
-
 # A loss this far above a uniform guess's, or one that is not finite, will not come back in a short training.
 LOST = 2 * math.log(256)
 SHOWN_LOSS = 6.0  # nats; a lost training is drawn here, just above a uniform guess's 5.5

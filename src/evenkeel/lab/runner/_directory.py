@@ -12,8 +12,6 @@ import torch
 
 from evenkeel._errors import StudyError
 
-__all__ = ["path_as_text", "run_directory", "threads"]
-
 
 def path_as_text(path: Path) -> str:
     """Return a path as text that any file or terminal takes: bytes of a name that are not UTF-8 become U+FFFD."""

@@ -15,8 +15,6 @@ import evenkeel
 from evenkeel._errors import StudyError
 from evenkeel.lab.runner._records import write_json
 
-__all__ = ["FORMAT", "FrozenFile", "stamp"]
-
 FORMAT = 1  # of the frozen file and of summary.json
 
 

@@ -6,8 +6,6 @@ import os
 import platform
 from pathlib import Path
 
-__all__ = ["platform_name", "processor", "processors"]
-
 
 def processor() -> str:
     """Return the processor's name, which `platform.processor` leaves empty on most Linux systems."""

@@ -13,8 +13,6 @@ from typing import Any
 from evenkeel._errors import StudyError
 from evenkeel._files import replace_file
 
-__all__ = ["Records", "finite", "read_records", "write_json"]
-
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a file by a value as JSON; numbers that are not finite become null."""

@@ -24,8 +24,6 @@ from evenkeel.lab.study._training import ArmTraining, Observer, is_finished, tra
 from evenkeel.lab.study.page import write_report
 from evenkeel.lab.training import Corpus, load_corpus
 
-__all__ = ["read_study", "run_study"]
-
 CHECKPOINT_SECONDS = 15.0
 
 

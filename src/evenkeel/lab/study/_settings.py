@@ -11,8 +11,6 @@ from typing import Any
 from evenkeel._errors import StudyError
 from evenkeel.lab.transformer import FEED_FORWARDS, Arm, find_arm
 
-__all__ = ["DEFAULT_ARMS", "StudySettings"]
-
 DEFAULT_ARMS = ("none", "post-layer", "pre-layer", "pre-rms", "peri-rms", "pre-batch")
 MOST_THREADS = 1024
 

@@ -10,8 +10,6 @@ from evenkeel.lab.runner import FORMAT, platform_name, processors, read_records
 from evenkeel.lab.study._settings import StudySettings
 from evenkeel.lab.study.page import find
 
-__all__ = ["arm_directory", "summarize"]
-
 MOST_POINTS = 500  # of a training curve; records.jsonl has every step
 
 

@@ -31,8 +31,6 @@ from evenkeel.lab.training import (
 )
 from evenkeel.lab.transformer import Arm, Probe, Transformer
 
-__all__ = ["ArmTraining", "Observer", "is_finished", "train_arm"]
-
 VALIDATIONS = 10  # per arm, beside the one before the first step
 VALIDATION_BATCHES = 8
 PROBE_FRACTIONS = (0.0, 0.25, 1.0)  # of the steps

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from evenkeel._errors import StudyError
 from evenkeel._files import replace_file
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
-
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **numbers: int) -> None:
     """Replace a checkpoint by the present state of model and optimizer, with numbers that say where it was taken."""

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from evenkeel.lab.training._steps import loss_backward, make_optimizer
 from evenkeel.lab.transformer import Transformer
 
-__all__ = ["both_passes", "measure_cost", "norm_calls", "seconds_in_turn", "training_step"]
-
 ROUNDS = 9
 Call = Callable[[], Any]
 

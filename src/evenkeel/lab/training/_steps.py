@@ -10,8 +10,6 @@ from torch import Tensor
 from evenkeel.lab.training._text import Corpus
 from evenkeel.lab.transformer import Transformer, derive_seed, next_byte_loss
 
-__all__ = ["even_windows", "loss_backward", "make_optimizer", "sample_windows", "validation_loss"]
-
 
 def sample_windows(corpus: Corpus, seed: int, step: int, *, batch: int, context: int) -> Tensor:
     """Return the sequences of a training step, drawn by seed and step alone: (batch, context + 1)."""

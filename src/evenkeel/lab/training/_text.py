@@ -16,8 +16,6 @@ from torch import Tensor
 from evenkeel._errors import StudyError
 from evenkeel.lab.runner import path_as_text
 
-__all__ = ["Corpus", "load_corpus"]
-
 VALIDATION_SHARE = 0.1  # of the bytes
 SEPARATOR = b"\0"  # between files; no text contains it
 STANDARD_LIBRARY_LEAVES_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
 
-__all__ = ["NORMS", "PLACEMENTS", "PRESETS", "Arm", "Placement", "TokenBatchNorm", "arm_names", "find_arm"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:

@@ -23,8 +23,6 @@ import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
 from evenkeel.lab.transformer._arms import NORMS, PLACEMENTS, Arm, TokenBatchNorm
 
-__all__ = ["FEED_FORWARDS", "VOCABULARY", "Transformer", "derive_seed", "next_byte_loss"]
-
 VOCABULARY = 256  # bytes
 ON_THE_WAY = ("value", "output", "up", "gate", "down")  # the linear maps that a sublayer's values pass through
 

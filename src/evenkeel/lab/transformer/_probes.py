@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from evenkeel.lab.transformer._model import Transformer
 
-__all__ = ["Probe", "parameter_groups"]
-
 BINS = 48
 TAIL = 0.0005  # of the values on either side of a histogram's range, counted in its first and last bin
 MOST_VALUES = 1_000_000  # per histogram; larger activations are thinned out evenly

@@ -9,11 +9,9 @@ from typing import Any
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.experiments._digits import DigitsOptions, make_network
-from evenkeel.lab.experiments._estimates import band
+from evenkeel.lab.experiments._estimates import curves
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.report import Axis, Figure, Row, assign_styles, dots, format_number, join_words, lines
-
-__all__ = ["BATCHNORM_CONVERGENCE"]
 
 NAMES = {"none": "no norm", "batch": "BatchNorm"}
 IOFFE = "Ioffe & Szegedy 2015"
@@ -40,11 +38,6 @@ class ConvergenceOptions(DigitsOptions):
             raise StudyError(f"target must be an accuracy below 1, but is {self.target}")
         if 1 not in self.factors or list(self.factors) != sorted(set(self.factors)):
             raise StudyError("factors must ascend and contain 1, for example 1,5,30")
-
-
-def trials(options: ConvergenceOptions) -> list[Trial]:
-    """Each rate with and without BatchNorm."""
-    return options.grid(norm=NAMES, factor=options.factors)
 
 
 def measure(options: ConvergenceOptions, trial: Trial) -> dict[str, Any]:
@@ -126,11 +119,9 @@ def draw(options: ConvergenceOptions, records: Sequence[Record]) -> list[Figure]
     if not records:
         return []
     names = {(norm, factor): f"{NAMES[norm]} x{factor:g}" for norm in NAMES for factor in options.factors}
-    series, rows = [], []
-    for (norm, factor), name in names.items():
-        same = select(records, norm=norm, factor=factor)
-        series.append(band(name, [point for r in same for point in zip(r["steps"], r["accuracy"], strict=True)]))
-        rows.append(steps_row(name, reached(records, norm, factor)))
+    trained = {name: select(records, norm=norm, factor=factor) for (norm, factor), name in names.items()}
+    series = curves(trained, lambda r: zip(r["steps"], r["accuracy"], strict=True))
+    rows = [steps_row(name, reached(records, norm, factor)) for (norm, factor), name in names.items()]
     target, styles = f"{100 * options.target:g} %", assign_styles(names.values())
     accuracy = Axis("test accuracy", log=False, include=(0.0, 1.0))
     panels = [
@@ -167,7 +158,7 @@ BATCHNORM_CONVERGENCE = Experiment(
     method="A network of sigmoid layers learns scikit-learn's digits by plain stochastic gradient descent, from the "
     "same weights with and without BatchNorm, until it reaches the accuracy on the test images or the last step.",
     options=ConvergenceOptions,
-    trials=trials,
+    trials=lambda options: options.grid(norm=NAMES, factor=options.factors),
     measure=measure,
     judge=judge,
     draw=draw,

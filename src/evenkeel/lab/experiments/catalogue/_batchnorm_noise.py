@@ -22,10 +22,16 @@ from evenkeel.lab.experiments._digits import (
     train_digits,
 )
 from evenkeel.lab.experiments._estimates import Estimate, band, estimates_in_words, growth_exponent, mean_of, verdict
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, require_known, select
+from evenkeel.lab.experiments._experiment import (
+    Claim,
+    Experiment,
+    Options,
+    Record,
+    Trial,
+    require_known,
+    select,
+)
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
-
-__all__ = ["BATCHNORM_NOISE"]
 
 ROUNDING = 1e-6  # relative difference of two float32 evaluations of the same function
 
@@ -58,11 +64,6 @@ class NoiseOptions(Options):
         require_known("norms", self.norms, HIDDEN_NORMS)
         if min(self.batches) < 2:
             raise StudyError("batches must be at least 2; BatchNorm has no statistics for a batch of 1")
-
-
-def trials(options: NoiseOptions) -> list[Trial]:
-    """Each norm at each batch size."""
-    return options.grid(norm=options.norms, batch=options.batches)
 
 
 def measure(options: NoiseOptions, trial: Trial) -> dict[str, Any]:
@@ -203,7 +204,7 @@ BATCHNORM_NOISE = Experiment(
     "sizes, with BatchNorm and, as the control, with norms that have no batch statistics and with none. The gap is "
     "the test loss less the training loss, both in evaluation mode.",
     options=NoiseOptions,
-    trials=trials,
+    trials=lambda options: options.grid(norm=options.norms, batch=options.batches),
     measure=measure,
     judge=judge,
     draw=draw,

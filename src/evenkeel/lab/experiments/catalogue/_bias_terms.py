@@ -15,8 +15,6 @@ from evenkeel.lab.training import seconds_in_turn
 from evenkeel.lab.transformer import Transformer, find_arm
 from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
 
-__all__ = ["BIAS_TERMS"]
-
 NAMES = WITH, WITHOUT = "with biases", "without biases"
 CHUNK = 10  # steps between changing over, so that other load on the machine disturbs both models alike
 
@@ -43,11 +41,6 @@ class BiasOptions(TrainingOptions):
     def check(self) -> None:
         """The arm must exist."""
         find_arm(self.arm)
-
-
-def trials(options: BiasOptions) -> list[Trial]:
-    """A pair of trainings for each seed."""
-    return options.grid()
 
 
 def measure(options: BiasOptions, trial: Trial) -> dict[str, Any]:
@@ -137,7 +130,7 @@ BIAS_TERMS = Experiment(
     method="The lab's transformer is trained on real text with and without biases, from the same weights on the same "
     "batches; the steps are timed in turn, a few of one and then of the other.",
     options=BiasOptions,
-    trials=trials,
+    trials=lambda options: options.grid(),
     measure=measure,
     judge=judge,
     draw=draw,

@@ -17,8 +17,6 @@ from evenkeel.lab.experiments._transformer import ArmOptions
 from evenkeel.lab.transformer import Transformer, find_arm, residual_statistics
 from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
 
-__all__ = ["CENTRING"]
-
 # Below this share of its power, a mean changes a normalized vector by less than 1 % in length.
 NEARLY_CENTRED = 0.01
 

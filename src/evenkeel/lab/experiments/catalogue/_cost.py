@@ -19,8 +19,6 @@ from evenkeel.lab.training import both_passes, measure_cost, sample_windows, sec
 from evenkeel.lab.transformer import Transformer, find_arm, next_byte_loss
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
 
-__all__ = ["COST"]
-
 # name -> the norm alone
 CONTENDERS: dict[str, Callable[[int], nn.Module]] = {
     "LayerNorm": ek_nn.LayerNorm,
@@ -51,11 +49,6 @@ class CostOptions(Options):
     batch: int = 8
     context: int = 64
     rounds: int = 9
-
-
-def trials(options: CostOptions) -> list[Trial]:
-    """Each width with each seed: repetitions, since timings vary."""
-    return options.grid(width=options.widths)
 
 
 def measure(options: CostOptions, trial: Trial) -> dict[str, Any]:
@@ -181,7 +174,7 @@ COST = Experiment(
     method="Norms alone, ours and torch's, and whole training steps of the lab's transformer are timed in turn at "
     "growing width; the bytes that autograd keeps for the backward pass are counted through its saved-tensor hooks.",
     options=CostOptions,
-    trials=trials,
+    trials=lambda options: options.grid(width=options.widths),
     measure=measure,
     judge=judge,
     draw=draw,

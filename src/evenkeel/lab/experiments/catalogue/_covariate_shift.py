@@ -18,12 +18,10 @@ from evenkeel.lab.experiments._digits import (
     make_network,
     train_digits,
 )
-from evenkeel.lab.experiments._estimates import Estimate, band, below, estimates_in_words, geometric_mean, mean_of
+from evenkeel.lab.experiments._estimates import Estimate, below, curves, estimates_in_words, geometric_mean, mean_of
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.transformer import derive_seed
 from evenkeel.report import Axis, Figure, assign_styles, join_words, lines
-
-__all__ = ["COVARIATE_SHIFT"]
 
 SANTURKAR = "Santurkar et al. 2018"
 NAMES = {"none": "no norm", "batch": "BatchNorm", "noisy": "BatchNorm + noise"}
@@ -58,11 +56,6 @@ class ShiftingNoise(nn.Module):
             return x
         shift, scale = self.size * (2 * torch.rand(2, x.shape[1], generator=self.generator) - 1)
         return x * (1 + scale) + shift
-
-
-def trials(options: ShiftOptions) -> list[Trial]:
-    """Each network with each seed."""
-    return options.grid(network=NAMES)
 
 
 def measure(options: ShiftOptions, trial: Trial) -> dict[str, Any]:
@@ -171,15 +164,9 @@ def draw(options: ShiftOptions, records: Sequence[Record]) -> list[Figure]:
     """Drift by step in the last hidden layer, and accuracy by step."""
     if not records:
         return []
-    drifts, curves = [], []
-    for network, name in NAMES.items():
-        looks = [
-            look
-            for r in select(records, network=network)
-            for look in zip(r["steps"][1:], r["drift"], r["accuracy"][1:], strict=True)
-        ]
-        drifts.append(band(name, [(step, layers[-1]) for step, layers, _ in looks]))
-        curves.append(band(name, [(step, value) for step, _, value in looks]))
+    trained = {name: select(records, network=network) for network, name in NAMES.items()}
+    drifts = curves(trained, lambda r: zip(r["steps"][1:], (layers[-1] for layers in r["drift"]), strict=True))
+    accuracies = curves(trained, lambda r: zip(r["steps"][1:], r["accuracy"][1:], strict=True))
     x, styles = Axis("step"), assign_styles(NAMES.values())
     means = estimates_in_words({name: pooled_drift(records, network) for network, name in NAMES.items()})
     return [
@@ -190,7 +177,7 @@ def draw(options: ShiftOptions, records: Sequence[Record]) -> list[Figure]:
             "same images. Bands span the seeds.",
             panels=[
                 lines(drifts, x=x, y=Axis("drift (standard deviations)", log=True), styles=styles, heading="Drift"),
-                lines(curves, x=x, y=Axis("test accuracy", log=False), styles=styles, heading="Accuracy"),
+                lines(accuracies, x=x, y=Axis("test accuracy", log=False), styles=styles, heading="Accuracy"),
             ],
         )
     ]
@@ -204,7 +191,7 @@ COVARIATE_SHIFT = Experiment(
     "by noise whose mean and scale are drawn anew for each unit in every step. The drift is the Wasserstein-2 distance "
     "between normal distributions fitted to what reaches each activation, for the same images, some steps apart.",
     options=ShiftOptions,
-    trials=trials,
+    trials=lambda options: options.grid(network=NAMES),
     measure=measure,
     judge=judge,
     draw=draw,

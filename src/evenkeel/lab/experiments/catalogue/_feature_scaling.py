@@ -14,12 +14,10 @@ from torch import Tensor, nn
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.experiments._digits import require_sklearn
-from evenkeel.lab.experiments._estimates import Estimate, band, below, estimates_in_words, geometric_mean, mean_of
+from evenkeel.lab.experiments._estimates import Estimate, below, curves, estimates_in_words, geometric_mean, mean_of
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
 from evenkeel.lab.transformer import derive_seed
 from evenkeel.report import Axis, Figure, Row, assign_styles, bars, format_number, join_words, lines
-
-__all__ = ["FEATURE_SCALING"]
 
 TABLES = ("wine", "breast_cancer")
 PREPARATIONS = ("raw", "standardized")
@@ -71,11 +69,6 @@ def prepared(options: ScalingOptions, preparation: str) -> tuple[Tensor, Tensor,
         mean, std = x[:cut].double().mean(0), x[:cut].double().std(0, correction=0)
         x = ((x.double() - mean) / std).float()
     return x[:cut], labels[:cut], x[cut:], labels[cut:]
-
-
-def trials(options: ScalingOptions) -> list[Trial]:
-    """Each preparation at each rate."""
-    return options.grid(preparation=PREPARATIONS, rate=options.rates)
 
 
 def measure(options: ScalingOptions, trial: Trial) -> dict[str, Any]:
@@ -186,10 +179,7 @@ def draw(options: ScalingOptions, records: Sequence[Record]) -> list[Figure]:
     if not all(best.values()):
         return []
     styles = assign_styles(PREPARATIONS)
-    series = [
-        band(preparation, [point for r in same for point in zip(r["steps"], r["losses"], strict=True)])
-        for preparation, same in best.items()
-    ]
+    series = curves(best, lambda r: zip(r["steps"], r["losses"], strict=True))
     _, _, names = load(options.table)
     panels = [lines(series, x=Axis("step"), y=Axis("training loss (nats)", log=True), styles=styles, heading="Loss")]
     for preparation, same in best.items():
@@ -220,7 +210,7 @@ FEATURE_SCALING = Experiment(
     method="The same network learns a real table by plain gradient descent, on raw and on standardized features, from "
     "the same weights, each over a grid of learning rates; the best rate of each is compared.",
     options=ScalingOptions,
-    trials=trials,
+    trials=lambda options: options.grid(preparation=PREPARATIONS, rate=options.rates),
     measure=measure,
     judge=judge,
     draw=draw,

@@ -11,14 +11,12 @@ import torch
 from torch import nn
 
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._estimates import band, geometric_mean, growth_exponent, mean_of, verdict
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
+from evenkeel.lab.experiments._estimates import band, curves, geometric_mean, growth_exponent, mean_of, verdict
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, grouped, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import sample_windows
 from evenkeel.lab.transformer import Transformer, derive_seed, find_arm, next_byte_loss
 from evenkeel.report import Axis, Figure, Series, assign_styles, format_number, lines
-
-__all__ = ["GRADIENTS_AT_INIT"]
 
 XIONG = "Xiong et al. 2020"
 # How far a measured exponent may lie from the predicted one and still be called the same.
@@ -272,11 +270,8 @@ def draw(options: GradientOptions, records: Sequence[Record]) -> list[Figure]:
 
 def deepest_profiles(options: GradientOptions, records: Sequence[Record], key: str, start: int) -> list[Series]:
     """Return one curve for each arm: the values of every layer at the greatest depth, over the seeds."""
-    series = []
-    for arm in options.arms:
-        deepest = select(sweep(options, records, arm, attention=True), depth=max(options.depths))
-        series.append(band(arm, [point for r in deepest for point in enumerate(r[key], start=start)]))
-    return series
+    deepest = select(records, width=options.width, attention=True, depth=max(options.depths))
+    return curves(grouped(deepest, "arm", options.arms), lambda r: enumerate(r[key], start=start))
 
 
 def layers_figure(options: GradientOptions, records: Sequence[Record]) -> Figure:

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenkeel.lab.experiments._estimates import band
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, require_ascending, select
+from evenkeel.lab.experiments._estimates import curves
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, require_ascending, select
 from evenkeel.lab.experiments._transformer import LOSS_AXIS, SHOWN_LOSS, TrainingOptions, drawn_loss
 from evenkeel.lab.transformer import find_arm
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
-
-__all__ = ["LEARNING_RATE"]
 
 WARMUPS = {"with warm-up": True, "without warm-up": False}
 
@@ -39,11 +37,6 @@ class RateOptions(TrainingOptions):
         for name in self.arms:
             find_arm(name)
         require_ascending("rates", self.rates, example="1e-4,1e-3,1e-2")
-
-
-def trials(options: RateOptions) -> list[Trial]:
-    """Each arm at each rate, with and without warm-up."""
-    return options.grid(arm=options.arms, warmup=WARMUPS.values(), rate=options.rates)
 
 
 def measure(options: RateOptions, trial: Trial) -> dict[str, Any]:
@@ -122,10 +115,8 @@ def draw(options: RateOptions, records: Sequence[Record]) -> list[Figure]:
         return []
     panels = []
     for heading, warmup in WARMUPS.items():
-        series = [
-            band(arm, [(math.log10(r["rate"]), drawn_loss(r["loss"])) for r in select(records, arm=arm, warmup=warmup)])
-            for arm in options.arms
-        ]
+        groups = grouped(select(records, warmup=warmup), "arm", options.arms)
+        series = curves(groups, lambda r: [(math.log10(r["rate"]), drawn_loss(r["loss"]))])
         x, styles = Axis("log10 of the learning rate"), assign_styles(options.arms)
         panels.append(lines(series, x=x, y=LOSS_AXIS, styles=styles, heading=heading.capitalize()))
     best = {arm: [r["loss"] for r in select(records, arm=arm) if r["loss"] is not None] for arm in options.arms}
@@ -148,7 +139,7 @@ LEARNING_RATE = Experiment(
     "linear warm-up over the first quarter of the steps and without one. A rate is usable when no seed loses its loss "
     "or ends no better than byte frequencies alone.",
     options=RateOptions,
-    trials=trials,
+    trials=lambda options: options.grid(arm=options.arms, warmup=WARMUPS.values(), rate=options.rates),
     measure=measure,
     judge=judge,
     draw=draw,

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenkeel.lab.experiments._digits import ACTIVATIONS, ORDERS, DigitsOptions, make_network
-from evenkeel.lab.experiments._estimates import Estimate, band, below, estimates_in_words, exactly, mean_of
+from evenkeel.lab.experiments._estimates import Estimate, below, curves, estimates_in_words, exactly, mean_of
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, require_known, select
 from evenkeel.report import Axis, Figure, assign_styles, lines
-
-__all__ = ["NORM_BEFORE_ACTIVATION"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,11 +26,6 @@ class OrderOptions(DigitsOptions):
     def check(self) -> None:
         """Activations must exist."""
         require_known("activations", self.activations, ACTIVATIONS)
-
-
-def trials(options: OrderOptions) -> list[Trial]:
-    """Each order with each activation."""
-    return options.grid(activation=options.activations, order=ORDERS)
 
 
 def measure(options: OrderOptions, trial: Trial) -> dict[str, Any]:
@@ -77,10 +70,7 @@ def draw(options: OrderOptions, records: Sequence[Record]) -> list[Figure]:
     panels = []
     for activation in options.activations:
         trained = {name: select(records, activation=activation, order=order) for order, name in names.items()}
-        series = [
-            band(name, [point for r in same for point in zip(r["steps"], r["accuracy"], strict=True)])
-            for name, same in trained.items()
-        ]
+        series = curves(trained, lambda r: zip(r["steps"], r["accuracy"], strict=True))
         panels.append(lines(series, x=x, y=y, styles=styles, heading=activation))
     gains = estimates_in_words({activation: advantage(records, activation) for activation in options.activations})
     return [
@@ -100,7 +90,7 @@ NORM_BEFORE_ACTIVATION = Experiment(
     method="A network learns scikit-learn's digits by plain stochastic gradient descent, each hidden layer being "
     "Linear, BatchNorm, activation, or Linear, activation, BatchNorm, from the same weights.",
     options=OrderOptions,
-    trials=trials,
+    trials=lambda options: options.grid(activation=options.activations, order=ORDERS),
     measure=measure,
     judge=judge,
     draw=draw,

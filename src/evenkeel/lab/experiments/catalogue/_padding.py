@@ -16,8 +16,6 @@ from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Rec
 from evenkeel.lab.transformer import derive_seed
 from evenkeel.report import Axis, Figure, format_number, lines
 
-__all__ = ["PADDING"]
-
 ROUNDING = 1e-5  # of float32 outputs near 1, after sums over thousands of positions
 
 
@@ -43,11 +41,6 @@ class PaddingOptions(Options):
         """Lengths must fit the batch."""
         if max(self.lengths) > self.longest:
             raise StudyError(f"lengths must be at most longest ({self.longest}), but one is {max(self.lengths)}")
-
-
-def trials(options: PaddingOptions) -> list[Trial]:
-    """A batch for each mean length and seed."""
-    return options.grid(length=options.lengths)
 
 
 def measure(options: PaddingOptions, trial: Trial) -> dict[str, Any]:
@@ -147,7 +140,7 @@ PADDING = Experiment(
     "LayerNorm, normalize the padded batch; the error at the valid positions is measured against the same norm applied "
     "to the valid positions alone.",
     options=PaddingOptions,
-    trials=trials,
+    trials=lambda options: options.grid(length=options.lengths),
     measure=measure,
     judge=judge,
     draw=draw,

@@ -13,14 +13,21 @@ from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._estimates import Estimate, band, below, mean_of
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, require_known, select
+from evenkeel.lab.experiments._estimates import Estimate, below, curves, mean_of
+from evenkeel.lab.experiments._experiment import (
+    Claim,
+    Experiment,
+    Options,
+    Record,
+    Trial,
+    grouped,
+    require_known,
+    select,
+)
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import even_windows, sample_windows
 from evenkeel.lab.transformer import VOCABULARY, derive_seed
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
-
-__all__ = ["RECURRENT"]
 
 CELLS = {"gru": 3, "lstm": 4}  # gates
 NORMS = ("none", "layer", "batch")
@@ -127,11 +134,6 @@ def lstm_step(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     return torch.sigmoid(show) * torch.tanh(memory), memory
 
 
-def trials(options: RecurrentOptions) -> list[Trial]:
-    """Each cell with each norm."""
-    return options.grid(cell=options.cells, norm=NORMS)
-
-
 def measure(options: RecurrentOptions, trial: Trial) -> dict[str, Any]:
     """Train; the loss along the way, and the loss and the state's drift at each length."""
     network = Recurrent(trial["cell"], trial["norm"], options.width, options.length, trial["seed"])
@@ -230,15 +232,10 @@ def draw(options: RecurrentOptions, records: Sequence[Record]) -> list[Figure]:
     y, styles, longest = Axis("loss (nats per byte)", log=False), assign_styles(NORMS), max(options.lengths)
     panels, ends = [], []
     for cell in options.cells:
-        trained = {norm: select(records, cell=cell, norm=norm) for norm in NORMS}
-        curves = [
-            band(norm, [point for r in same for point in enumerate(r["losses"])]) for norm, same in trained.items()
-        ]
-        panels.append(lines(curves, x=Axis("step"), y=y, styles=styles, heading=f"{cell.upper()}, training"))
-        lengths = [
-            band(norm, [(int(length), loss) for r in same for length, loss in r["lengths"].items()])
-            for norm, same in trained.items()
-        ]
+        trained = grouped(select(records, cell=cell), "norm", NORMS)
+        training = curves(trained, lambda r: enumerate(r["losses"]))
+        panels.append(lines(training, x=Axis("step"), y=y, styles=styles, heading=f"{cell.upper()}, training"))
+        lengths = curves(trained, lambda r: [(int(length), loss) for length, loss in r["lengths"].items()])
         heading = f"{cell.upper()}, validation (trained on {options.length} bytes)"
         panels.append(lines(lengths, x=Axis("bytes of a sequence", integer=True), y=y, styles=styles, heading=heading))
         finals_by_norm = {norm: finals(records, cell, norm, longest) for norm in NORMS}
@@ -261,7 +258,7 @@ RECURRENT = Experiment(
     "on real text and evaluated on sequences of several lengths. BatchNorm keeps statistics for each time step; beyond "
     "the training length it uses those of the last one.",
     options=RecurrentOptions,
-    trials=trials,
+    trials=lambda options: options.grid(cell=options.cells, norm=NORMS),
     measure=measure,
     judge=judge,
     draw=draw,

@@ -16,8 +16,6 @@ from evenkeel.lab.experiments._transformer import ArmOptions
 from evenkeel.lab.transformer import Transformer
 from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
 
-__all__ = ["RESIDUAL_GROWTH"]
-
 # A power that changes by less than this factor over the whole depth neither grows nor shrinks.
 FLAT = 1.5
 # A shape that misses the profile by more than this, relative, does not describe it.

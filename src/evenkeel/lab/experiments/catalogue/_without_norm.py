@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 
-from evenkeel.lab.experiments._estimates import band
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, require_ascending, select
+from evenkeel.lab.experiments._estimates import curves
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, require_ascending, select
 from evenkeel.lab.experiments._transformer import LOSS_AXIS, SHOWN_LOSS, TrainingOptions, drawn_loss
 from evenkeel.lab.transformer import Transformer
 from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
-
-__all__ = ["WITHOUT_NORM"]
 
 # name -> (arm, what is done to the maps that end a sublayer)
 REMEDIES = {
@@ -49,11 +47,6 @@ class WithoutOptions(TrainingOptions):
     def check(self) -> None:
         """Depths must ascend."""
         require_ascending("depths", self.depths, example="2,8,32")
-
-
-def trials(options: WithoutOptions) -> list[Trial]:
-    """Each remedy at each depth."""
-    return options.grid(depth=options.depths, remedy=REMEDIES)
 
 
 def measure(options: WithoutOptions, trial: Trial) -> dict[str, Any]:
@@ -128,10 +121,7 @@ def draw(options: WithoutOptions, records: Sequence[Record]) -> list[Figure]:
     """Validation loss by depth."""
     if not records:
         return []
-    series = [
-        band(remedy, [(r["depth"], drawn_loss(r["loss"])) for r in select(records, remedy=remedy)])
-        for remedy in REMEDIES
-    ]
+    series = curves(grouped(records, "remedy", REMEDIES), lambda r: [(r["depth"], drawn_loss(r["loss"]))])
     panel = lines(series, x=Axis("blocks", integer=True), y=LOSS_AXIS, styles=assign_styles(REMEDIES))
     plain = deepest_learned(options, records, "no norm")
     reach = f"learns up to {plain} blocks" if plain else f"learns at no depth from {min(options.depths)} on"
@@ -154,7 +144,7 @@ WITHOUT_NORM = Experiment(
     "last map of each sublayer scaled by 1/sqrt(2L), or zero, at the start; with DyT; with Pre-LN. A training counts "
     "as failed when its loss is lost, or ends no better than byte frequencies alone.",
     options=WithoutOptions,
-    trials=trials,
+    trials=lambda options: options.grid(depth=options.depths, remedy=REMEDIES),
     measure=measure,
     judge=judge,
     draw=draw,

@@ -15,8 +15,6 @@ from evenkeel.lab.study.page._outcome import fate_sentence, leak_sentence, loss_
 from evenkeel.lab.study.page._words import sentences
 from evenkeel.report import Figure, Finding, Page, Section, Table, assign_styles, join_words, write_page
 
-__all__ = ["ranking_table", "study_page", "write_report"]
-
 
 def study_page(summary: Mapping[str, Any]) -> Page:
     """Build the page of a study from its summary.
