@@ -61,29 +61,29 @@ def list_experiments() -> None:
 
 def find_experiments(names: str) -> list[Experiment]:
     """Return the experiments that a comma-separated list names, or every one for `all`."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    if not wanted:
+    listed = [name.strip() for name in names.split(",") if name.strip()]
+    if not listed:
         raise StudyError(f"no experiment named; choose of {', '.join(EXPERIMENTS)}, or all")
-    if wanted == [ALL]:
+    if listed == [ALL]:
         return list(EXPERIMENTS.values())
-    for name in wanted:
+    for name in listed:
         if name not in EXPERIMENTS:
             near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise StudyError(f"no experiment is called {name!r}; {hint}there are {', '.join(EXPERIMENTS)}, and all")
-    return [EXPERIMENTS[name] for name in dict.fromkeys(wanted)]
+    return [EXPERIMENTS[name] for name in dict.fromkeys(listed)]
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
     """Return the options of `--set name=value`."""
-    found = {}
+    options = {}
     for assignment in assignments:
         name, sign, value = assignment.partition("=")
         if not sign or not name.strip():
             raise StudyError(f"--set takes name=value, but got {assignment!r}")
         owner, dot, option = name.strip().rpartition(".")
-        found[owner + dot + option.replace("-", "_")] = value.strip()
-    return found
+        options[owner + dot + option.replace("-", "_")] = value.strip()
+    return options
 
 
 def run_named(

@@ -3,13 +3,13 @@
 from evenkeel.lab.runner._directory import path_as_text, run_directory, threads
 from evenkeel.lab.runner._frozen import FORMAT, FrozenFile, stamp
 from evenkeel.lab.runner._machine import platform_name, processor, processors
-from evenkeel.lab.runner._records import Records, finite, read_records, write_json
+from evenkeel.lab.runner._records import Records, json_text, read_records, write_json
 
 __all__ = [
     "FORMAT",
     "FrozenFile",
     "Records",
-    "finite",
+    "json_text",
     "path_as_text",
     "platform_name",
     "processor",

@@ -15,8 +15,13 @@ from evenkeel._files import replace_file
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a file by a value as JSON; numbers that are not finite become null."""
-    replace_file(path, (json.dumps(finite(value), indent=1, allow_nan=False) + "\n").encode())
+    """Replace a file by a value as JSON."""
+    replace_file(path, json_text(value).encode())
+
+
+def json_text(value: Any) -> str:
+    """Return a value as the JSON that runs write; numbers that are not finite become null."""
+    return json.dumps(finite(value), indent=1, allow_nan=False) + "\n"
 
 
 def finite(value: Any) -> Any:

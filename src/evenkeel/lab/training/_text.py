@@ -210,13 +210,13 @@ def choose_validation(files: dict[str, bytes]) -> set[str]:
     """Return the files to hold out: about a tenth of the bytes, and none of more than a fifth if there are others."""
     total = sum(map(len, files.values()))
     by_hash = sorted(files, key=lambda name: hashlib.sha256(name.encode(errors="surrogatepass")).digest())
-    chosen: set[str] = set()
+    held_out: set[str] = set()
     taken = 0
     for name in by_hash:
         if taken < VALIDATION_SHARE * total and taken + len(files[name]) <= 2 * VALIDATION_SHARE * total:
-            chosen.add(name)
+            held_out.add(name)
             taken += len(files[name])
-    return chosen or {min(by_hash, key=lambda name: len(files[name]))}
+    return held_out or {min(by_hash, key=lambda name: len(files[name]))}
 
 
 def to_tensor(data: bytes) -> Tensor:
