@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS
 from evenkeel.lab.experiments._page import Measured, draw, experiments_page, option_text, tally
