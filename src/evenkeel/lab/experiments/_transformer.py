@@ -112,7 +112,7 @@ class ArmOptions(TrainingOptions):
     lr: float = 2e-3
 
     def check(self) -> None:
-        """Arms must exist."""
+        """Check that the arms exist."""
         for name in self.arms:
             find_arm(name)
 

@@ -33,7 +33,7 @@ class ConvergenceOptions(DigitsOptions):
     target: float = 0.9
 
     def check(self) -> None:
-        """The target must be an accuracy and the factors contain 1."""
+        """Check that the target is an accuracy and the factors contain 1."""
         if self.target >= 1:
             raise StudyError(f"target must be an accuracy below 1, but is {self.target}")
         if 1 not in self.factors or list(self.factors) != sorted(set(self.factors)):

@@ -60,14 +60,14 @@ class NoiseOptions(Options):
     layers: int = 2
 
     def check(self) -> None:
-        """Norms must exist; a batch of one has no batch statistics."""
+        """Check that the norms exist and that no batch has one image, which has no batch statistics."""
         require_known("norms", self.norms, HIDDEN_NORMS)
         if min(self.batches) < 2:
             raise StudyError("batches must be at least 2; BatchNorm has no statistics for a batch of 1")
 
 
 def measure(options: NoiseOptions, trial: Trial) -> dict[str, Any]:
-    """Train; the gap between training and test, and the difference between the two modes."""
+    """Train, and measure the gap between training and test and the difference between the two modes."""
     data = digits(options.train_images)
     network = make_network(
         trial["norm"], seed=trial["seed"], width=options.width, layers=options.layers, activation="relu"

@@ -39,7 +39,7 @@ class BiasOptions(TrainingOptions):
     lr: float = 2e-3
 
     def check(self) -> None:
-        """The arm must exist."""
+        """Check that the arm exists."""
         find_arm(self.arm)
 
 

@@ -32,14 +32,14 @@ class CentringOptions(ArmOptions):
     context: int = 64
 
     def check(self) -> None:
-        """Arms must have norms in front of their sublayers."""
+        """Check that every arm has LayerNorm or RMSNorm."""
         for name in self.arms:
             if find_arm(name).norm not in ("layer", "rms"):
                 raise StudyError(f"centring compares LayerNorm with RMSNorm; arm {name} has neither")
 
 
 def measure(options: CentringOptions, trial: Trial) -> dict[str, Any]:
-    """What reaches each norm before training and after it."""
+    """Train, and compare LayerNorm with RMSNorm on the input of each norm before and after."""
     model = options.start(trial)
     windows = options.unseen_windows(trial["seed"])
     start = look_at_norms(model, windows[:, :-1])

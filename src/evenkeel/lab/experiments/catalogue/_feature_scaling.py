@@ -42,7 +42,7 @@ class ScalingOptions(Options):
     every: int = 10
 
     def check(self) -> None:
-        """The table must be one of those with unequal scales."""
+        """Check that the table is one of those with unequal scales."""
         if self.table not in TABLES:
             raise StudyError(f"table must be one of {join_words(TABLES)}, but is {self.table!r}")
 
@@ -72,7 +72,7 @@ def prepared(options: ScalingOptions, preparation: str) -> tuple[Tensor, Tensor,
 
 
 def measure(options: ScalingOptions, trial: Trial) -> dict[str, Any]:
-    """Train by plain gradient descent; losses, accuracy, conditioning, and which weights moved."""
+    """Train by plain gradient descent, and record losses, accuracy, conditioning, and which weights moved."""
     x, labels, test, test_labels = prepared(options, trial["preparation"])
     network = make_network(x.shape[1], options.hidden, int(labels.max()) + 1, trial["seed"])
     first = network.get_parameter("0.weight")

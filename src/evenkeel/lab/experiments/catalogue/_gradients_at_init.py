@@ -48,7 +48,7 @@ class GradientOptions(Options):
     context: int = 32
 
     def check(self) -> None:
-        """Arms must exist and have LayerNorm or RMSNorm; two depths are needed for a slope."""
+        """Check that the arms exist and that there are two depths and two widths, over which exponents are fitted."""
         for name in self.arms:
             find_arm(name)
         if len(set(self.depths)) < 2 or len(set(self.widths)) < 2:
@@ -56,7 +56,7 @@ class GradientOptions(Options):
 
 
 def trials(options: GradientOptions) -> list[Trial]:
-    """Each arm at each depth with and without attention, and at each width."""
+    """Return each arm at each depth with and without attention, and at each width."""
     shapes = [(depth, options.width, attention) for depth in options.depths for attention in (True, False)]
     shapes += [(options.depth, width, True) for width in options.widths]
     return [
@@ -68,7 +68,7 @@ def trials(options: GradientOptions) -> list[Trial]:
 
 
 def measure(options: GradientOptions, trial: Trial) -> dict[str, Any]:
-    """One forward and backward pass: ``||x_l||^2 / d`` and the gradients of the feed-forward's second maps."""
+    """Run one forward and backward pass: ``||x_l||^2 / d`` and the gradients of the feed-forward's second maps."""
     arm = find_arm(trial["arm"], feed_forward="relu", bias=False)
     width = trial["width"]
     model = Transformer(arm, depth=trial["depth"], width=width, heads=1, context=options.context, seed=trial["seed"])

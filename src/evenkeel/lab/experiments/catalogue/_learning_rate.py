@@ -33,14 +33,14 @@ class RateOptions(TrainingOptions):
     steps: int = 120
 
     def check(self) -> None:
-        """Arms must exist and rates ascend."""
+        """Check that the arms exist and the rates ascend."""
         for name in self.arms:
             find_arm(name)
         require_ascending("rates", self.rates, example="1e-4,1e-3,1e-2")
 
 
 def measure(options: RateOptions, trial: Trial) -> dict[str, Any]:
-    """Train briefly; the validation loss, and whether anything was learned."""
+    """Train briefly; return the validation loss, and whether nothing was learned."""
     model = options.model(trial["arm"], depth=options.depth, seed=trial["seed"])
     warmup = options.steps // 4 if trial["warmup"] else 0
     losses = options.train(model, trial["seed"], lr=trial["rate"], warmup=warmup)

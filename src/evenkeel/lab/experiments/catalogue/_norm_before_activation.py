@@ -24,12 +24,12 @@ class OrderOptions(DigitsOptions):
     activations: tuple[str, ...] = ("sigmoid", "relu")
 
     def check(self) -> None:
-        """Activations must exist."""
+        """Check that the activations exist."""
         require_known("activations", self.activations, ACTIVATIONS)
 
 
 def measure(options: OrderOptions, trial: Trial) -> dict[str, Any]:
-    """Train; the test accuracy along the way."""
+    """Train, and record the test accuracy along the way."""
     seed, choices = trial["seed"], {"activation": trial["activation"], "order": trial["order"]}
     network = make_network("batch", seed=seed, width=options.width, layers=options.layers, **choices)
     steps, curve, losses = options.train_watched(network, seed, lr=options.lr)

@@ -38,13 +38,13 @@ class PaddingOptions(Options):
     mean: float = 1.0
 
     def check(self) -> None:
-        """Lengths must fit the batch."""
+        """Check that the lengths fit the batch."""
         if max(self.lengths) > self.longest:
             raise StudyError(f"lengths must be at most longest ({self.longest}), but one is {max(self.lengths)}")
 
 
 def measure(options: PaddingOptions, trial: Trial) -> dict[str, Any]:
-    """RMS error at valid positions of each norm against the same norm on the valid positions alone."""
+    """Return the RMS error at valid positions of each norm against the same norm on the valid positions alone."""
     generator = torch.Generator().manual_seed(derive_seed(trial["seed"], "padding", trial["length"]))
     length = trial["length"]
     spread = min(length - 1, options.longest - length)

@@ -57,7 +57,7 @@ class RecurrentOptions(Options):
     lr: float = 5e-3
 
     def check(self) -> None:
-        """Cells must exist; BatchNorm needs two sequences."""
+        """Check that the cells exist and that BatchNorm has two sequences."""
         require_known("cells", self.cells, CELLS)
         if self.batch < 2:
             raise StudyError("batch must be at least 2; BatchNorm has no statistics for a batch of 1")
@@ -135,7 +135,7 @@ def lstm_step(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def measure(options: RecurrentOptions, trial: Trial) -> dict[str, Any]:
-    """Train; the loss along the way, and the loss and the state's drift at each length."""
+    """Train; return the loss along the way, and the validation loss at each length."""
     network = Recurrent(trial["cell"], trial["norm"], options.width, options.length, trial["seed"])
     corpus = standard_text(max(options.length, *options.lengths))
     optimizer = torch.optim.Adam(network.parameters(), lr=options.lr, fused=True)

@@ -41,7 +41,7 @@ class GrowthOptions(ArmOptions):
 
 
 def measure(options: GrowthOptions, trial: Trial) -> dict[str, Any]:
-    """Power of the stream after every block, before training and after it."""
+    """Train, and measure the power of the stream after every block before and after."""
     model, seed = options.start(trial), trial["seed"]
     start = powers(model, options, seed)
     losses = options.train(model, seed, lr=options.lr)

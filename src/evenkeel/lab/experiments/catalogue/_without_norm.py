@@ -45,12 +45,12 @@ class WithoutOptions(TrainingOptions):
     lr: float = 2e-3
 
     def check(self) -> None:
-        """Depths must ascend."""
+        """Check that the depths ascend."""
         require_ascending("depths", self.depths, example="2,8,32")
 
 
 def measure(options: WithoutOptions, trial: Trial) -> dict[str, Any]:
-    """Train briefly; the validation loss, and whether anything was learned."""
+    """Train briefly; return the validation loss, and whether nothing was learned."""
     arm, remedy = REMEDIES[trial["remedy"]]
     model = options.model(arm, depth=trial["depth"], seed=trial["seed"])
     if remedy != "nothing":

@@ -99,7 +99,7 @@ def first_step_below(arm: Arm, target: float) -> int | None:
 
 
 def find_leak(summary: dict[str, Any], arms: list[Arm]) -> Finding | None:
-    """What BatchNorm's training loss hides."""
+    """How far the training loss of arms with BatchNorm is from their validation loss."""
     leaking = [arm for arm in arms if arm.leaks and arm.final_losses]
     if not leaking:
         return None
