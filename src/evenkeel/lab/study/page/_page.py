@@ -1,7 +1,5 @@
 """The page of a study: from its summary to `report.html`."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
