@@ -161,16 +161,17 @@ def test_a_damaged_run_is_named(tmp_path, content):
         read_experiment(tmp_path / "padding")
 
 
-@pytest.mark.parametrize(("entry", "lacking"), [("measured", "'layer'"), ("trial", "'length'")])
-def test_a_record_that_lacks_an_entry_is_named(tmp_path, entry, lacking):
+@pytest.mark.parametrize("path_to", ["measured.layer", "trial.length", "trial", "measured", "seconds"])
+def test_a_record_that_lacks_an_entry_is_named(tmp_path, path_to):
     options = {"padding": TINY["padding"]}
     run_experiments([EXPERIMENTS["padding"]], tmp_path, options=options)
     path = tmp_path / "padding" / "records.jsonl"
     first, *others = map(json.loads, path.read_text().splitlines())
-    del first[entry][lacking.strip("'")]
+    entry, _, inner = path_to.partition(".")
+    del (first[entry] if inner else first)[inner or entry]
     path.write_text("".join(json.dumps(record) + "\n" for record in [first, *others]))
     with pytest.raises(
-        StudyError, match=rf"a record of .*padding/records\.jsonl lacks {lacking}; delete the directory"
+        StudyError, match=rf"a record of .*padding/records\.jsonl lacks '{inner or entry}'; delete the directory"
     ):
         run_experiments([EXPERIMENTS["padding"]], tmp_path, options=options, resume=True)
 

@@ -116,7 +116,8 @@ def run_trials(experiment: Experiment, options: Options, directory: Path, observ
     """Measure the trials that have no record yet, then write the summary."""
     path = directory / "records.jsonl"
     trials = experiment.trials(options)
-    done = {trial_key(record["trial"]) for record in read_records(path)}
+    with naming_what_lacks(directory):
+        done = {trial_key(record["trial"]) for record in read_records(path)}
     left = [trial for trial in trials if trial_key(trial) not in done]
     observer.experiment_started(experiment, len(trials) - len(left), len(trials))
     with Records(path) as records:
@@ -137,6 +138,7 @@ def summarize(experiment: Experiment, options: Options, directory: Path) -> dict
     trials = experiment.trials(options)
     with naming_what_lacks(directory):
         records = flat_records(directory)
+        seconds = sum(record["seconds"] for record in read_records(directory / "records.jsonl"))
         claims = [vars(claim) for claim in experiment.judge(options, records)]
     return {
         "format": FORMAT,
@@ -145,7 +147,7 @@ def summarize(experiment: Experiment, options: Options, directory: Path) -> dict
         **{key: frozen.get(key) for key in ("evenkeel", "torch", "created", "machine", "options")},
         "trials": len(trials),
         "complete": len(records) >= len(trials),
-        "seconds": sum(record["seconds"] for record in read_records(directory / "records.jsonl")),
+        "seconds": seconds,
         "claims": claims,
     }
 

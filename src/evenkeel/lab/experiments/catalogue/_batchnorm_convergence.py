@@ -16,6 +16,8 @@ from evenkeel.report import Axis, Figure, Row, assign_styles, dots, format_numbe
 NAMES = {"none": "no norm", "batch": "BatchNorm"}
 IOFFE = "Ioffe & Szegedy 2015"
 
+Steps = Mapping[int, int | None]  # of each seed to the target, None where it was not reached
+
 
 @dataclass(frozen=True, kw_only=True)
 class ConvergenceOptions(DigitsOptions):
@@ -49,12 +51,12 @@ def measure(options: ConvergenceOptions, trial: Trial) -> dict[str, Any]:
     return {"steps": steps, "accuracy": curve, "reached": arrival, "finite": losses[-1] == losses[-1]}
 
 
-def reached(records: Sequence[Record], norm: str, factor: float) -> dict[int, int | None]:
+def reached(records: Sequence[Record], norm: str, factor: float) -> Steps:
     """Return the steps of each seed, None where the accuracy was not reached."""
     return {r["seed"]: r["reached"] for r in select(records, norm=norm, factor=factor)}
 
 
-def in_words(counts: Mapping[int, int | None]) -> str:
+def in_words(counts: Steps) -> str:
     """Return the steps of several seeds as a text."""
     there = [count for count in counts.values() if count is not None]
     if not there:
@@ -70,9 +72,6 @@ def judge(options: ConvergenceOptions, records: Sequence[Record]) -> list[Claim]
     claims = [same_rate_claim(plain[1], norm[1])] if plain[1] and norm[1] else []
     claims += [faster_claim(norm[1], norm[factor], factor) for factor in higher if norm[1] and norm[factor]]
     return claims + [plain_claim(plain[1], plain[factor], factor) for factor in higher[:1] if plain[factor]]
-
-
-Steps = Mapping[int, int | None]
 
 
 def same_rate_claim(plain: Steps, norm: Steps) -> Claim:
@@ -128,10 +127,10 @@ def draw(options: ConvergenceOptions, records: Sequence[Record]) -> list[Figure]
         lines(series, x=Axis("step"), y=accuracy, styles=styles, heading="Accuracy"),
         dots(rows, x=Axis(f"steps to {target}", log=True), styles=styles, heading="Steps to the target"),
     ]
-    best = {
-        norm: min((r["reached"] for r in select(records, norm=norm) if r["reached"]), default=None) for norm in NAMES
+    arrivals = {
+        name: [r["reached"] for r in select(records, norm=norm) if r["reached"]] for norm, name in NAMES.items()
     }
-    fewest = join_words([f"{NAMES[norm]} {steps or 'never'}" for norm, steps in best.items()])
+    fewest = join_words([f"{name} {min(steps, default='never')}" for name, steps in arrivals.items()])
     return [
         Figure(
             name="batchnorm-convergence",

@@ -99,8 +99,8 @@ def kept_bytes(call: Callable[[], object]) -> int:
 
 def saving(records: Sequence[Record], key: str, base: str = "LayerNorm", other: str = "RMSNorm") -> Estimate:
     """Return how much less the other takes, in percent."""
-    pairs = ((r[key][base], r[key][other]) for r in records)
-    return mean_of(100 * (1 - theirs / ours) for ours, theirs in pairs if None not in (ours, theirs))
+    pairs = [(r[key][base], r[key][other]) for r in records]
+    return mean_of(100 * (1 - less / more) for more, less in pairs if None not in (more, less))
 
 
 def share(records: Sequence[Record], name: str) -> list[tuple[float, float]]:
