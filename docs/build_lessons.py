@@ -9,21 +9,18 @@ With --check nothing is written: what is out of date is listed, and the exit cod
 """
 
 import hashlib
-import json
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Experiment
-from evenkeel.lab.experiments._page import TALLY, experiments_page
+from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS
+from evenkeel.lab.experiments._page import Measured, draw, experiments_page, option_text, tally
 from evenkeel.lab.experiments._run import flat_records, read_experiment, summarize
-from evenkeel.lab.files import finite
-from evenkeel.report import Figure, join_words, write_page, write_text_atomically
+from evenkeel.lab.runner import json_text
+from evenkeel.report import join_words, write_page, write_text_atomically
 from evenkeel.report._page import browser_panel, figure_file, script_json
 
 DOCS = Path(__file__).parent
@@ -42,58 +39,44 @@ not that the paper is wrong. Run them yourself: `evenkeel study --experiment all
 """
 
 
-@dataclass(frozen=True)
-class Measured:
-    """An experiment's records as the course shows them."""
-
-    experiment: Experiment
-    summary: dict[str, Any]
-    records: Sequence[dict[str, Any]]
-    figures: Sequence[Figure]
-
-    def stamps(self) -> dict[str, str]:
-        """Return each figure file's name and a digest of what it shows."""
-        return {
-            f"{figure_file(figure, panel)}.svg": hashlib.sha256(script_json(browser_panel(panel)).encode()).hexdigest()
-            for figure in self.figures
-            for panel in figure.panels
-        }
+def stamps(run: Measured) -> dict[str, str]:
+    """Return each figure file's name and a digest of what it shows."""
+    return {
+        f"{figure_file(figure, panel)}.svg": hashlib.sha256(script_json(browser_panel(panel)).encode()).hexdigest()
+        for figure in run.figures
+        for panel in figure.panels
+    }
 
 
 def read_measurements(docs: Path) -> dict[str, Measured]:
     """Return the experiments that were measured, in the order of the course."""
-    found = {}
+    measured = {}
     for name, experiment in EXPERIMENTS.items():
         directory = docs / "measurements" / name
         frozen, records = read_experiment(directory), flat_records(directory)
-        if frozen is None or not records:
-            continue
-        options = experiment.read_options(frozen["options"])
-        figures = experiment.draw(options, records)
-        found[name] = Measured(experiment, summarize(experiment, options, directory), records, figures)
-    return found
+        if frozen is not None and records:
+            summary = summarize(experiment, experiment.read_options(frozen["options"]), directory)
+            measured[name] = draw(experiment, summary, records)
+    return measured
 
 
 def generated_texts(docs: Path, measured: Mapping[str, Measured]) -> dict[Path, str]:
     """Return every file whose text depends on the measurements, as it should be."""
     lessons = {path: path.read_text(encoding="utf-8") for path in sorted((docs / "lessons").glob("*.md"))}
-    summaries = {docs / "measurements" / name / "summary.json": as_json(m.summary) for name, m in measured.items()}
+    summaries = {
+        docs / "measurements" / name / "summary.json": json_text(run.summary) for name, run in measured.items()
+    }
     filled = {path: fill(text, measured, path.name) for path, text in lessons.items()}
     return summaries | filled | {docs / "why-it-matters.md": why_it_matters(measured, lessons)}
 
 
-def as_json(summary: Mapping[str, Any]) -> str:
-    """Return a summary as the runs write it."""
-    return json.dumps(finite(dict(summary)), indent=1, allow_nan=False) + "\n"
-
-
-def fill(text: str, measured: Mapping[str, Measured], name: str) -> str:
+def fill(text: str, measured: Mapping[str, Measured], file: str) -> str:
     """Return a lesson with what was measured between its markers."""
-    names = [found for found, _ in MARKED.findall(text)]
+    names = [name for name, _ in MARKED.findall(text)]
     if not len(names) == text.count("<!-- measured") == text.count("<!-- end -->"):
-        raise SystemExit(f"{name}: write markers as '<!-- measured: EXPERIMENT; read: VERDICTS -->' … '<!-- end -->'")
-    if unknown := [found for found in names if found not in EXPERIMENTS]:
-        raise SystemExit(f"{name}: no experiment {join_words(unknown)}; there are {join_words(list(EXPERIMENTS))}")
+        raise SystemExit(f"{file}: write markers as '<!-- measured: EXPERIMENT; read: VERDICTS -->' … '<!-- end -->'")
+    if unknown := [name for name in names if name not in EXPERIMENTS]:
+        raise SystemExit(f"{file}: no experiment {join_words(unknown)}; there are {join_words(list(EXPERIMENTS))}")
     return MARKED.sub(lambda marker: block(marker[0].partition("\n")[0], marker[1], measured), text)
 
 
@@ -108,24 +91,21 @@ def not_measured(name: str) -> str:
     return f"*Not measured yet. `evenkeel study --experiment {name}` measures it.*"
 
 
-def measured_paragraphs(found: Measured) -> Iterator[str]:
+def measured_paragraphs(run: Measured) -> Iterator[str]:
     """Yield an experiment's figures with title and caption, its claims, and how it was measured."""
-    for figure in found.figures:
+    for figure in run.figures:
         yield f"**{escape(figure.title)}.**"
         yield escape(figure.caption)
         for panel in figure.panels:
             alt = escape(f"{figure.title}: {panel.heading}" if panel.heading else figure.title)
             picture = f"![{alt}](figures/{figure_file(figure, panel)}.svg)"
             yield f"{escape(panel.heading)}:\n\n{picture}" if panel.heading else picture
-    yield table(LESSON, [claim_cells(claim, LESSON) for claim in found.summary["claims"]])
-    summary, name = found.summary, found.experiment.name
-    partial = "" if summary["complete"] else f" Only {len(found.records)} of {summary['trials']} trials have run."
-    options = ", ".join(
-        f"{key.replace('_', ' ')} {', '.join(map(str, value)) if isinstance(value, list) else value}"
-        for key, value in summary["options"].items()
-    )
+    yield table(LESSON, [claim_cells(claim, LESSON) for claim in run.summary["claims"]])
+    summary, name = run.summary, run.experiment.name
+    partial = "" if summary["complete"] else f" Only {len(run.records)} of {summary['trials']} trials have run."
+    options = ", ".join(f"{key.replace('_', ' ')} {option_text(value)}" for key, value in summary["options"].items())
     yield (
-        f"<details><summary>How it was measured</summary>\n\n{escape(found.experiment.method)}{partial}\n\n"
+        f"<details><summary>How it was measured</summary>\n\n{escape(run.experiment.method)}{partial}\n\n"
         f"Options: {escape(options)}. {escape(summary['machine'])}; torch {summary['torch']}. "
         f"[Records](../measurements/{name}/records.jsonl). Again: `evenkeel study --experiment {name}`.\n\n</details>"
     )
@@ -133,8 +113,8 @@ def measured_paragraphs(found: Measured) -> Iterator[str]:
 
 def claim_cells(claim: Mapping[str, str], columns: Sequence[str]) -> list[str]:
     """Return a claim as cells of Markdown."""
-    shown = {name: escape(claim[name]) for name in columns} | {"verdict": f"**{VERDICTS[claim['verdict']]}**"}
-    return [shown[name] for name in columns]
+    verdict = f"**{VERDICTS[claim['verdict']]}**"
+    return [verdict if name == "verdict" else escape(claim[name]) for name in columns]
 
 
 def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]) -> str:
@@ -146,12 +126,11 @@ def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]
     }
     rows = [
         [*claim_cells(claim, ALL_CLAIMS), links.get(name, "")]
-        for name, found in measured.items()
-        for claim in found.summary["claims"]
+        for name, run in measured.items()
+        for claim in run.summary["claims"]
     ]
-    verdicts = [claim["verdict"] for found in measured.values() for claim in found.summary["claims"]]
-    counts = [f"{verdicts.count(verdict)} {TALLY[verdict]}" for verdict in VERDICTS if verdict in verdicts]
-    parts = [WHY.rstrip(), f"Of {len(verdicts)} claims {join_words(counts)}.", table((*ALL_CLAIMS, "lesson"), rows)]
+    claims = [claim for run in measured.values() for claim in run.summary["claims"]]
+    parts = [WHY.rstrip(), f"Of {len(claims)} claims {tally(claims)}.", table((*ALL_CLAIMS, "lesson"), rows)]
     if missing := [f"`{name}`" for name in EXPERIMENTS if name not in measured]:
         parts.append(f"Not measured yet: {join_words(missing)}.")
     return "\n\n".join(parts) + "\n"
@@ -171,8 +150,8 @@ def stale_figures(docs: Path, measured: Mapping[str, Measured]) -> list[str]:
     """Return the figure files that are missing or show other data."""
     return [
         name
-        for found in measured.values()
-        for name, digest in found.stamps().items()
+        for run in measured.values()
+        for name, digest in stamps(run).items()
         if not (path := docs / "lessons" / "figures" / name).exists()
         or STAMP.format(digest) not in path.read_text(encoding="utf-8")
     ]
@@ -199,40 +178,40 @@ def stale(docs: Path) -> list[str]:
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     wrong += [f"lessons/figures/{name} is missing or shows other data" for name in stale_figures(docs, measured)]
-    known = {name for found in measured.values() for name in found.stamps()}
+    known = {name for run in measured.values() for name in stamps(run)}
     extra = [path for path in (docs / "lessons" / "figures").glob("*.svg") if path.name not in known]
     wrong += unread_verdicts(docs, measured)
     return wrong + [f"{path.relative_to(docs)} belongs to no measurement" for path in sorted(extra)]
 
 
-def draw_figures(measured: Mapping[str, Measured], wanted: Sequence[str], folder: Path) -> None:
+def draw_figures(measured: Mapping[str, Measured], names: Sequence[str], folder: Path) -> None:
     """Draw figures on the experiments' page in Chromium, and keep what its SVG links download."""
     from playwright.sync_api import sync_playwright
 
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
         raise SystemExit("figures are drawn by Chromium; install it, for example with: apt-get install chromium")
-    stamps = {name: stamp for found in measured.values() for name, stamp in found.stamps().items()}
+    digests = {name: digest for run in measured.values() for name, digest in stamps(run).items()}
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         report = Path(place) / "report.html"
-        write_page(experiments_page([(m.experiment, m.summary, list(m.records)) for m in measured.values()]), report)
+        write_page(experiments_page(list(measured.values())), report)
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": WINDOW, "height": 900}, color_scheme="light")
         page.goto(report.as_uri())
         page.wait_for_selector("html[data-drawn]", timeout=120_000)
-        for name in wanted:
+        for name in names:
             with page.expect_download() as download:
                 page.get_by_role("button", name=f"Download {name}", exact=True).click()
             drawn = steady(Path(download.value.path()).read_text(encoding="utf-8"))
-            write_text_atomically(folder / name, drawn.replace("</svg>", f"{STAMP.format(stamps[name])}</svg>\n"))
+            write_text_atomically(folder / name, drawn.replace("</svg>", f"{STAMP.format(digests[name])}</svg>\n"))
         browser.close()
 
 
 def steady(svg: str) -> str:
     """Return a figure with the same identifiers each time, where Plotly makes up new ones."""
-    for number, found in enumerate(dict.fromkeys(re.findall(r"\b(?:top)?defs-([0-9a-f]{6})\b", svg))):
-        svg = svg.replace(found, f"figure{number}")
+    for number, identifier in enumerate(dict.fromkeys(re.findall(r"\b(?:top)?defs-([0-9a-f]{6})\b", svg))):
+        svg = svg.replace(identifier, f"figure{number}")
     return svg
 
 
@@ -243,9 +222,9 @@ def build(docs: Path) -> None:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_text_atomically(path, text)
     figures = docs / "lessons" / "figures"
-    if wanted := stale_figures(docs, measured):
-        draw_figures(measured, wanted, figures)
-    known = {name for found in measured.values() for name in found.stamps()}
+    if names := stale_figures(docs, measured):
+        draw_figures(measured, names, figures)
+    known = {name for run in measured.values() for name in stamps(run)}
     for path in figures.glob("*.svg"):
         if path.name not in known:
             path.unlink()

@@ -95,7 +95,7 @@ def test_every_experiment_is_in_one_lesson(builder):
 
 def test_every_panel_has_a_file_of_its_own(builder):
     for found in builder.read_measurements(DOCS).values():
-        assert len(found.stamps()) == sum(len(figure.panels) for figure in found.figures) > 0
+        assert len(builder.stamps(found)) == sum(len(figure.panels) for figure in found.figures) > 0
 
 
 def test_what_is_generated_is_up_to_date(builder):
@@ -176,7 +176,7 @@ def test_figures_are_small_and_stand_on_white():
 @pytest.mark.slow
 def test_figures_can_be_drawn_again(builder, tmp_path):
     measured = builder.read_measurements(DOCS)
-    names = [name for found in measured.values() for name in found.stamps()]
+    names = [name for found in measured.values() for name in builder.stamps(found)]
     builder.draw_figures(measured, names, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
     for name in names:

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from evenkeel.lab.findings import find
+from evenkeel.lab.study import find
 
 
 def run(name, final, *, seed=0, norm="layer", validation=None, leaks=False, status="finished", **probes):

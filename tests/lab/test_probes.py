@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from evenkeel.lab import Transformer, find_arm
-from evenkeel.lab.probes import Probe, histogram, residual_statistics
+from evenkeel.lab.transformer._probes import Probe, histogram, residual_statistics
 
 TOKENS = torch.randint(256, (3, 6), generator=torch.Generator().manual_seed(0))
 

@@ -12,9 +12,8 @@ import pytest
 from study_runs import TINY, InterruptAfter, Names, measured, records
 
 import evenkeel as ek
-from evenkeel.lab import Observer, StudySettings, find_arm, load_corpus, run_study
-from evenkeel.lab import files as lab_files
-from evenkeel.lab.training import ArmTraining, train_arm
+from evenkeel.lab import Observer, StudySettings, find_arm, load_corpus, run_study, runner
+from evenkeel.lab.study import ArmTraining, train_arm
 
 
 @pytest.mark.parametrize("arm", ["pre-batch", "olmo2"])
@@ -142,7 +141,7 @@ def test_damaged_records_are_named(tmp_path, text):
 
 def test_a_full_disk_loses_no_finished_arm(tmp_path, text, monkeypatch):
     settings, out = StudySettings(arms=("none", "pre-rms"), **TINY), tmp_path / "out"
-    write = lab_files.Records.write
+    write = runner.Records.write
 
     def full_in_the_second_arm(self, kind, **fields):
         if "pre-rms" in str(self._file.name) and kind == "train":
@@ -150,7 +149,7 @@ def test_a_full_disk_loses_no_finished_arm(tmp_path, text, monkeypatch):
         write(self, kind, **fields)
 
     with monkeypatch.context() as patch:
-        patch.setattr(lab_files.Records, "write", full_in_the_second_arm)
+        patch.setattr(runner.Records, "write", full_in_the_second_arm)
         with pytest.raises(ek.StudyError, match="No space left on device; finished arms are kept"):
             run_study(settings, out, text=text)
     assert records(out, "none", "end")
@@ -165,7 +164,7 @@ def test_train_arm_does_nothing_twice(tmp_path, text):
     def train():
         training = ArmTraining(find_arm("none"), 0, settings, corpus, tmp_path)
         train_arm(training, Observer(), checkpoint_seconds=0)
-        return [r for r in lab_files.read_records(training.records_path) if r["kind"] != "cost"]
+        return [r for r in runner.read_records(training.records_path) if r["kind"] != "cost"]
 
     first = train()
     assert train() == first

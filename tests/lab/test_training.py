@@ -6,9 +6,8 @@ import pytest
 import torch
 from study_runs import TINY
 
-from evenkeel.lab import StudySettings, find_arm, load_corpus, run_study
-from evenkeel.lab import files as lab_files
-from evenkeel.lab.training import ArmTraining
+from evenkeel.lab import StudySettings, find_arm, load_corpus, run_study, runner
+from evenkeel.lab.study import ArmTraining
 
 
 def test_the_data_order_is_the_same_for_every_arm_and_differs_between_seeds(tmp_path, text):
@@ -50,7 +49,7 @@ def test_clipping_bounds_the_update_but_not_the_recorded_gradient(tmp_path, text
         with training.start() as file:
             training.train_step(file)
         gradients = torch.cat([p.grad.flatten() for p in training.model.parameters()])
-        (train,) = [r for r in lab_files.read_records(training.records_path) if r["kind"] == "train"]
+        (train,) = [r for r in runner.read_records(training.records_path) if r["kind"] == "train"]
         norms[clip] = (train["gradient_norm"], gradients.norm().item())
     assert norms[1e-3][0] == norms[None][0]
     assert norms[1e-3][1] == pytest.approx(1e-3, rel=1e-3)

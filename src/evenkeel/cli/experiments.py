@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,46 +10,14 @@ from typing import Any
 import typer
 
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Claim, Experiment, ExperimentObserver, run_experiments
-from evenkeel.lab.files import path_as_text
+from evenkeel.cli.progress import ExperimentLines
+from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Experiment, ExperimentObserver, run_experiments
+from evenkeel.lab.runner import path_as_text
 from evenkeel.report import Table, print_table
 
-__all__ = ["ExperimentLines", "find_experiments", "list_experiments", "parse_assignments", "run_named"]
+__all__ = ["find_experiments", "list_experiments", "parse_assignments", "run_named"]
 
 ALL = "all"
-
-
-class ExperimentLines(ExperimentObserver):
-    """A line on stderr when an experiment begins and ends, and every few seconds between."""
-
-    every = 5.0  # seconds
-
-    def __init__(self) -> None:
-        self.title = ""
-        self.started = self.said = time.monotonic()
-        self.first = 0
-
-    def experiment_started(self, experiment: Experiment, done: int, total: int) -> None:
-        """Say which, and what is kept from before."""
-        kept = f", {done} kept from before" if done else ""
-        typer.echo(f"{experiment.name}: {total} trials{kept}", err=True)
-        self.title, self.first = experiment.name, done
-        self.started = self.said = time.monotonic()
-
-    def trial_done(self, trial: Mapping[str, Any], done: int, total: int) -> None:
-        """Say how far it is and how long it will take."""
-        now = time.monotonic()
-        if now - self.said >= self.every:
-            left = (now - self.started) / (done - self.first) * (total - done)
-            typer.echo(f"{self.title}: {done}/{total} trials, about {left:.0f} s left", err=True)
-            self.said = now
-
-    def experiment_ended(self, experiment: Experiment, claims: Sequence[Claim]) -> None:
-        """Say how the claims fared."""
-        counts = [
-            f"{number} {text}" for key, text in VERDICTS.items() if (number := sum(c.verdict == key for c in claims))
-        ]
-        typer.echo(f"{experiment.name}: {', '.join(counts) or 'no claims'}", err=True)
 
 
 def list_experiments() -> None:
@@ -61,29 +28,29 @@ def list_experiments() -> None:
 
 def find_experiments(names: str) -> list[Experiment]:
     """Return the experiments that a comma-separated list names, or every one for `all`."""
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
-    if not wanted:
+    listed = [name.strip() for name in names.split(",") if name.strip()]
+    if not listed:
         raise StudyError(f"no experiment named; choose of {', '.join(EXPERIMENTS)}, or all")
-    if wanted == [ALL]:
+    if listed == [ALL]:
         return list(EXPERIMENTS.values())
-    for name in wanted:
+    for name in listed:
         if name not in EXPERIMENTS:
             near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise StudyError(f"no experiment is called {name!r}; {hint}there are {', '.join(EXPERIMENTS)}, and all")
-    return [EXPERIMENTS[name] for name in dict.fromkeys(wanted)]
+    return [EXPERIMENTS[name] for name in dict.fromkeys(listed)]
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
     """Return the options of `--set name=value`."""
-    found = {}
+    options = {}
     for assignment in assignments:
         name, sign, value = assignment.partition("=")
         if not sign or not name.strip():
             raise StudyError(f"--set takes name=value, but got {assignment!r}")
         owner, dot, option = name.strip().rpartition(".")
-        found[owner + dot + option.replace("-", "_")] = value.strip()
-    return found
+        options[owner + dot + option.replace("-", "_")] = value.strip()
+    return options
 
 
 def run_named(

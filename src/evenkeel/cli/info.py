@@ -11,7 +11,7 @@ import typer
 
 import evenkeel
 from evenkeel import functional
-from evenkeel.lab.summary import processor
+from evenkeel.lab.runner import processor
 
 __all__ = ["collect_info", "info"]
 

@@ -1,22 +1,24 @@
-"""How a study's progress is shown: bars on a terminal, plain lines elsewhere."""
+"""The progress of studies and experiments: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from evenkeel.cli.shown import Shown
 from evenkeel.lab import Observer
+from evenkeel.lab.experiments import VERDICTS, Claim, Experiment, ExperimentObserver
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
     from evenkeel.lab import Arm
 
-__all__ = ["Bars", "Lines", "make_observer"]
+__all__ = ["Bars", "ExperimentLines", "Lines", "make_observer"]
 
 
 class Bars(Shown, Observer):
@@ -86,7 +88,7 @@ class Lines(Shown, Observer):
 
     def step_done(self, step: int, loss: float, tokens_per_second: float) -> None:
         """Remember what the next line says."""
-        left = (time.monotonic() - self.started) / (step - self.first) * (self.steps - step)
+        left = seconds_left(self.started, step - self.first, self.steps - step)
         self.facts = f", loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, {left:.0f} s left for this arm"
 
     def validated(self, step: int, loss: float) -> None:
@@ -100,6 +102,44 @@ class Lines(Shown, Observer):
 
 class Silent(Shown, Observer):
     """Shows nothing."""
+
+
+class ExperimentLines(ExperimentObserver):
+    """A line on stderr when an experiment begins and ends, and every few seconds between."""
+
+    every = 5.0  # seconds
+
+    def __init__(self) -> None:
+        self.title = ""
+        self.started = self.said = time.monotonic()
+        self.first = 0
+
+    def experiment_started(self, experiment: Experiment, done: int, total: int) -> None:
+        """Say which, and what is kept from before."""
+        kept = f", {done} kept from before" if done else ""
+        typer.echo(f"{experiment.name}: {total} trials{kept}", err=True)
+        self.title, self.first = experiment.name, done
+        self.started = self.said = time.monotonic()
+
+    def trial_done(self, trial: Mapping[str, Any], done: int, total: int) -> None:
+        """Say how far it is and how long it will take."""
+        now = time.monotonic()
+        if now - self.said >= self.every:
+            left = seconds_left(self.started, done - self.first, total - done)
+            typer.echo(f"{self.title}: {done}/{total} trials, about {left:.0f} s left", err=True)
+            self.said = now
+
+    def experiment_ended(self, experiment: Experiment, claims: Sequence[Claim]) -> None:
+        """Say how the claims fared."""
+        counts = [
+            f"{number} {text}" for key, text in VERDICTS.items() if (number := sum(c.verdict == key for c in claims))
+        ]
+        typer.echo(f"{experiment.name}: {', '.join(counts) or 'no claims'}", err=True)
+
+
+def seconds_left(started: float, done: int, left: int) -> float:
+    """Return how long the steps that are left take at the pace of those done since the start."""
+    return (time.monotonic() - started) / done * left
 
 
 def make_observer(steps: int, runs: int, *, quiet: bool) -> Bars | Lines | Silent:

@@ -17,7 +17,7 @@ from evenkeel._errors import StudyError
 from evenkeel.cli.experiments import find_experiments, list_experiments, parse_assignments, run_named
 from evenkeel.cli.progress import make_observer
 from evenkeel.lab import DEFAULT_ARMS, FEED_FORWARDS, StudySettings, ranking_table, read_study, run_study
-from evenkeel.lab.files import path_as_text
+from evenkeel.lab.runner import path_as_text
 from evenkeel.report import print_table
 
 __all__ = ["study"]

@@ -153,12 +153,34 @@ def test_a_foreign_directory_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"format": 1', '{"format": 99}'])
+@pytest.mark.parametrize("content", ["", "[]", '{"format": 1', '{"format": 1}', '{"format": 99}'])
 def test_a_damaged_run_is_named(tmp_path, content):
     (tmp_path / "padding").mkdir()
     (tmp_path / "padding" / "experiment.json").write_text(content)
     with pytest.raises(StudyError, match=r"experiment\.json"):
         read_experiment(tmp_path / "padding")
+
+
+@pytest.mark.parametrize("path_to", ["measured.layer", "trial.length", "trial", "measured", "seconds"])
+def test_a_record_that_lacks_an_entry_is_named(tmp_path, path_to):
+    options = {"padding": TINY["padding"]}
+    run_experiments([EXPERIMENTS["padding"]], tmp_path, options=options)
+    path = tmp_path / "padding" / "records.jsonl"
+    first, *others = map(json.loads, path.read_text().splitlines())
+    entry, _, inner = path_to.partition(".")
+    del (first[entry] if inner else first)[inner or entry]
+    path.write_text("".join(json.dumps(record) + "\n" for record in [first, *others]))
+    with pytest.raises(
+        StudyError, match=rf"a record of .*padding/records\.jsonl lacks '{inner or entry}'; delete the directory"
+    ):
+        run_experiments([EXPERIMENTS["padding"]], tmp_path, options=options, resume=True)
+
+
+def test_a_list_that_differs_is_named(tmp_path):
+    run_experiments([EXPERIMENTS["padding"]], tmp_path, options={"padding": TINY["padding"]})
+    other = {"padding": TINY["padding"] | {"lengths": (16, 4)}}
+    with pytest.raises(StudyError, match="lengths was 16,8, now 16,4"):
+        run_experiments([EXPERIMENTS["padding"]], tmp_path, options=other, resume=True)
 
 
 @pytest.mark.parametrize(

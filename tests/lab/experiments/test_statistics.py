@@ -5,17 +5,17 @@ import math
 import pytest
 import scipy.stats
 
-from evenkeel.lab.experiments._statistics import (
+from evenkeel.lab.experiments._estimates import (
     T95,
     Estimate,
-    band_over,
+    band,
     below,
     geometric_mean,
     growth_exponent,
     mean_of,
     verdict,
 )
-from evenkeel.lab.experiments.residual_growth import shape_of
+from evenkeel.lab.experiments.catalogue._residual_growth import shape_of
 
 
 @pytest.mark.parametrize("degrees", range(1, len(T95)))
@@ -37,7 +37,7 @@ def test_one_value_has_no_interval():
 
 def test_growth_exponent_is_that_of_a_power_law():
     x = [2.0, 4.0, 8.0, 16.0]
-    found = growth_exponent(x, [3 * v**-0.5 for v in x])
+    found = growth_exponent([(v, 3 * v**-0.5) for v in x])
     assert (found.value, found.low, found.high) == pytest.approx((-0.5, -0.5, -0.5), abs=1e-9)
 
 
@@ -45,7 +45,7 @@ def test_growth_exponent_has_the_interval_of_the_regression():
     x, y = [1.0, 2.0, 4.0, 8.0, 16.0], [1.0, 2.3, 3.6, 9.0, 14.0]
     fit = scipy.stats.linregress([math.log(v) for v in x], [math.log(v) for v in y])
     half = scipy.stats.t.ppf(0.975, 3) * fit.stderr
-    found = growth_exponent(x, y)
+    found = growth_exponent(zip(x, y, strict=True))
     assert (found.low, found.high) == pytest.approx((fit.slope - half, fit.slope + half), rel=1e-3)
 
 
@@ -71,8 +71,7 @@ def test_below_needs_intervals_apart():
 
 
 def test_band_spans_the_records_of_a_position():
-    rows = [{"x": 2, "y": 1.0}, {"x": 1, "y": 5.0}, {"x": 2, "y": 3.0}, {"x": 2, "y": math.nan}, {"x": 1, "y": None}]
-    series = band_over("a", rows, "x", lambda row: row["y"])
+    series = band("a", [(2, 1.0), (1, 5.0), (2, 3.0), (2, math.nan), (1, None)])
     assert (series.x, series.y, series.low, series.high) == ([1, 2], [5.0, 2.0], [5.0, 1.0], [5.0, 3.0])
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -14,21 +16,8 @@ from torch import Tensor, nn
 import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
 from evenkeel.lab.experiments._experiment import Options
-from evenkeel.lab.model import derive_seed
+from evenkeel.lab.transformer import derive_seed
 from evenkeel.report import join_words
-
-__all__ = [
-    "ACTIVATIONS",
-    "HIDDEN_NORMS",
-    "ORDERS",
-    "Digits",
-    "DigitsOptions",
-    "accuracy",
-    "digits",
-    "make_network",
-    "require_sklearn",
-    "train_digits",
-]
 
 CLASSES = 10
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU}
@@ -60,6 +49,26 @@ class DigitsOptions(Options):
     batch: int = 60
     width: int = 100
     layers: int = 3
+
+    def train_watched(
+        self, network: nn.Module, seed: int, *, lr: float, target: float = math.inf
+    ) -> tuple[list[int], list[float], list[float]]:
+        """Train until the test accuracy reaches a target or to the last step.
+
+        Returns:
+            The steps of the looks at the accuracy, the first before the training; the accuracies; every step's loss.
+        """
+        data = digits()
+        steps, curve = [0], [accuracy(network, data.test, data.test_labels)]
+
+        def look(step: int, _: float) -> bool:
+            if step % self.every == 0 or step == self.steps:
+                steps.append(step)
+                curve.append(accuracy(network, data.test, data.test_labels))
+            return curve[-1] >= target
+
+        losses = train_digits(network, data, steps=self.steps, batch=self.batch, lr=lr, seed=seed, watch=look)
+        return steps, curve, losses
 
 
 @dataclass(frozen=True)
@@ -153,9 +162,9 @@ def train_digits(
     parameters = list(network.parameters())
     for step in range(1, steps + 1):
         generator = torch.Generator().manual_seed(derive_seed(seed, "digits batch", step))
-        chosen = torch.randint(len(data.train), (batch,), generator=generator)
+        images = torch.randint(len(data.train), (batch,), generator=generator)
         network.train()
-        loss = F.cross_entropy(network(data.train[chosen]), data.train_labels[chosen])
+        loss = F.cross_entropy(network(data.train[images]), data.train_labels[images])
         gradients = torch.autograd.grad(loss, parameters)
         losses.append(loss.item())
         if not loss.isfinite():
@@ -172,3 +181,17 @@ def accuracy(network: nn.Module, images: Tensor, labels: Tensor) -> float:
     """Return the share of images that the network, in evaluation mode, labels correctly."""
     network.eval()
     return (network(images).argmax(-1) == labels).float().mean().item()
+
+
+@contextlib.contextmanager
+def frozen_statistics(network: nn.Module) -> Iterator[None]:
+    """Put the network in training mode without a forward pass moving the running statistics of its BatchNorms."""
+    network.train()
+    momenta = {module: module.momentum for module in network.modules() if isinstance(module, nn.BatchNorm1d)}
+    for module in momenta:
+        module.momentum = 0.0
+    try:
+        yield
+    finally:
+        for module, momentum in momenta.items():
+            module.momentum = momentum

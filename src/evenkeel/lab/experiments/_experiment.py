@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from evenkeel._errors import StudyError
 from evenkeel.report import Figure, join_words
-
-__all__ = ["VERDICTS", "Claim", "Experiment", "Options", "Record", "Trial"]
 
 Trial = dict[str, Any]  # names the measurement: strings and numbers
 Record = dict[str, Any]  # the trial's own entries and what was measured, as JSON can hold them
@@ -127,7 +125,7 @@ class Experiment:
         options: the class of its options, all with defaults.
         trials: the measurements to make, from the options; each is a unit of work that is kept when it is done.
         measure: makes one measurement; seeded by the trial and the options alone.
-        judge: compares the records with the claims; it must not assume that every trial is there.
+        judge: compares the records with the claims, and leaves out a claim whose measurements are missing.
         draw: the figures; titles state what was measured.
         timed: whether it times anything, so that a busy machine would disturb it.
 
@@ -177,6 +175,28 @@ def as_type_of(default: Any, value: Any, name: str) -> Any:
     except (TypeError, ValueError):
         converted = None
     if converted is None or (kind is int and float(value) != converted):
-        wanted = {"int": "a whole number", "float": "a number"}.get(kind.__name__, "text")
-        raise StudyError(f"{name} must be {wanted}, but is {value!r}")
+        form = {"int": "a whole number", "float": "a number"}.get(kind.__name__, "text")
+        raise StudyError(f"{name} must be {form}, but is {value!r}")
     return converted
+
+
+def require_known(name: str, values: Iterable[str], known: Collection[str]) -> None:
+    """Raise StudyError where one of an option's values is not among those known."""
+    if unknown := [value for value in values if value not in known]:
+        raise StudyError(f"{name} must be of {join_words(list(known))}, but one is {unknown[0]!r}")
+
+
+def require_ascending(name: str, values: Sequence[float], example: str) -> None:
+    """Raise StudyError where an option's values do not ascend."""
+    if list(values) != sorted(set(values)):
+        raise StudyError(f"{name} must ascend without repetition, for example {example}")
+
+
+def select(records: Sequence[Record], **entries: Any) -> list[Record]:
+    """Return the records that have these entries."""
+    return [record for record in records if all(record[name] == value for name, value in entries.items())]
+
+
+def grouped(records: Sequence[Record], entry: str, values: Iterable[Any]) -> dict[Any, list[Record]]:
+    """Return the records by the value of an entry, for these values."""
+    return {value: select(records, **{entry: value}) for value in values}

@@ -2,69 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from evenkeel.lab.experiments._experiment import VERDICTS, Experiment, Record
-from evenkeel.report import Finding, Page, Section, Table, format_number, join_words
-
-__all__ = ["claims_table", "experiments_page"]
+from evenkeel.report import Figure, Finding, Page, Section, Table, format_number, join_words
 
 # How a tally says it, and which verdicts a reader wants to see first.
 TALLY = {"agrees": "agree", "partly": "agree in part", "disagrees": "disagree", "undecided": "are undecided"}
 SURPRISE = ("disagrees", "partly", "undecided", "agrees")
-Found = tuple[Experiment, dict[str, Any], list[Record]]
 
 
-def experiments_page(found: Sequence[Found]) -> Page:
+@dataclass(frozen=True)
+class Measured:
+    """An experiment with what a run of it measured.
+
+    Attributes:
+        experiment: the experiment.
+        summary: the content of summary.json.
+        records: each trial's entries beside what was measured.
+        figures: what the records show.
+    """
+
+    experiment: Experiment
+    summary: dict[str, Any]
+    records: Sequence[Record]
+    figures: Sequence[Figure]
+
+
+def draw(experiment: Experiment, summary: dict[str, Any], records: Sequence[Record]) -> Measured:
+    """Return what was measured with its figures."""
+    figures = experiment.draw(experiment.read_options(summary["options"]), records)
+    return Measured(experiment, summary, records, figures)
+
+
+def experiments_page(runs: Sequence[Measured]) -> Page:
     """Build the page: what disagrees with the literature first, then a section for each experiment.
 
     Args:
-        found: experiments with their summary and their records.
+        runs: experiments with their summary and their records.
     """
-    claims = [(experiment, claim) for experiment, summary, _ in found for claim in summary["claims"]]
-    tallies = {verdict: sum(claim["verdict"] == verdict for _, claim in claims) for verdict in VERDICTS}
-    counts = [f"{number} {TALLY[verdict]}" for verdict, number in tallies.items() if number]
-    lead = f"{len(claims)} claims of the literature, each beside what this run measured: {join_words(counts)}."
-    order = sorted(claims, key=lambda item: SURPRISE.index(item[1]["verdict"]))
-    shown = [item for item in order if item[1]["verdict"] != "agrees"] if len(found) > 1 else order
+    claims = [claim for run in runs for claim in run.summary["claims"]]
+    lead = f"{len(claims)} claims of the literature, each beside what this run measured: {tally(claims)}."
+    listed = sorted(claims, key=lambda claim: SURPRISE.index(claim["verdict"]))
     findings = [
         Finding(
             f"{VERDICTS[claim['verdict']].capitalize()}: {claim['claim']}",
             f"{claim['measured']}. Claim: {claim['source']}.",
         )
-        for _, claim in shown
+        for claim in listed
+        if len(runs) == 1 or claim["verdict"] != "agrees"
     ]
-    sections = [section(*item) for item in found]
-    if found:
-        sections.append(Section("What was run", tables=[options_table(*item) for item in found]))
-    footer = ", ".join(f"{name} {found[0][1][name]}" for name in ("evenkeel", "torch")) if found else ""
-    title = found[0][0].title if len(found) == 1 else "Normalization, measured"
+    sections = [section(run) for run in runs]
+    if runs:
+        sections.append(Section("What was run", tables=[options_table(run) for run in runs]))
+    footer = ", ".join(f"{name} {runs[0].summary[name]}" for name in ("evenkeel", "torch")) if runs else ""
+    title = runs[0].experiment.title if len(runs) == 1 else "Normalization, measured"
     return Page(title, [lead] if claims else [], findings, sections, footer)
 
 
-def section(experiment: Experiment, summary: dict[str, Any], records: Sequence[Record]) -> Section:
+def tally(claims: Sequence[Mapping[str, str]]) -> str:
+    """Return how many claims have each verdict, in words."""
+    verdicts = [claim["verdict"] for claim in claims]
+    return join_words([f"{verdicts.count(each)} {text}" for each, text in TALLY.items() if each in verdicts])
+
+
+def section(run: Measured) -> Section:
     """Return an experiment's part of the page."""
-    options = experiment.read_options(summary["options"])
-    state = "" if summary["complete"] else " Not every trial has run: what follows is of those that have."
-    tables = [claims_table(summary)] if summary["claims"] else []
-    return Section(
-        experiment.title, [experiment.question + state, experiment.method], tables, experiment.draw(options, records)
-    )
+    state = "" if run.summary["complete"] else " Not every trial has run: what follows is of those that have."
+    tables = [claims_table(run.summary)] if run.summary["claims"] else []
+    experiment = run.experiment
+    return Section(experiment.title, [experiment.question + state, experiment.method], tables, run.figures)
 
 
-def options_table(experiment: Experiment, summary: dict[str, Any], records: Sequence[Record]) -> Table:
+def options_table(run: Measured) -> Table:
     """Return what an experiment was told, and what it took."""
+    options = [(name.replace("_", " "), option_text(value)) for name, value in run.summary["options"].items()]
     rows: list[list[str | float | None]] = [
-        [name.replace("_", " "), ", ".join(map(str, value)) if isinstance(value, list) else str(value)]
-        for name, value in summary["options"].items()
+        *map(list, options),
+        ["trials", f"{len(run.records)} of {run.summary['trials']}"],
+        ["time", f"{format_number(run.summary['seconds'])} s"],
+        ["machine", str(run.summary["machine"])],
     ]
-    rows += [
-        ["trials", f"{len(records)} of {summary['trials']}"],
-        ["time", f"{format_number(summary['seconds'])} s"],
-        ["machine", str(summary["machine"])],
-    ]
-    return Table(["option", "value"], rows, title=experiment.name)
+    return Table(["option", "value"], rows, title=run.experiment.name)
+
+
+def option_text(value: Any) -> str:
+    """Return an option's value in words."""
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def claims_table(summary: dict[str, Any]) -> Table:

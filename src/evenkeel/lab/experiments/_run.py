@@ -8,28 +8,35 @@ OUT/report.html                     every experiment in OUT, to look at
 
 from __future__ import annotations
 
-import datetime
+import contextlib
 import json
-import os
-import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import evenkeel
 from evenkeel._errors import StudyError
+from evenkeel._files import is_temporary
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
-from evenkeel.lab.files import Records, is_temporary, read_frozen, read_records, write_json
-from evenkeel.lab.study import check_report_extra, locked, shown, threads, writing_to
-from evenkeel.lab.summary import processor
+from evenkeel.lab.experiments._page import draw, experiments_page
+from evenkeel.lab.experiments.catalogue import EXPERIMENTS
+from evenkeel.lab.runner import (
+    FORMAT,
+    FrozenFile,
+    Records,
+    platform_name,
+    processors,
+    read_records,
+    run_directory,
+    stamp,
+    threads,
+    write_json,
+)
+from evenkeel.report import write_page
 
-__all__ = ["ExperimentObserver", "read_experiment", "run_experiments"]
-
-FORMAT = 1
-FROZEN_FILE = "experiment.json"
+EXPERIMENT_FILE = FrozenFile(
+    name="experiment.json", owner="an experiment", run="a run", options="options", fixed=("evenkeel", "torch")
+)
 
 
 class ExperimentObserver:
@@ -85,31 +92,35 @@ def run_experiments(
         >>> summary["complete"]
         True
     """
-    check_report_extra()
     observer = observer or ExperimentObserver()
-    asked = [
-        (experiment, experiment.read_options((options or {}).get(experiment.name, {}))) for experiment in experiments
-    ]
-    with writing_to(out), locked(out):
+    asked = [(each, each.read_options((options or {}).get(each.name, {}))) for each in experiments]
+    with run_directory(out):
         check_directory(out)
-        for experiment, chosen in asked:
-            freeze(experiment, chosen, out / experiment.name, resume=resume)
-        for experiment, chosen in asked:
-            with threads(chosen.threads):
-                run_trials(experiment, chosen, out / experiment.name, observer)
+        for experiment, settings in asked:
+            freeze(experiment, settings, out / experiment.name, resume=resume)
+        for experiment, settings in asked:
+            with threads(settings.threads):
+                run_trials(experiment, settings, out / experiment.name, observer)
             write_report(out)
         return [json.loads((out / experiment.name / "summary.json").read_text()) for experiment, _ in asked]
+
+
+def freeze(experiment: Experiment, options: Options, directory: Path, *, resume: bool) -> None:
+    """Write experiment.json for a new run, or compare with the one that is there."""
+    machine = f"{processors()}, {platform_name()}"
+    asked = {"format": FORMAT, "name": experiment.name, **stamp(), "machine": machine, "options": options.as_dict()}
+    EXPERIMENT_FILE.freeze(directory, asked, resume=resume)
 
 
 def run_trials(experiment: Experiment, options: Options, directory: Path, observer: ExperimentObserver) -> None:
     """Measure the trials that have no record yet, then write the summary."""
     path = directory / "records.jsonl"
     trials = experiment.trials(options)
-    kept, size = complete_records(path)
-    done = {trial_key(record["trial"]) for record in kept}
+    with naming_what_lacks(directory):
+        done = {trial_key(record["trial"]) for record in read_records(path)}
     left = [trial for trial in trials if trial_key(trial) not in done]
     observer.experiment_started(experiment, len(trials) - len(left), len(trials))
-    with Records(path, keep=size) as records:
+    with Records(path) as records:
         for number, trial in enumerate(left, start=len(trials) - len(left) + 1):
             start = time.perf_counter()
             measured = experiment.measure(options, trial)
@@ -124,8 +135,11 @@ def run_trials(experiment: Experiment, options: Options, directory: Path, observ
 def summarize(experiment: Experiment, options: Options, directory: Path) -> dict[str, Any]:
     """Return what an experiment's records say so far."""
     frozen = read_experiment(directory) or {}
-    records = flat_records(directory)
     trials = experiment.trials(options)
+    with naming_what_lacks(directory):
+        records = flat_records(directory)
+        seconds = sum(record["seconds"] for record in read_records(directory / "records.jsonl"))
+        claims = [vars(claim) for claim in experiment.judge(options, records)]
     return {
         "format": FORMAT,
         "name": experiment.name,
@@ -133,8 +147,8 @@ def summarize(experiment: Experiment, options: Options, directory: Path) -> dict
         **{key: frozen.get(key) for key in ("evenkeel", "torch", "created", "machine", "options")},
         "trials": len(trials),
         "complete": len(records) >= len(trials),
-        "seconds": sum(record["seconds"] for record in read_records(directory / "records.jsonl")),
-        "claims": [vars(claim) for claim in experiment.judge(options, records)],
+        "seconds": seconds,
+        "claims": claims,
     }
 
 
@@ -143,11 +157,16 @@ def flat_records(directory: Path) -> list[Record]:
     return [{**record["trial"], **record["measured"]} for record in read_records(directory / "records.jsonl")]
 
 
-def complete_records(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the whole records of a file and how many bytes they take; an unfinished last line is left out."""
-    records = list(read_records(path))
-    content = path.read_bytes() if path.exists() else b""
-    return records, content.rfind(b"\n") + 1
+@contextlib.contextmanager
+def naming_what_lacks(directory: Path) -> Iterator[None]:
+    """Turn an entry that a record lacks into one clear line."""
+    try:
+        yield
+    except KeyError as error:
+        raise StudyError(
+            f"a record of {directory / 'records.jsonl'} lacks {error}; delete the directory {directory} to run this "
+            "experiment again"
+        ) from error
 
 
 def trial_key(trial: Trial) -> str:
@@ -170,48 +189,13 @@ def read_experiment(directory: Path) -> dict[str, Any] | None:
         >>> read_experiment(pathlib.Path("no-such-run/padding")) is None
         True
     """
-    return read_frozen(directory / FROZEN_FILE, "an experiment's", version=FORMAT)
-
-
-def freeze(experiment: Experiment, options: Options, directory: Path, *, resume: bool) -> None:
-    """Write experiment.json for a new run, or compare with the one that is there."""
-    asked = {
-        "format": FORMAT,
-        "name": experiment.name,
-        "evenkeel": evenkeel.__version__,
-        "torch": torch.__version__,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "machine": f"{processor()}, {os.cpu_count()} logical processors, {platform.system()} {platform.machine()}",
-        "options": options.as_dict(),
-    }
-    frozen = read_experiment(directory)
-    if frozen is None:
-        directory.mkdir(parents=True, exist_ok=True)
-        write_json(directory / FROZEN_FILE, asked)
-        return
-    if not resume:
-        raise StudyError(f"{directory} already holds a run; continue it with --resume, or choose another --out")
-    if differences := list(compare(frozen, asked)):
-        raise StudyError(
-            f"cannot resume {directory}: {'; '.join(differences)}; resume with what it began with, or choose another "
-            "--out"
-        )
-
-
-def compare(frozen: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what differs between a run and what is asked of it, in words."""
-    for name, value in asked["options"].items():
-        if (before := frozen["options"].get(name)) != value:
-            yield f"{name} was {shown(before)}, now {shown(value)}"
-    for name in ("evenkeel", "torch"):
-        if frozen.get(name) != asked[name]:
-            yield f"{name} was {frozen.get(name)}, now {asked[name]}"
+    return EXPERIMENT_FILE.read(directory)
 
 
 def check_directory(out: Path) -> None:
     """Refuse a directory that holds something else."""
     for entry in out.iterdir():
-        known = entry.name == "report.html" or is_temporary(entry) or (entry / FROZEN_FILE).exists()
+        known = entry.name == "report.html" or is_temporary(entry) or (entry / EXPERIMENT_FILE.name).exists()
         if not known and not (entry.is_dir() and not any(entry.iterdir())):
             raise StudyError(
                 f"{out} holds {entry.name}, which is not an experiment's; choose a new directory with --out"
@@ -220,13 +204,11 @@ def check_directory(out: Path) -> None:
 
 def write_report(out: Path) -> None:
     """Write report.html of every experiment in a directory."""
-    from evenkeel.lab.experiments import EXPERIMENTS
-    from evenkeel.lab.experiments._page import experiments_page
-    from evenkeel.report import write_page
-
-    found = [
-        (experiment, json.loads(path.read_text()), flat_records(path.parent))
-        for experiment in EXPERIMENTS.values()
-        if (path := out / experiment.name / "summary.json").exists()
-    ]
-    write_page(experiments_page(found), out / "report.html")
+    runs = []
+    for experiment in EXPERIMENTS.values():
+        directory = out / experiment.name
+        if (directory / "summary.json").exists():
+            with naming_what_lacks(directory):
+                summary = json.loads((directory / "summary.json").read_text())
+                runs.append(draw(experiment, summary, flat_records(directory)))
+    write_page(experiments_page(runs), out / "report.html")

@@ -1,0 +1,147 @@
+"""Estimates with their uncertainty: means over seeds, growth exponents, and what they say of a claim."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evenkeel.report import Series, format_number, join_words
+
+# Two-sided 95 % quantiles of Student's t by degrees of freedom; beyond the table, those of 30 are a little wide.
+# fmt: off
+T95 = (
+    math.inf, 12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)
+# fmt: on
+Measurement = float | None  # None stands for what JSON cannot hold: a number that is not finite
+Point = tuple[float, Measurement]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and its 95 % confidence interval; without measurements nan without bounds, which decides nothing."""
+
+    value: float
+    low: float
+    high: float
+
+    def __bool__(self) -> bool:
+        """Whether anything was measured."""
+        return not math.isnan(self.value)
+
+    def __str__(self) -> str:
+        if not self:
+            return "unknown (no measurement)"
+        if not math.isfinite(self.high - self.low):
+            return f"{format_number(self.value)} (one measurement, no interval)"
+        return f"{format_number(self.value)} (95 % interval {format_number(self.low)} to {format_number(self.high)})"
+
+
+def t95(degrees: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t."""
+    return T95[min(max(degrees, 0), len(T95) - 1)]
+
+
+def measured(values: Iterable[Measurement]) -> list[float]:
+    """Return the values that are there and finite."""
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def mean_of(values: Iterable[Measurement], *, scale: float = 1.0) -> Estimate:
+    """Return the mean of scale times what was measured; the 95 % interval is Student's t's, infinite with one value."""
+    numbers = [scale * value for value in measured(values)]
+    mean = statistics.fmean(numbers) if numbers else math.nan
+    if len(numbers) < 2:
+        return Estimate(mean, -math.inf, math.inf)
+    half = t95(len(numbers) - 1) * statistics.stdev(numbers) / math.sqrt(len(numbers))
+    return Estimate(mean, mean - half, mean + half)
+
+
+def exactly(value: float) -> Estimate:
+    """Return a number without uncertainty, to compare an estimate with."""
+    return Estimate(value, value, value)
+
+
+def geometric_mean(values: Iterable[Measurement]) -> Estimate:
+    """Return the geometric mean of the positive values with its 95 % interval, for ratios and what spans decades."""
+    logs = mean_of(math.log(value) for value in measured(values) if value > 0)
+    return Estimate(*(math.exp(min(end, 700.0)) for end in (logs.value, logs.low, logs.high)))
+
+
+def growth_exponent(points: Iterable[Point]) -> Estimate:
+    """Return b of the least-squares fit y = a x^b on logarithms, with its 95 % interval.
+
+    Args:
+        points: x and y, of which those count whose x and y are positive; two different x are needed.
+    """
+    logs = [(math.log(x), math.log(y)) for x, y in points if x > 0 and y is not None and 0 < y < math.inf]
+    log_x, log_y = [x for x, _ in logs], [y for _, y in logs]
+    if len(set(log_x)) < 2:
+        return mean_of([])
+    slope, intercept = statistics.linear_regression(log_x, log_y)
+    degrees = len(logs) - 2
+    if degrees < 1:
+        return Estimate(slope, -math.inf, math.inf)
+    residual = math.fsum((y - intercept - slope * x) ** 2 for x, y in logs)
+    centre = statistics.fmean(log_x)
+    half = t95(degrees) * math.sqrt(residual / degrees / math.fsum((x - centre) ** 2 for x in log_x))
+    return Estimate(slope, slope - half, slope + half)
+
+
+def verdict(estimate: Estimate, low: float, high: float) -> str:
+    """Return what an interval says of the claim that a value lies from low to high.
+
+    Args:
+        estimate: the value and its 95 % interval.
+        low: the smallest value that the claim allows.
+        high: the largest.
+
+    Returns:
+        ``agrees`` if the whole interval lies within, ``disagrees`` if all of it lies outside, otherwise ``undecided``.
+    """
+    if low <= estimate.low and estimate.high <= high:
+        return "agrees"
+    if estimate.high < low or estimate.low > high:
+        return "disagrees"
+    return "undecided"
+
+
+def below(smaller: Estimate, larger: Estimate) -> str:
+    """Return what two intervals say of the claim that one value is below the other: undecided where they overlap."""
+    return "agrees" if smaller.high < larger.low else "disagrees" if smaller.low > larger.high else "undecided"
+
+
+def estimates_in_words(estimates: Mapping[str, Estimate], unit: str = "") -> str:
+    """Return the names that were measured, each with its value."""
+    return join_words([f"{name} {format_number(item.value)}{unit}" for name, item in estimates.items() if item])
+
+
+def curves(groups: Mapping[str, Iterable[Any]], points: Callable[[Any], Iterable[Point]]) -> list[Series]:
+    """Return a band for each named group of records, over the points of all its records."""
+    return [band(name, [point for record in group for point in points(record)]) for name, group in groups.items()]
+
+
+def band(name: str, points: Iterable[Point]) -> Series:
+    """Return a curve of the mean over the points that share a position, with their range as its band.
+
+    Args:
+        name: of the curve.
+        points: positions with what was measured there; what is missing is left out.
+    """
+    groups: dict[float, list[float]] = {}
+    for x, y in points:
+        if y is not None and math.isfinite(x) and math.isfinite(y):
+            groups.setdefault(x, []).append(y)
+    places = sorted(groups)
+    return Series(
+        name,
+        places,
+        [statistics.fmean(groups[place]) for place in places],
+        low=[min(groups[place]) for place in places],
+        high=[max(groups[place]) for place in places],
+    )

@@ -1,0 +1,136 @@
+"""`centring`: how much of a trained model's activations is their mean, and how LayerNorm and RMSNorm then differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import evenkeel.functional as ek
+from evenkeel._errors import StudyError
+from evenkeel.lab.experiments._estimates import Estimate, band, estimates_in_words, mean_of, verdict
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
+from evenkeel.lab.experiments._transformer import ArmOptions
+from evenkeel.lab.transformer import Transformer, find_arm, residual_statistics
+from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
+
+# Below this share of its power, a mean changes a normalized vector by less than 1 % in length.
+NEARLY_CENTRED = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentringOptions(ArmOptions):
+    """Options of `centring`: those of every training that compares arms."""
+
+    arms: tuple[str, ...] = ("pre-layer", "pre-rms")
+    width: int = 96
+    heads: int = 4
+    steps: int = 200
+    context: int = 64
+
+    def check(self) -> None:
+        """Check that every arm has LayerNorm or RMSNorm."""
+        for name in self.arms:
+            if find_arm(name).norm not in ("layer", "rms"):
+                raise StudyError(f"centring compares LayerNorm with RMSNorm; arm {name} has neither")
+
+
+def measure(options: CentringOptions, trial: Trial) -> dict[str, Any]:
+    """Train, and compare LayerNorm with RMSNorm on the input of each norm before and after."""
+    model = options.start(trial)
+    windows = options.unseen_windows(trial["seed"])
+    start = look_at_norms(model, windows[:, :-1])
+    losses = options.train(model, trial["seed"], lr=options.lr)
+    return {"start": start, "end": look_at_norms(model, windows[:, :-1]), "loss": losses[-1]}
+
+
+@torch.no_grad()
+def look_at_norms(model: Transformer, tokens: Tensor) -> list[dict[str, float]]:
+    """Return, for each norm in order, the share of the mean and the difference between LayerNorm and RMSNorm."""
+    seen: list[dict[str, float]] = []
+
+    def see(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        (x,) = inputs
+        layer, rms = (norm(x, x.shape[-1:], eps=1e-5) for norm in (ek.layer_norm, ek.rms_norm))
+        difference = ((layer - rms).norm(dim=-1) / rms.norm(dim=-1)).mean().item()
+        seen.append({"share": residual_statistics(x)["mean2_over_rms2"], "difference": difference})
+
+    hooks = [norm.register_forward_pre_hook(see) for norm in model.norms().values()]
+    model(tokens)
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def pooled(records: Sequence[Record], arm: str, key: str) -> Estimate:
+    """Return the mean over the trained norms of each seed, with its interval over the seeds."""
+    return mean_of(mean_of(norm[key] for norm in record["end"]).value for record in select(records, arm=arm))
+
+
+def judge(options: CentringOptions, records: Sequence[Record]) -> list[Claim]:
+    """Compare with what the texts say of RMSNorm."""
+    claims = []
+    for arm in options.arms:
+        share, difference = (pooled(records, arm, key) for key in ("share", "difference"))
+        if not share:
+            continue
+        worst = max(norm["share"] or 0.0 for record in select(records, arm=arm) for norm in record["end"])
+        claims.append(
+            Claim(
+                claim=f"{arm}: activations are approximately zero-mean, so that centring hardly matters",
+                source="the usual account of why RMSNorm works; Zhang & Sennrich 2019 argue the same",
+                measured=f"After {options.steps} steps the mean makes up {share} of the power that reaches a norm (at "
+                f"most {format_number(worst)} at any norm); LayerNorm and RMSNorm of the same input differ by "
+                f"{difference} of its length",
+                verdict="partly" if share.high <= NEARLY_CENTRED < worst else verdict(share, 0.0, NEARLY_CENTRED),
+            )
+        )
+    return claims
+
+
+def draw(options: CentringOptions, records: Sequence[Record]) -> list[Figure]:
+    """Share of the mean, and the difference, by norm in the order of the forward pass."""
+    if not records:
+        return []
+    curves = {
+        f"{arm}, {when}": [(i, norm) for r in select(records, arm=arm) for i, norm in enumerate(r[moment], start=1)]
+        for arm in options.arms
+        for when, moment in (("at the start", "start"), ("trained", "end"))
+    }
+    panels = [
+        lines(
+            [band(name, [(index, norm[key]) for index, norm in norms]) for name, norms in curves.items()],
+            x=Axis("norm, in order", integer=True),
+            y=Axis(label, log=True),
+            styles=assign_styles(curves),
+            heading=label,
+        )
+        for key, label in (("share", "mean² / RMS²"), ("difference", "|LayerNorm − RMSNorm| / |RMSNorm|"))
+    ]
+    shares = estimates_in_words({arm: pooled(records, arm, "share") for arm in options.arms})
+    return [
+        Figure(
+            name="centring",
+            title=f"Share of the mean in what reaches a norm of a trained model: {shares}",
+            caption="For a vector in which all components are independent with mean 0, the share is 1/width, "
+            f"{format_number(1 / options.width)} here. Bands span the seeds.",
+            panels=panels,
+        )
+    ]
+
+
+CENTRING = Experiment(
+    name="centring",
+    title="Is the stream centred?",
+    question='Are activations "approximately zero-mean", and how far apart are LayerNorm and RMSNorm on them?',
+    method="The lab's transformer is trained on real text. At every norm, before and after training, the share "
+    "mean² / RMS² of its input is measured, and the distance between LayerNorm and RMSNorm of that same input.",
+    options=CentringOptions,
+    trials=CentringOptions.trials,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)

@@ -1,0 +1,331 @@
+"""`gradients-at-init`: gradients and the residual stream of an untrained transformer, by depth and width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from evenkeel._errors import StudyError
+from evenkeel.lab.experiments._estimates import band, curves, geometric_mean, growth_exponent, mean_of, verdict
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, grouped, select
+from evenkeel.lab.experiments._transformer import standard_text
+from evenkeel.lab.training import sample_windows
+from evenkeel.lab.transformer import Transformer, derive_seed, find_arm, next_byte_loss
+from evenkeel.report import Axis, Figure, Series, assign_styles, format_number, lines
+
+XIONG = "Xiong et al. 2020"
+# How far a measured exponent may lie from the predicted one and still be called the same.
+EXPONENT_TOLERANCE = 0.1
+GRADIENT = Axis("gradient norm", log=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientOptions(Options):
+    """Options of `gradients-at-init`.
+
+    Attributes:
+        arms: placements and norms to compare.
+        depths: numbers of blocks, at width `width`.
+        widths: sizes of the stream, at depth `depth`.
+        width: of the sweep over depth.
+        depth: of the sweep over width.
+        batch: sequences of the one batch.
+        context: bytes of a sequence.
+    """
+
+    seeds: int = 5
+    arms: tuple[str, ...] = ("post-layer", "pre-layer", "peri-layer", "output-only-layer")
+    depths: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 96)
+    widths: tuple[int, ...] = (32, 64, 128, 256)
+    width: int = 128
+    depth: int = 8
+    batch: int = 4
+    context: int = 32
+
+    def check(self) -> None:
+        """Check that the arms exist and that there are two depths and two widths, over which exponents are fitted."""
+        for name in self.arms:
+            find_arm(name)
+        if len(set(self.depths)) < 2 or len(set(self.widths)) < 2:
+            raise StudyError("depths and widths need two different values each; an exponent is fitted over them")
+
+
+def trials(options: GradientOptions) -> list[Trial]:
+    """Return each arm at each depth with and without attention, and at each width."""
+    shapes = [(depth, options.width, attention) for depth in options.depths for attention in (True, False)]
+    shapes += [(options.depth, width, True) for width in options.widths]
+    return [
+        {"arm": arm, "depth": depth, "width": width, "attention": attention, "seed": seed}
+        for depth, width, attention in dict.fromkeys(shapes)
+        for arm in options.arms
+        for seed in options.seed_range()
+    ]
+
+
+def measure(options: GradientOptions, trial: Trial) -> dict[str, Any]:
+    """Run one forward and backward pass: ``||x_l||^2 / d`` and the gradients of the feed-forward's second maps."""
+    arm = find_arm(trial["arm"], feed_forward="relu", bias=False)
+    width = trial["width"]
+    model = Transformer(arm, depth=trial["depth"], width=width, heads=1, context=options.context, seed=trial["seed"])
+    as_in_the_theory(model, trial["seed"], attention=trial["attention"])
+    corpus = standard_text(options.context)
+    windows = sample_windows(corpus, trial["seed"], 0, batch=options.batch, context=options.context)
+    with torch.no_grad():
+        traced = model.trace(windows[:, :-1])
+    next_byte_loss(model, windows).backward()
+    streams = [traced[f"blocks.{layer}.x"] for layer in range(trial["depth"])] + [traced["x"]]
+    last = f"blocks.{trial['depth'] - 1}.x_{model.step_name}_5"
+    return {
+        "stream": [power(x) for x in streams],
+        "before_last_norm": power(traced[last]) if last in traced else power(traced["x"]),
+        "gradients": [
+            gradient_norm(model.get_parameter(f"blocks.{layer}.feed_forward.function.down.weight"))
+            for layer in range(trial["depth"])
+        ],
+    }
+
+
+def as_in_the_theory(model: Transformer, seed: int, *, attention: bool) -> None:
+    """Draw the feed-forward with variance 1 / fan-in, so that it halves the power of a normalized input.
+
+    For the square matrices of the theory this is Xavier's; it keeps the prediction at any hidden width. Queries are
+    zero, so that attention averages, as the theory assumes; without attention its output map is zero too.
+    """
+    for name, module in model.named_modules():
+        if not isinstance(module, nn.Linear):
+            continue
+        kind = name.rpartition(".")[2]
+        generator = torch.Generator().manual_seed(derive_seed(seed, "theory", name))
+        if kind in ("up", "down"):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5, generator=generator)
+        elif kind == "query" or (kind == "output" and not attention):
+            nn.init.zeros_(module.weight)
+
+
+def power(x: torch.Tensor) -> float:
+    """Return E ||x||^2 / d."""
+    return x.double().square().mean().item()
+
+
+def gradient_norm(parameter: torch.Tensor) -> float:
+    """Return the Frobenius norm of a parameter's gradient."""
+    if parameter.grad is None:
+        raise StudyError("a parameter has no gradient; this is a mistake in the experiment")
+    return parameter.grad.double().norm().item()
+
+
+def sweep(options: GradientOptions, records: Sequence[Record], arm: str, *, attention: bool) -> list[Record]:
+    """Return an arm's records of the sweep over depth."""
+    return select(records, arm=arm, width=options.width, attention=attention)
+
+
+def last_gradients(records: Sequence[Record], x: Callable[[Record], float]) -> list[tuple[float, float | None]]:
+    """Return the last layer's gradient in each record, with the position that x gives it."""
+    return [(x(record), record["gradients"][-1]) for record in records]
+
+
+def depth_of(record: Record) -> float:
+    """Return the number of blocks."""
+    return record["depth"]
+
+
+def judge(options: GradientOptions, records: Sequence[Record]) -> list[Claim]:
+    """Compare with the predictions of Xiong et al."""
+    claims = [
+        last_layer_claim(options, records, "post-layer", "does not depend on depth"),
+        last_layer_claim(options, records, "pre-layer", "falls as (1 + L/2)^-1/2 with depth L"),
+        stream_claim(options, records),
+        post_stream_claim(options, records),
+        *(width_claim(options, records, arm) for arm in ("post-layer", "pre-layer")),
+        vanishing_claim(options, records),
+    ]
+    return [claim for claim in claims if claim is not None]
+
+
+def last_layer_claim(options: GradientOptions, records: Sequence[Record], arm: str, text: str) -> Claim | None:
+    """The gradient of the last feed-forward layer against depth."""
+    predicted, x = PREDICTED[arm]
+    exponent = growth_exponent(last_gradients(sweep(options, records, arm, attention=True), x))
+    if not exponent:
+        return None
+    depths = f"{min(options.depths)} to {max(options.depths)} blocks"
+    return Claim(
+        claim=f"{arm}: the gradient of the last feed-forward layer {text}",
+        source=f"{XIONG}, theorem 1",
+        measured=f"Over {depths} at width {options.width}, its exponent is {exponent}; predicted {predicted:g}",
+        verdict=verdict(exponent, predicted - EXPONENT_TOLERANCE, predicted + EXPONENT_TOLERANCE),
+    )
+
+
+def width_claim(options: GradientOptions, records: Sequence[Record], arm: str) -> Claim | None:
+    """The gradient of the last feed-forward layer against width: the theory gives an upper bound."""
+    wide = select(records, arm=arm, depth=options.depth, attention=True)
+    exponent = growth_exponent(last_gradients(wide, lambda r: r["width"] * math.sqrt(math.log(r["width"]))))
+    if not exponent:
+        return None
+    return Claim(
+        claim=f"{arm}: at fixed depth the gradient of the last feed-forward layer grows at most as d sqrt(ln d)",
+        source=f"{XIONG}, theorem 1 (an upper bound)",
+        measured=f"Over widths {min(options.widths)} to {max(options.widths)} at {options.depth} blocks, its exponent "
+        f"in d sqrt(ln d) is {exponent}; at most 1 was predicted",
+        verdict=verdict(exponent, -math.inf, 1.0),
+    )
+
+
+def stream_claim(options: GradientOptions, records: Sequence[Record]) -> Claim | None:
+    """``E ||x_l||^2`` in Pre-LN."""
+    without, with_ = (
+        [point for r in sweep(options, records, "pre-layer", attention=on) for point in enumerate(r["stream"])]
+        for on in (False, True)
+    )
+    if not without or not with_ or None in (power for _, power in [*without, *with_]):
+        return None
+    # at initialization, a layer's expectation does not depend on the depth
+    means = band("", without)
+    ratios = [mean / (1 + layer / 2) for layer, mean in zip(means.x, means.y, strict=True) if mean is not None]
+    error = max(abs(ratio - 1) for ratio in ratios)
+    within = [0.9 * (1 + layer / 2) <= power <= 1.1 * (1 + 3 * layer / 2) for layer, power in with_]
+    bounds = [error < 0.1, all(within)]
+    return Claim(
+        claim="Pre-LN: the stream's E ||x_l||^2 lies between (1 + l/2) d, without attention, and (1 + 3l/2) d",
+        source=f"{XIONG}, lemma 2",
+        measured=f"Without attention it is (1 + l/2) d within {format_number(100 * error)} %; with attention "
+        f"{sum(within)} of {len(within)} values lie between the bounds, give or take 10 %",
+        verdict="agrees" if all(bounds) else "partly" if any(bounds) else "disagrees",
+    )
+
+
+def post_stream_claim(options: GradientOptions, records: Sequence[Record]) -> Claim | None:
+    """``E ||x||^2`` in Post-LN before the last norm of a block."""
+    power = mean_of(r["before_last_norm"] for r in sweep(options, records, "post-layer", attention=False))
+    if not power:
+        return None
+    return Claim(
+        claim="Post-LN: the stream's E ||x||^2 before a block's last norm stays 3d/2 at any depth",
+        source=f"{XIONG}, lemma 2",
+        measured=f"In the last block it is {power} times d, over all depths",
+        verdict=verdict(power, 1.5 * 0.95, 1.5 * 1.05),
+    )
+
+
+def vanishing_claim(options: GradientOptions, records: Sequence[Record]) -> Claim | None:
+    """The textbook picture of Post-LN: gradients that vanish towards the first layers."""
+    deepest = max(options.depths)
+    with_, without = (
+        geometric_mean(
+            r["gradients"][0] / r["gradients"][-1]
+            for r in select(sweep(options, records, "post-layer", attention=on), depth=deepest)
+            if r["gradients"][0] and r["gradients"][-1]
+        )
+        for on in (True, False)
+    )
+    if not with_ or not without:
+        return None
+    return Claim(
+        claim="Post-LN: at initialization gradients vanish towards the first layers",
+        source="the textbook picture of Post-LN",
+        measured=f"At {deepest} blocks the first feed-forward layer's gradient is {with_} times the last one's with "
+        f"attention, and {without} times without",
+        verdict=verdict(with_, 0.0, 0.1),
+    )
+
+
+def draw(options: GradientOptions, records: Sequence[Record]) -> list[Figure]:
+    """The last layer's gradient by depth and width, every layer's at the deepest, and the stream's power."""
+    if not records:
+        return []
+    by_depth = {arm: last_gradients(sweep(options, records, arm, attention=True), depth_of) for arm in options.arms}
+    by_width = {
+        arm: last_gradients(select(records, arm=arm, depth=options.depth, attention=True), lambda r: r["width"])
+        for arm in options.arms
+    }
+    slopes = {arm: growth_exponent(points) for arm, points in by_depth.items()}
+    exponents = [f"{arm} {format_number(slope.value, digits=2)}" for arm, slope in slopes.items() if slope]
+    last = Figure(
+        name="last-gradient",
+        title=f"The last layer's gradient grows with depth to the power {', '.join(exponents)}",
+        caption="The gradient of the second map of the last feed-forward layer at initialization; bands span"
+        " the seeds.",
+        panels=[
+            lines(
+                [band(arm, points) for arm, points in curves.items()],
+                x=Axis(label, integer=True),
+                y=GRADIENT,
+                styles=assign_styles(options.arms),
+                heading=heading,
+            )
+            for curves, label, heading in (
+                (by_depth, "blocks", f"Width {options.width}"),
+                (by_width, "width", f"{options.depth} blocks"),
+            )
+        ],
+    )
+    return [last, layers_figure(options, records), stream_figure(options, records)]
+
+
+def deepest_profiles(options: GradientOptions, records: Sequence[Record], key: str, start: int) -> list[Series]:
+    """Return one curve for each arm: the values of every layer at the greatest depth, over the seeds."""
+    deepest = select(records, width=options.width, attention=True, depth=max(options.depths))
+    return curves(grouped(deepest, "arm", options.arms), lambda r: enumerate(r[key], start=start))
+
+
+def layers_figure(options: GradientOptions, records: Sequence[Record]) -> Figure:
+    """Gradient norm of every feed-forward layer at the greatest depth."""
+    series = deepest_profiles(options, records, "gradients", 1)
+    ratios = [
+        f"{item.name} {format_number(item.y[0] / item.y[-1], digits=2)}"
+        for item in series
+        if item.y and item.y[0] is not None and item.y[-1]
+    ]
+    x = Axis("block (1 is next to the embedding)", integer=True)
+    return Figure(
+        name="gradients-by-layer",
+        title=f"First block's gradient over the last one's at {max(options.depths)} blocks: {', '.join(ratios)}",
+        caption="The gradient of the second map of every feed-forward layer at initialization, with attention.",
+        panels=[lines(series, x=x, y=GRADIENT, styles=assign_styles(options.arms))],
+    )
+
+
+def stream_figure(options: GradientOptions, records: Sequence[Record]) -> Figure:
+    """Power of the residual stream by depth, beside the predicted bounds of Pre-LN."""
+    layers = list(range(max(options.depths) + 1))
+    series = [
+        *deepest_profiles(options, records, "stream", 0),
+        Series("1 + l/2", layers, [1 + layer / 2 for layer in layers]),
+        Series("1 + 3l/2", layers, [1 + 3 * layer / 2 for layer in layers]),
+    ]
+    ends = [f"{item.name} {format_number(item.y[-1])}" for item in series[:-2] if item.y]
+    x, y = Axis("blocks passed", integer=True), Axis("E ||x||² / d", log=True)
+    return Figure(
+        name="stream-at-init",
+        title=f"Power of the stream after {max(options.depths)} blocks: {', '.join(ends)}",
+        caption="E ||x_l||² / d at initialization, with attention, beside the bounds predicted for Pre-LN.",
+        panels=[lines(series, x=x, y=y, styles=assign_styles(item.name for item in series))],
+    )
+
+
+# arm -> the predicted exponent of the last layer's gradient, and in what
+PREDICTED: dict[str, tuple[float, Callable[[Record], float]]] = {
+    "post-layer": (0.0, depth_of),
+    "pre-layer": (-0.5, lambda record: 1 + record["depth"] / 2),
+}
+
+GRADIENTS_AT_INIT = Experiment(
+    name="gradients-at-init",
+    title="Gradients at initialization",
+    question="How do the gradients and the residual stream of an untrained transformer depend on depth, width and the "
+    "placement of the norm?",
+    method="One forward and backward pass of the lab's transformer at initialization on real text, with one head, ReLU "
+    "and no biases. Feed-forward maps have variance 1/fan-in and queries are zero, as the theory assumes; without "
+    "attention its output map is zero as well.",
+    options=GradientOptions,
+    trials=trials,
+    measure=measure,
+    judge=judge,
+    draw=draw,
+)

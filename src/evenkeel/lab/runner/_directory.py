@@ -1,0 +1,89 @@
+"""The directory of a run: created, held against a second process, and its errors as one clear line."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from evenkeel._errors import StudyError
+
+
+def path_as_text(path: Path) -> str:
+    """Return a path as text that any file or terminal takes: bytes of a name that are not UTF-8 become U+FFFD."""
+    return os.fsencode(path).decode(errors="replace")
+
+
+@contextlib.contextmanager
+def run_directory(out: Path) -> Iterator[None]:
+    """Create the directory of a run and hold it while the run writes there.
+
+    Raises:
+        StudyError: the directory cannot be created or written, or is in use; memory is short; or the packages that the
+            report needs are missing, which is said at the start and not after hours of training.
+    """
+    require_report_packages()
+    with clear_errors(out), locked(out):
+        yield
+
+
+def require_report_packages() -> None:
+    """Raise StudyError if the report could not be written."""
+    missing = [package for package in ("plotly", "jinja2") if importlib.util.find_spec(package) is None]
+    if missing:
+        raise StudyError(
+            f"a study's report needs {' and '.join(missing)}; install with: pip install 'evenkeel[report]'"
+        )
+
+
+@contextlib.contextmanager
+def clear_errors(out: Path) -> Iterator[None]:
+    """Create the directory, and turn what goes wrong while writing, or for want of memory, into one clear line."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StudyError(f"cannot create directory {out}: {error.strerror}; choose another --out") from error
+    try:
+        yield
+    except OSError as error:
+        raise StudyError(
+            f"cannot write to {out}: {error.strerror or error}; finished arms are kept: once this is mended, continue "
+            "with --resume"
+        ) from error
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+            raise
+        raise StudyError("not enough memory for this model and batch; choose smaller sizes") from error
+
+
+@contextlib.contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Hold the directory against a second process; the lock goes with the process, however it ends."""
+    try:
+        import fcntl
+    except ImportError:  # Windows has no advisory locks on directories
+        yield
+        return
+    handle = os.open(out, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise StudyError(f"{out} is in use by another study; wait for it or choose another --out") from error
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Run with this many threads, then go back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,106 @@
+"""What a run is told to do: frozen in its directory when it starts, compared when it resumes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import evenkeel
+from evenkeel._errors import StudyError
+from evenkeel.lab.runner._records import write_json
+
+FORMAT = 1  # of the frozen file and of summary.json
+
+
+def stamp() -> dict[str, Any]:
+    """Return the versions that a run begins with, and the time."""
+    return {
+        "evenkeel": evenkeel.__version__,
+        "torch": torch.__version__,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+@dataclass(frozen=True)
+class FrozenFile:
+    """The file that marks a directory as a run's own and keeps what was asked for.
+
+    Attributes:
+        name: of the file.
+        owner: whose it is, in words: a study.
+        run: what the directory then holds, in words.
+        options: the entry with the options; a resumed run must have the same.
+        fixed: the other entries that must be the same.
+        check: is called with the options read; its built-in errors mean that the file is not the owner's.
+        differences: yields, in words, what else differs between what was frozen and what is asked.
+    """
+
+    name: str
+    owner: str
+    run: str
+    options: str
+    fixed: tuple[str, ...]
+    check: Callable[[dict[str, Any]], object] = dict
+    differences: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]] = lambda frozen, asked: ()
+
+    def read(self, directory: Path) -> dict[str, Any] | None:
+        """Return what the run in a directory froze, or None if there is none.
+
+        Raises:
+            StudyError: the file is damaged, foreign or of another format.
+        """
+        path = directory / self.name
+        try:
+            frozen = json.loads(path.read_text())
+            if frozen["format"] != FORMAT:
+                raise StudyError(
+                    f"{path} has format {frozen['format']}, but this version reads {FORMAT}; use another --out"
+                )
+            self.check(frozen[self.options])
+            return dict(frozen)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise StudyError(f"cannot read {path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StudyError(f"{path} is not {self.owner}'s; choose another --out") from error
+
+    def freeze(self, directory: Path, asked: dict[str, Any], *, resume: bool) -> dict[str, Any]:
+        """Write what is asked of a new run, or compare it with what a resumed one froze; return what is frozen.
+
+        Raises:
+            StudyError: the directory holds a run that is not to be resumed, or one that was asked for something else.
+        """
+        frozen = self.read(directory)
+        if frozen is None:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_json(directory / self.name, asked)
+            return asked
+        if not resume:
+            raise StudyError(
+                f"{directory} already holds {self.run}; continue it with --resume, or choose another --out"
+            )
+        if differences := list(self.compare(frozen, asked)):
+            raise StudyError(
+                f"cannot resume {directory}: {'; '.join(differences)}; resume with what it began with, or choose "
+                "another --out"
+            )
+        return frozen
+
+    def compare(self, frozen: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what differs between a run and what is asked of it, in words."""
+        pairs = [(name, frozen[self.options].get(name), value) for name, value in asked[self.options].items()]
+        pairs += [(name, frozen.get(name), asked[name]) for name in self.fixed]
+        yield from (f"{name} was {as_typed(was)}, now {as_typed(now)}" for name, was, now in pairs if was != now)
+        yield from self.differences(frozen, asked)
+
+
+def as_typed(value: Any) -> str:
+    """Return an option's value as a user would type it."""
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,27 @@
+"""The machine that a run ran on, in words."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+
+def processor() -> str:
+    """Return the processor's name, which `platform.processor` leaves empty on most Linux systems."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown"
+
+
+def processors() -> str:
+    """Return the processor's name and how many logical processors there are."""
+    return f"{processor()}, {os.cpu_count()} logical processors"
+
+
+def platform_name() -> str:
+    """Return the operating system and the machine type."""
+    return f"{platform.system()} {platform.machine()}"

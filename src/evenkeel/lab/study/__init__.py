@@ -1,0 +1,20 @@
+"""The study: its settings, the training of its arms, its summary, and the page and the findings of a summary."""
+
+from evenkeel.lab.study._run import read_study, run_study
+from evenkeel.lab.study._settings import DEFAULT_ARMS, StudySettings
+from evenkeel.lab.study._training import ArmTraining, Observer, train_arm
+from evenkeel.lab.study.page import find, ranking_table, study_page, write_report
+
+__all__ = [
+    "DEFAULT_ARMS",
+    "ArmTraining",
+    "Observer",
+    "StudySettings",
+    "find",
+    "ranking_table",
+    "read_study",
+    "run_study",
+    "study_page",
+    "train_arm",
+    "write_report",
+]

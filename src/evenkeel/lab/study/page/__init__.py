@@ -1,0 +1,6 @@
+"""What a study's summary says: the findings in words, the ranking, and the page with its figures."""
+
+from evenkeel.lab.study.page._findings import find
+from evenkeel.lab.study.page._page import ranking_table, study_page, write_report
+
+__all__ = ["find", "ranking_table", "study_page", "write_report"]

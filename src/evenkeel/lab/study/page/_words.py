@@ -1,0 +1,46 @@
+"""How the page and the findings put things: names within sentences, losses, ratios and shares."""
+
+from __future__ import annotations
+
+from evenkeel.report import format_number
+
+
+def spoken(name: str) -> str:
+    """An arm's name within a sentence: "none diverged" would say the opposite of what is meant."""
+    return "the arm without norm" if name == "none" else name
+
+
+def opening(text: str) -> str:
+    """Text that starts a sentence: only the article gets a capital, names are kept as they are."""
+    return f"The{text[3:]}" if text.startswith("the ") else f"In{text[2:]}" if text.startswith("in ") else text
+
+
+def sentences(*parts: str) -> str:
+    """The non-empty parts as one paragraph."""
+    return " ".join(opening(part) for part in parts if part)
+
+
+def loss_text(value: float) -> str:
+    """A loss with three decimals."""
+    return f"{value:.3f}"
+
+
+def rounded_gap(low: float, high: float) -> float:
+    """The difference of two losses as a reader would compute it from their three decimals."""
+    return float(loss_text(high)) - float(loss_text(low))
+
+
+def gap_text(low: float, high: float) -> str:
+    """The difference of two losses in words; never zero for losses that differ."""
+    gap = loss_text(rounded_gap(low, high))
+    return "less than 0.001" if gap == "0.000" and high != low else gap
+
+
+def times(ratio: float) -> str:
+    """A ratio in words."""
+    return f"{format_number(ratio)} times"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage."""
+    return f"{format_number(100 * share)} %"

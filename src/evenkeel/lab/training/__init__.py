@@ -1,0 +1,23 @@
+"""Training in the lab: the text, its batches, the parts of a training step, checkpoints, and what a step costs."""
+
+from evenkeel.lab.training._checkpoint import load_checkpoint, save_checkpoint
+from evenkeel.lab.training._cost import both_passes, measure_cost, norm_calls, seconds_in_turn, training_step
+from evenkeel.lab.training._steps import even_windows, loss_backward, make_optimizer, sample_windows, validation_loss
+from evenkeel.lab.training._text import Corpus, load_corpus
+
+__all__ = [
+    "Corpus",
+    "both_passes",
+    "even_windows",
+    "load_checkpoint",
+    "load_corpus",
+    "loss_backward",
+    "make_optimizer",
+    "measure_cost",
+    "norm_calls",
+    "sample_windows",
+    "save_checkpoint",
+    "seconds_in_turn",
+    "training_step",
+    "validation_loss",
+]

@@ -1,0 +1,49 @@
+"""Checkpoints: weights, optimizer state and a few numbers in one file, because two cannot be replaced at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from evenkeel._errors import StudyError
+from evenkeel._files import replace_file
+
+
+def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **numbers: int) -> None:
+    """Replace a checkpoint by the present state of model and optimizer, with numbers that say where it was taken."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for index, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
+    replace_file(path, safetensors.torch.save(tensors, {name: str(number) for name, number in numbers.items()}))
+
+
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *numbers: str) -> tuple[int, ...]:
+    """Restore model and optimizer from a checkpoint, and return the numbers of these names.
+
+    Raises:
+        StudyError: the checkpoint is damaged or of another model.
+    """
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata()
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        model.load_state_dict(with_prefix(tensors, "model."))
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in with_prefix(tensors, "optimizer.").items():
+            index, _, key = name.partition(".")
+            moments.setdefault(int(index), {})[key] = tensor
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        return tuple(int(metadata[name]) for name in numbers)
+    except (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+        raise StudyError(
+            f"checkpoint {path} is damaged; delete the directory {path.parent} to run this arm again"
+        ) from error
+
+
+def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with the prefix, without it."""
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

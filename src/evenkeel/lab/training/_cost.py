@@ -1,0 +1,91 @@
+"""What a training step costs, and how much of it the norms take."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenkeel.lab.training._steps import loss_backward, make_optimizer
+from evenkeel.lab.transformer import Transformer
+
+ROUNDS = 9
+Call = Callable[[], Any]
+
+
+def measure_cost(model: Transformer, windows: Tensor, rounds: int = ROUNDS) -> dict[str, float | None]:
+    """Time whole training steps and the norms alone in turn, so that other load on the machine disturbs both alike.
+
+    A copy of the model trains, with a learning rate of 0. The norms run alone, forward and backward, on the inputs
+    that reach them in a step; alone, a norm finds its input in the cache more often than inside a step, so its share is
+    a lower bound. Norms of the same type and input shape are timed once a round and counted as often as they occur.
+
+    Args:
+        model: is left as it is.
+        windows: a batch of byte sequences (batch, context + 1).
+        rounds: how often to measure.
+
+    Returns:
+        ``step_seconds`` and ``norm_seconds``, medians, and ``norm_share``, the median of the rounds' shares.
+    """
+    twin = copy.deepcopy(model).train()
+    norms = norm_calls(twin, windows[:, :-1])
+    by_round = zip(*seconds_in_turn([training_step(twin, windows), *(call for call, _ in norms)], rounds), strict=True)
+    measured: dict[str, list[float]] = {"step_seconds": [], "norm_seconds": [], "norm_share": []}
+    for step, *alone in by_round:
+        norm = sum(count * seconds for (_, count), seconds in zip(norms, alone, strict=True))
+        for name, value in zip(measured, (step, norm, norm / step), strict=True):
+            measured[name].append(value)
+    return {name: statistics.median(values) for name, values in measured.items()}
+
+
+def seconds_in_turn(calls: Sequence[Call], rounds: int) -> list[list[float]]:
+    """Return the seconds of each call in each round, the calls taken in turn; a round before the first warms up."""
+    times: list[list[float]] = [[] for _ in calls]
+    for _ in range(rounds + 1):
+        for call, taken in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+    return [taken[1:] for taken in times]
+
+
+def training_step(model: Transformer, windows: Tensor) -> Call:
+    """Return a call that makes one training step with a learning rate of 0."""
+    optimizer = make_optimizer(model, weight_decay=0.0)
+
+    def step() -> None:
+        loss_backward(model, optimizer, windows)
+        optimizer.step()
+
+    return step
+
+
+def norm_calls(model: Transformer, tokens: Tensor) -> list[tuple[Call, int]]:
+    """Return a forward and backward call of each kind of norm on its input, and how many norms are of that kind."""
+    inputs: dict[nn.Module, Tensor] = {}
+    hooks = [
+        norm.register_forward_hook(lambda norm, args, _: inputs.update({norm: args[0].detach()}))
+        for norm in model.norms().values()
+    ]
+    with torch.no_grad():
+        model(tokens)
+    for hook in hooks:
+        hook.remove()
+    counts = Counter((type(norm), x.shape) for norm, x in inputs.items())
+    kinds = {(type(norm), x.shape): (norm, x) for norm, x in inputs.items()}
+    return [(both_passes(*kinds[kind]), count) for kind, count in counts.items()]
+
+
+def both_passes(norm: nn.Module, x: Tensor) -> Call:
+    """Return a call that runs a norm forward and backward."""
+    x = x.clone().requires_grad_()
+    upstream = torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+    differentiated = [x, *norm.parameters()]
+    return lambda: torch.autograd.grad(norm(x), differentiated, upstream)

@@ -1,0 +1,53 @@
+"""The parts of every training in the lab: its batches, its optimizer, the backward pass, the validation loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenkeel.lab.training._text import Corpus
+from evenkeel.lab.transformer import Transformer, derive_seed, next_byte_loss
+
+
+def sample_windows(corpus: Corpus, seed: int, step: int, *, batch: int, context: int) -> Tensor:
+    """Return the sequences of a training step, drawn by seed and step alone: (batch, context + 1)."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "batch", step))
+    starts = torch.randint(len(corpus.train) - context, (batch, 1), generator=generator)
+    return corpus.train[starts + torch.arange(context + 1)].long()
+
+
+def even_windows(corpus: Corpus, count: int, *, context: int) -> Tensor:
+    """Return evenly spaced sequences of the validation text, the same for everyone: (count, context + 1)."""
+    text = corpus.validation
+    starts = torch.linspace(0, len(text) - context - 1, count, dtype=torch.float64).long()[:, None]
+    return text[starts + torch.arange(context + 1)].long()
+
+
+@torch.no_grad()
+def validation_loss(model: Transformer, corpus: Corpus, *, batches: int, batch: int, context: int) -> float:
+    """Return the mean loss over evenly spaced batches of the validation text; BatchNorm uses its running statistics."""
+    model.eval()
+    windows = even_windows(corpus, batches * batch, context=context)
+    return torch.stack([next_byte_loss(model, part) for part in windows.split(batch)]).mean().item()
+
+
+def make_optimizer(model: Transformer, weight_decay: float) -> torch.optim.AdamW:
+    """Return AdamW with weight decay on the matrices of linear maps only."""
+    matrices = [m.weight for m in model.modules() if isinstance(m, torch.nn.Linear)]
+    decayed = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in decayed]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)
+
+
+def loss_backward(model: Transformer, optimizer: torch.optim.Optimizer, windows: Tensor) -> float:
+    """Compute the gradients of the loss on a batch (batch, context + 1), and return the loss."""
+    optimizer.zero_grad()
+    loss = next_byte_loss(model, windows)
+    loss.backward()
+    return loss.item()

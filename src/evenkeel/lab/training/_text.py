@@ -1,0 +1,224 @@
+"""The text a study learns: read from a file, a directory or the Python standard library, and split in two."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from evenkeel._errors import StudyError
+from evenkeel.lab.runner import path_as_text
+
+VALIDATION_SHARE = 0.1  # of the bytes
+SEPARATOR = b"\0"  # between files; no text contains it
+STANDARD_LIBRARY_LEAVES_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Training and validation text as bytes.
+
+    Attributes:
+        source: where it came from, in words.
+        train: bytes to learn, uint8.
+        validation: bytes held out, uint8.
+        train_files: number of files in `train`.
+        validation_files: number of files in `validation`; both are 1 when one file was split by position.
+        skipped_files: files of a directory left out because they are empty, unreadable or not UTF-8 text.
+        duplicate_files: files of a directory left out because another has exactly their content.
+        frequency_loss: nats per byte on the validation part of a guess from the training part's byte frequencies alone;
+            a model that does no better has learned nothing from context.
+        digest: SHA-256 of both parts, by which a resumed study recognises its text.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> from evenkeel.lab import load_corpus
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     text = pathlib.Path(folder, "poem.txt")
+        ...     _ = text.write_text("all work and no play " * 50)
+        ...     corpus = load_corpus(text, context=16)
+        >>> len(corpus.train), len(corpus.validation)
+        (945, 105)
+    """
+
+    source: str
+    train: Tensor
+    validation: Tensor
+    train_files: int
+    validation_files: int
+    skipped_files: int
+    duplicate_files: int
+    frequency_loss: float
+    digest: str
+
+    def describe(self) -> dict[str, str | int | float]:
+        """Return what the summary says about the text."""
+        return {
+            "source": self.source,
+            "train_files": self.train_files,
+            "validation_files": self.validation_files,
+            "skipped_files": self.skipped_files,
+            "duplicate_files": self.duplicate_files,
+            "train_bytes": len(self.train),
+            "validation_bytes": len(self.validation),
+            "frequency_loss": self.frequency_loss,
+            "digest": self.digest,
+        }
+
+
+def load_corpus(path: Path | None, *, context: int) -> Corpus:
+    """Read a text and split it into training and validation parts.
+
+    A directory is read recursively, without hidden files, files that are not UTF-8 text, repetitions of a file and the
+    directories of studies, and split by files: in an order given by a hash of their relative paths, files go to
+    validation until it has a tenth of the bytes. A single file is split by position: its last tenth is validation. The
+    split is the same on every machine.
+
+    Args:
+        path: a text file or a directory; None means the source of the Python standard library that is running,
+            without its tests.
+        context: the sequence length that both parts must be able to fill.
+
+    Returns:
+        The corpus.
+
+    Raises:
+        StudyError: the text is missing, unreadable, empty, binary or too short.
+
+    Example:
+        >>> from evenkeel.lab import load_corpus
+        >>> load_corpus(None, context=64).train_files > 100
+        True
+    """
+    if path is None:
+        root = Path(sysconfig.get_paths()["stdlib"])
+        source = f"Python {sysconfig.get_python_version()} standard library"
+        return split(source, *read_directory(root, leaves_out=is_not_library_source), context)
+    try:
+        if path.is_dir():
+            return split(path_as_text(path), *read_directory(path, leaves_out=holds_study), context)
+        if path.is_file():
+            return split(path_as_text(path), {path.name: read_text(path)}, 0, context)
+        problem = "is not a file or directory" if path.exists() else "does not exist"
+    except OSError as error:
+        raise StudyError(f"cannot read text {path}: {error.strerror}; check the path and its permissions") from error
+    raise StudyError(f"text {path} {problem}; give a text file or a directory of text files")
+
+
+def is_not_library_source(entry: Path) -> bool:
+    """Whether a file or directory below the standard library is no library source."""
+    return entry.name in STANDARD_LIBRARY_LEAVES_OUT or (entry.suffix != ".py" and entry.is_file())
+
+
+def holds_study(entry: Path) -> bool:
+    """Whether an entry is the directory of a study, whose records and report are no text to learn."""
+    try:
+        frozen = json.loads((entry / "study.json").read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(frozen, dict) and {"format", "settings", "corpus"} <= frozen.keys()
+
+
+def read_text(path: Path) -> bytes:
+    """Return the bytes of one file that must be non-empty UTF-8 text."""
+    data = path.read_bytes()
+    if not data:
+        raise StudyError(f"text {path} is empty; give a text of at least a few thousand bytes")
+    if SEPARATOR in data:
+        where = data.index(SEPARATOR)
+        raise StudyError(f"text {path} is binary (a NUL byte at position {where}); give a text file")
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        seen = f"byte 0x{data[error.start]:02x} at position {error.start}"
+        raise StudyError(f"text {path} is not UTF-8 ({seen}); convert it to UTF-8 or give another text") from error
+    return data
+
+
+def read_directory(root: Path, *, leaves_out: Callable[[Path], bool]) -> tuple[dict[str, bytes], int]:
+    """Return the text files below a directory by relative path, in a stable order, and how many others there were."""
+    files: dict[str, bytes] = {}
+    skipped = 0
+    for folder, subfolders, names in os.walk(root):
+        here = Path(folder)
+        subfolders[:] = sorted(name for name in subfolders if name[0] != "." and not leaves_out(here / name))
+        for name in sorted(names):
+            entry = here / name
+            if name[0] == "." or leaves_out(entry) or not entry.is_file():
+                continue
+            try:
+                files[entry.relative_to(root).as_posix()] = read_text(entry)
+            except (StudyError, OSError):
+                skipped += 1
+    if not files:
+        seen = f"{skipped} other files" if skipped else "nothing"
+        raise StudyError(f"text directory {root} holds no UTF-8 text files ({seen} found); give another directory")
+    return files, skipped
+
+
+def split(source: str, files: dict[str, bytes], skipped: int, context: int) -> Corpus:
+    """Split files into training and validation text, a single one by position."""
+    # One file of each content: a copy in the other part would be validation text that was learned.
+    names = {data: name for name, data in files.items()}
+    duplicates = len(files) - len(names)
+    files = {name: data for data, name in names.items()}
+    if len(files) == 1:
+        (data,) = files.values()
+        cut = len(data) - round(len(data) * VALIDATION_SHARE)
+        train, validation = data[:cut], data[cut:]
+        counts = (1, 1)
+    else:
+        held_out = choose_validation(files)
+        train = SEPARATOR.join(data for name, data in files.items() if name not in held_out)
+        validation = SEPARATOR.join(data for name, data in files.items() if name in held_out)
+        counts = (len(files) - len(held_out), len(held_out))
+    for part, data in (("training", train), ("validation", validation)):
+        if len(data) <= context:
+            raise StudyError(
+                f"text {source} is too short: its {part} part has {len(data)} bytes, but a context of {context} needs "
+                f"more than {context}; give a longer text or a smaller context"
+            )
+    train_bytes, validation_bytes = to_tensor(train), to_tensor(validation)
+    return Corpus(
+        source=source,
+        train=train_bytes,
+        validation=validation_bytes,
+        train_files=counts[0],
+        validation_files=counts[1],
+        skipped_files=skipped,
+        duplicate_files=duplicates,
+        frequency_loss=frequency_loss(train_bytes, validation_bytes),
+        digest=hashlib.sha256(hashlib.sha256(train).digest() + hashlib.sha256(validation).digest()).hexdigest(),
+    )
+
+
+def frequency_loss(train: Tensor, validation: Tensor) -> float:
+    """Return the cross-entropy of the validation bytes under the training bytes' frequencies, each count plus one."""
+    counts = torch.bincount(train, minlength=256).double() + 1
+    occurrences = torch.bincount(validation, minlength=256).double()
+    return -(occurrences * (counts / counts.sum()).log()).sum().item() / len(validation)
+
+
+def choose_validation(files: dict[str, bytes]) -> set[str]:
+    """Return the files to hold out: about a tenth of the bytes, and none of more than a fifth if there are others."""
+    total = sum(map(len, files.values()))
+    by_hash = sorted(files, key=lambda name: hashlib.sha256(name.encode(errors="surrogatepass")).digest())
+    held_out: set[str] = set()
+    taken = 0
+    for name in by_hash:
+        if taken < VALIDATION_SHARE * total and taken + len(files[name]) <= 2 * VALIDATION_SHARE * total:
+            held_out.add(name)
+            taken += len(files[name])
+    return held_out or {min(by_hash, key=lambda name: len(files[name]))}
+
+
+def to_tensor(data: bytes) -> Tensor:
+    """Return bytes as a uint8 tensor of its own memory."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

@@ -1,0 +1,32 @@
+"""The model of the lab: a byte-level transformer, its norms and placements, and what a probe sees inside it."""
+
+from evenkeel.lab.transformer._arms import (
+    NORMS,
+    PLACEMENTS,
+    PRESETS,
+    Arm,
+    Placement,
+    TokenBatchNorm,
+    arm_names,
+    find_arm,
+)
+from evenkeel.lab.transformer._model import FEED_FORWARDS, VOCABULARY, Transformer, derive_seed, next_byte_loss
+from evenkeel.lab.transformer._probes import Probe, residual_statistics
+
+__all__ = [
+    "FEED_FORWARDS",
+    "NORMS",
+    "PLACEMENTS",
+    "PRESETS",
+    "VOCABULARY",
+    "Arm",
+    "Placement",
+    "Probe",
+    "TokenBatchNorm",
+    "Transformer",
+    "arm_names",
+    "derive_seed",
+    "find_arm",
+    "next_byte_loss",
+    "residual_statistics",
+]

@@ -1,0 +1,143 @@
+"""What a probe measures: it watches one ordinary training step through hooks and changes nothing about it."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenkeel.lab.transformer._model import Transformer
+
+BINS = 48
+TAIL = 0.0005  # of the values on either side of a histogram's range, counted in its first and last bin
+MOST_VALUES = 1_000_000  # per histogram; larger activations are thinned out evenly
+
+
+class Probe:
+    """Records the residual stream, gradients, updates and the norms' inputs and outputs during one training step.
+
+    Used as a context around forward, backward and the optimizer's step::
+
+        with Probe(model) as probe:
+            model(tokens) ...; loss.backward()
+            probe.after_backward()
+            optimizer.step()
+        record = probe.record(with_updates=True)
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+        self.groups = parameter_groups(model)
+        self.residual: list[dict[str, float]] = []
+        self.histograms: list[dict[str, Any]] = []
+        self.gradients: list[dict[str, Any]] = []
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._weights: dict[str, Tensor] = {}
+
+    def __enter__(self) -> Probe:
+        first, *_ = self.model.blocks
+        self._hooks.append(first.register_forward_pre_hook(lambda _, inputs: self._see_residual(inputs[0])))
+        for block in self.model.blocks:
+            self._hooks.append(block.register_forward_hook(lambda _, inputs, output: self._see_residual(output)))
+        for name, norm in self.model.norms().items():
+            self._hooks.append(norm.register_forward_hook(functools.partial(self._see_norm, name)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _see_residual(self, x: Tensor) -> None:
+        self.residual.append({"layer": len(self.residual), **residual_statistics(x.detach())})
+
+    def _see_norm(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        before, after = histogram(inputs[0].detach()), histogram(output.detach())
+        if before is None or after is None:
+            return
+        self.histograms.append({"norm": name, "block": block_of(name), "before": before, "after": after})
+
+    def after_backward(self) -> None:
+        """Read the gradients, and remember the weights that the optimizer is about to change."""
+        for group, parameters in self.groups.items():
+            norm = total_norm(p.grad for p in parameters if p.grad is not None)
+            self.gradients.append({"group": group, "block": block_of(group), "norm": norm})
+        self._weights = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    def record(self, *, with_updates: bool) -> dict[str, Any]:
+        """Return the probe's record; updates are |change| / |weight before| of each parameter group."""
+        updates = [
+            {"group": group, "block": block_of(group), "ratio": self._update_ratio(group)} for group in self.groups
+        ]
+        return {
+            "residual": self.residual,
+            "gradients": self.gradients,
+            "updates": updates if with_updates else [],
+            "histograms": self.histograms,
+        }
+
+    def _update_ratio(self, group: str) -> float | None:
+        named = [(name, p) for name, p in self.model.named_parameters() if group_of(name) == group]
+        weight = total_norm(self._weights[name] for name, _ in named)
+        return total_norm(p.detach() - self._weights[name] for name, p in named) / weight if weight else None
+
+
+def residual_statistics(x: Tensor) -> dict[str, float]:  # (b, t, w)
+    """Return the RMS over all elements, and the share of a position's power that is its mean, over positions."""
+    x = x.double()
+    power = x.square().mean(-1)
+    share = (x.mean(-1).square() / power).nanmean()  # a position that is all zero has no share
+    return {"rms": math.sqrt(power.mean().item()), "mean2_over_rms2": share.item()}
+
+
+def histogram(x: Tensor) -> dict[str, list[float]] | None:
+    """Return counts over equal bins from the 0.05 % to the 99.95 % quantile; the end bins take what lies outside.
+
+    Values that are not finite are left out; None if there is no other.
+    """
+    values = x.flatten().float()
+    values = values[:: math.ceil(len(values) / MOST_VALUES)]
+    values = values[values.isfinite()]
+    if not len(values):
+        return None
+    low, high = values.quantile(torch.tensor([TAIL, 1 - TAIL])).tolist()
+    if high <= low:  # all values equal, or nearly
+        low, high = low - 0.5, low + 0.5
+    counts = torch.histc(values.clamp(low, high), bins=BINS, min=low, max=high)
+    edges = torch.linspace(low, high, BINS + 1, dtype=torch.float64)
+    return {"edges": [float(f"{edge:.6g}") for edge in edges.tolist()], "counts": [int(n) for n in counts.tolist()]}
+
+
+def parameter_groups(model: Transformer) -> dict[str, list[nn.Parameter]]:
+    """Return the parameters by the part of the model they belong to, in the order of the forward pass."""
+    groups: dict[str, list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault(group_of(name), []).append(parameter)
+    return groups
+
+
+def group_of(name: str) -> str:
+    """Return the group of a parameter: ``embedding``, ``blocks.<l>.attention|feed_forward|norm``, ... ``head``."""
+    parts = name.split(".")
+    if parts[0] in ("bytes", "positions"):
+        return "embedding"
+    if parts[0] != "blocks":
+        return parts[0]
+    is_norm = parts[3] != "function" or parts[4] in ("query_norm", "key_norm")
+    return ".".join([*parts[:2], "norm" if is_norm else parts[2]])
+
+
+def block_of(name: str) -> int | None:
+    """Return the block's number in a dotted name, or None."""
+    return int(name.split(".")[1]) if name.startswith("blocks.") else None
+
+
+def total_norm(tensors: Iterable[Tensor]) -> float:
+    """Return the Euclidean norm of all elements together."""
+    return math.sqrt(sum(t.double().square().sum().item() for t in tensors))
