@@ -310,6 +310,34 @@ def test_imports_go_in_no_circle() -> None:
     assert import_circle({path: path.read_text() for path in MODULES}) == []
 
 
+# inside a package: what each room may import of the others, as CONTRIBUTING.md says in words
+ROOMS = {
+    "data.statistics": set(),
+    "data.sources": {"statistics"},
+    "data.scalers": {"sources", "statistics"},
+    "data.fitting": {"scalers", "sources", "statistics"},
+    "lab.runner": set(),
+    "lab.transformer": set(),
+    "lab.training": {"runner", "transformer"},
+    "lab.study": {"runner", "transformer", "training"},
+    "lab.experiments": {"runner", "transformer", "training"},
+}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_import_down(room: str) -> None:
+    package, name = room.split(".")
+    others = {other.partition(".")[2] for other in ROOMS if other.startswith(package)} - {name}
+    imported = {
+        module.split(".")[2]
+        for path in SOURCE.glob(f"{package}/{name}/**/*.py")
+        for module, _ in imported_names(path.read_text(), path)
+        if module.startswith(f"evenkeel.{package}.")
+    }
+    assert imported & others <= ROOMS[room]
+    assert f"`{name}`" in CONTRIBUTING
+
+
 def test_circle_check_finds_circles() -> None:
     sources = {"a.py": "from evenkeel import b", "b.py": "def f():\n    from evenkeel.a import g", "__init__.py": ""}
     assert set(import_circle({SOURCE / name: text for name, text in sources.items()})) == {"evenkeel.a", "evenkeel.b"}

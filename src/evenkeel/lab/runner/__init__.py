@@ -1,4 +1,4 @@
-"""The runner of studies and experiments: their directory, what a run froze at its start, its records, the machine."""
+"""Private: the runner of studies and experiments: directory, frozen settings, records, machine."""
 
 from evenkeel.lab.runner._directory import path_as_text, run_directory, threads
 from evenkeel.lab.runner._frozen import FORMAT, FrozenFile, stamp

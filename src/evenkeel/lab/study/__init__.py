@@ -1,4 +1,4 @@
-"""The study: its settings, the training of its arms, its summary, and the page and the findings of a summary."""
+"""Private: the study: its settings, the training of its arms, its summary, findings and page."""
 
 from evenkeel.lab.study._run import read_study, run_study
 from evenkeel.lab.study._settings import DEFAULT_ARMS, StudySettings

@@ -1,4 +1,4 @@
-"""Training in the lab: the text, its batches, the parts of a training step, checkpoints, and what a step costs."""
+"""Private: training in the lab: the text, its batches, the steps, checkpoints, and the cost of a step."""
 
 from evenkeel.lab.training._checkpoint import load_checkpoint, save_checkpoint
 from evenkeel.lab.training._cost import both_passes, measure_cost, norm_calls, seconds_in_turn, training_step

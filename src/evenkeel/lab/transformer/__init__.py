@@ -1,4 +1,4 @@
-"""The model of the lab: a byte-level transformer, its norms and placements, and what a probe sees inside it."""
+"""Private: the lab's byte-level transformer, its norms and placements, and the probes inside it."""
 
 from evenkeel.lab.transformer._arms import (
     NORMS,

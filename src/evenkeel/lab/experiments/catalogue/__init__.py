@@ -1,4 +1,4 @@
-"""The table of experiments."""
+"""Private: the table of experiments."""
 
 from __future__ import annotations
 

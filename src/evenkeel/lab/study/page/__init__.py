@@ -1,4 +1,4 @@
-"""What a study's summary says: the findings in words, the ranking, and the page with its figures."""
+"""Private: the page of a study: findings in words, ranking and figures."""
 
 from evenkeel.lab.study.page._findings import find
 from evenkeel.lab.study.page._page import ranking_table, study_page, write_report
