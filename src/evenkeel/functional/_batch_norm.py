@@ -15,13 +15,7 @@ from evenkeel.functional._channel_checks import (
     expand_mask,
 )
 from evenkeel.functional._channel_kernels import channels, effective_cast, runs_kernel
-from evenkeel.functional._channels import (
-    batch_and_positions,
-    count_shared,
-    in_format_of,
-    normalize_channels,
-    update_running,
-)
+from evenkeel.functional._channels import batch_and_positions, count_shared, tracked_reference, update_running
 from evenkeel.functional._common import overridden
 from evenkeel.functional._specs import channel_spec
 
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from evenkeel._spec import Activation, Cast, ChannelNormOptions, EpsMode, NormSpec
+    from evenkeel._spec import Activation, Cast, ChannelNormOptions, EpsMode
 
 
 def batch_norm_reference(
@@ -49,26 +43,7 @@ def batch_norm_reference(
     """`batch_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     spec = channel_spec("batch_norm", "channel", eps, **options)
     running, valid = (running_mean, running_var), expand_mask("batch_norm", mask, input)
-    return batch_norm_by_reference(spec, input, running, weight, bias, valid, training, momentum)
-
-
-def batch_norm_by_reference(
-    spec: NormSpec,
-    input: Tensor,
-    running: tuple[Tensor | None, Tensor | None],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    valid: Tensor | None,
-    training: bool,
-    momentum: float,
-) -> Tensor:
-    """Normalize with the input's statistics, which update the running ones, or with these."""
-    remembered = None if training or running[0] is None or running[1] is None else (running[0], running[1])
-    dims = batch_and_positions(input)
-    y, mean, variance, count = normalize_channels(input, dims, weight, bias, valid, remembered, spec)
-    if training:
-        update_running(running, momentum, mean.flatten(), variance.flatten(), count.flatten())
-    return in_format_of(y, input)
+    return tracked_reference(spec, input, running, weight, bias, valid, training, momentum)
 
 
 def batch_norm(
@@ -153,7 +128,7 @@ def batch_norm(
     valid = expand_mask("batch_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)
     if not runs_kernel(backend, spec, input, (weight, bias), running, valid):
-        return batch_norm_by_reference(spec, input, running, weight, bias, valid, training, momentum)
+        return tracked_reference(spec, input, running, weight, bias, valid, training, momentum)
     y, moments, variance = channels(spec, 0, input, weight, bias, (None, None) if training else running, valid)
     if training and running_mean is not None:
         mean = moments[:, 0]

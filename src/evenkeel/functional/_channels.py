@@ -210,3 +210,23 @@ def update_running(
             statistic = (torch.where(seen, statistic, 0.0) / seen.sum(0).clamp_min(1)).sum(0)
             seen = seen.any(0)
         remembered.copy_(torch.where(seen, (1 - momentum) * remembered + momentum * statistic, remembered))
+
+
+def tracked_reference(
+    spec: NormSpec,
+    input: Tensor,
+    running: tuple[Tensor | None, Tensor | None],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    valid: Tensor | None,
+    use_input: bool,
+    momentum: float,
+) -> Tensor:
+    """BatchNorm or InstanceNorm with the input's statistics, which update the running ones, or with these."""
+    over_batch = spec.shares == "channel"
+    dims = batch_and_positions(input) if over_batch else list(range(2, input.ndim))
+    remembered = None if use_input or running[0] is None or running[1] is None else (running[0], running[1])
+    y, *statistics = normalize_channels(input, dims, weight, bias, valid, remembered, spec)
+    if use_input:
+        update_running(running, momentum, *(t.flatten(0 if over_batch else 1) for t in statistics))
+    return in_format_of(y, input) if over_batch else y.contiguous()

@@ -10,7 +10,7 @@ from torch.overrides import has_torch_function_variadic
 from evenkeel._errors import InvalidInputError
 from evenkeel.functional._channel_checks import check_channels, check_pair, check_vectors, expand_mask
 from evenkeel.functional._channel_kernels import channels, effective_cast, runs_kernel
-from evenkeel.functional._channels import count_shared, normalize_channels, update_running
+from evenkeel.functional._channels import count_shared, tracked_reference, update_running
 from evenkeel.functional._common import overridden
 from evenkeel.functional._specs import channel_spec
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode, NormSpec, RowNormOptions
+    from evenkeel._spec import Cast, EpsMode, RowNormOptions
 
 
 def instance_norm_reference(
@@ -38,26 +38,7 @@ def instance_norm_reference(
     """`instance_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     spec = channel_spec("instance_norm", "sample_channel", eps, **options)
     running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
-    return instance_norm_by_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
-
-
-def instance_norm_by_reference(
-    spec: NormSpec,
-    input: Tensor,
-    running: tuple[Tensor | None, Tensor | None],
-    weight: Tensor | None,
-    bias: Tensor | None,
-    valid: Tensor | None,
-    use_input_stats: bool,
-    momentum: float,
-) -> Tensor:
-    """Normalize with the input's statistics, which update the running ones, or with these."""
-    remembered = None if use_input_stats or running[0] is None or running[1] is None else (running[0], running[1])
-    dims = list(range(2, input.ndim))
-    y, mean, variance, count = normalize_channels(input, dims, weight, bias, valid, remembered, spec)
-    if use_input_stats:
-        update_running(running, momentum, mean.flatten(1), variance.flatten(1), count.flatten(1))
-    return y.contiguous()
+    return tracked_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
 
 
 def instance_norm(
@@ -125,7 +106,7 @@ def instance_norm(
     running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)
     if not runs_kernel(backend, spec, input, (weight, bias), running, valid):
-        return instance_norm_by_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
+        return tracked_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
     dense = input.contiguous()  # as torch does: the result is contiguous whatever the input's layout
     if not use_input_stats:
         return channels(spec, 0, dense, weight, bias, running, valid)[0]
