@@ -25,15 +25,15 @@ def backward(rows: Rows, steps: dict[str, np.ndarray], g: np.ndarray) -> dict[st
     with np.errstate(all="ignore"):
         g_hat = g * (rows.setup.high - rows.setup.low) if family == "minmax" else g
         g_hat = g_hat if rows.gamma is None else g_hat * rows.gamma
-        found = {"upstream": g, "g_hat": g_hat}
+        gradients = {"upstream": g, "g_hat": g_hat}
         if family == "dyt":
-            return found | dyt_backward(rows, steps, g_hat)
+            return gradients | dyt_backward(rows, steps, g_hat)
         if family == "minmax":
-            return found | minmax_backward(rows, steps, g_hat)
+            return gradients | minmax_backward(rows, steps, g_hat)
         if rows.setup.given:
             dx = g_hat / steps["denominator"][:, None]
-            return found | {"dx": dx / rows.setup.scale if family == "image" else dx}
-        return found | projection(rows, steps, g_hat)
+            return gradients | {"dx": dx / rows.setup.scale if family == "image" else dx}
+        return gradients | projection(rows, steps, g_hat)
 
 
 def projection(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
@@ -41,33 +41,33 @@ def projection(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> d
     n, xhat = rows.count, steps["normalized"]
     length = total(g_hat * g_hat)
     safe = np.where(length == 0, 1.0, length)
-    found, left = {}, g_hat
+    gradients, left = {}, g_hat
     share_one = np.zeros_like(length)
     if rows.setup.norm.family == "moments":
         mean = total(g_hat) / n
         share_one = np.where(length == 0, 0.0, 100.0 * (n * mean * mean) / safe)
-        found["mean_g"] = mean
+        gradients["mean_g"] = mean
         left = g_hat - mean[:, None]
     along = total(g_hat * xhat) / n
     size = total(xhat * xhat)
     share_xhat = 100.0 * ((n * along) * (n * along) / np.where(size == 0, 1.0, size)) / safe
     share_xhat = np.where((length == 0) | (size == 0), 0.0, share_xhat)
-    found["mean_g_xhat"] = along
+    gradients["mean_g_xhat"] = along
     if rows.setup.norm.family == "moments":
-        found["share_one"] = share_one
-    found |= {"share_xhat": share_xhat, "share_kept": (100.0 - share_one) - share_xhat}
+        gradients["share_one"] = share_one
+    gradients |= {"share_xhat": share_xhat, "share_kept": (100.0 - share_one) - share_xhat}
     factor = slope_factor(rows, steps)
     projected = np.where(rows.valid, left - xhat * (factor * along)[:, None], 0.0)
-    return found | {"projected": projected, "dx": projected / steps["denominator"][:, None]}
+    return gradients | {"projected": projected, "dx": projected / steps["denominator"][:, None]}
 
 
 def slope_factor(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
     """k of the definition: how much of the component along x̂ goes, given where ε enters."""
     square = "mean_square" if "mean_square" in steps else "sample_variance" if rows.setup.correction else "variance"
     root, denominator = np.sqrt(steps[square]), steps["denominator"]
-    if rows.setup.eps_mode == "outside":
+    if rows.setup.spec.eps_mode == "outside":
         factor = np.where(root == 0, 0.0, denominator / np.where(root == 0, 1.0, root))
-    elif rows.setup.eps_mode == "clamp":
+    elif rows.setup.spec.eps_mode == "clamp":
         factor = ((root > 0) & (root >= rows.setup.eps)).astype(np.float64)
     else:
         factor = np.ones_like(root)
@@ -97,11 +97,11 @@ def dyt_backward(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) ->
     return {"slope": slope, "dx": (g_hat * slope) * rows.setup.alpha}
 
 
-def parameter_gradients(setup: Setup, found: dict[str, np.ndarray], flat: dict[str, np.ndarray]) -> None:
-    """Add dalpha, dweight and dbias to ``found``, from the flat steps in row-major order."""
+def parameter_gradients(setup: Setup, gradients: dict[str, np.ndarray], flat: dict[str, np.ndarray]) -> None:
+    """Add dalpha, dweight and dbias to ``gradients``, from the flat steps in row-major order."""
     if setup.norm.family == "dyt":
         moved = flat["g_hat"] * flat["slope"] * setup.x.reshape(-1)
-        found["dalpha"] = np.cumsum(moved)[-1:]
+        gradients["dalpha"] = np.cumsum(moved)[-1:]
     if "weight" not in setup.norm.options:
         return
     count = max(1, int(np.prod(setup.layout.parameter_shape)))
@@ -109,7 +109,7 @@ def parameter_gradients(setup: Setup, found: dict[str, np.ndarray], flat: dict[s
         if name == "dweight" or "bias" in setup.norm.options:
             # bincount adds one element after the other
             sums = np.bincount(setup.layout.parameter_of, weights=values, minlength=count)
-            found[name] = sums.reshape(setup.layout.parameter_shape)
+            gradients[name] = sums.reshape(setup.layout.parameter_shape)
 
 
 def finite_difference(setup: Setup, group: int, dx: np.ndarray, g: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ def finite_difference(setup: Setup, group: int, dx: np.ndarray, g: np.ndarray) -
     denominator = steps["denominator"][0] if "denominator" in steps else 1.0
     nudge = denominator * setup.scale * NUDGE
     count = min(PROBES if len(members) <= LONG else FEW_PROBES, len(members))
-    found = []
+    gradients = []
     with np.errstate(all="ignore"):
         for member in (members[i * len(members) // count] for i in range(count)):
             above, below = rows.x.copy(), rows.x.copy()
@@ -130,5 +130,5 @@ def finite_difference(setup: Setup, group: int, dx: np.ndarray, g: np.ndarray) -
             below[0, member] -= nudge
             change = forward(rows.with_x(above))["output"] - forward(rows.with_x(below))["output"]
             slope = total(upstream * change)[0] / (above[0, member] - below[0, member])
-            found.append([order[member], dx.reshape(-1)[order[member]], slope])
-    return np.array(found, dtype=np.float64).reshape(-1, 3)
+            gradients.append([order[member], dx.reshape(-1)[order[member]], slope])
+    return np.array(gradients, dtype=np.float64).reshape(-1, 3)

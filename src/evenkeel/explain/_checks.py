@@ -10,6 +10,7 @@ import torch
 
 from evenkeel.explain._data import Check
 from evenkeel.explain._library import library_output
+from evenkeel.explain._words import CHECKS, tell
 
 if TYPE_CHECKING:
     from evenkeel.explain._forward import Rows
@@ -34,45 +35,40 @@ def forward_checks(rows: Rows, steps: dict[str, np.ndarray], y: np.ndarray, grou
         means = np.where(rows.valid, xhat, 0.0).sum(1) / rows.count
         spread = np.sqrt(np.where(rows.valid, (xhat - means[:, None]) ** 2, 0.0).sum(1) / rows.count)
         expected = steps["std"] / steps["denominator"]
-        checks.append(near("mean_zero", "mean of the normalized values", means, np.zeros_like(means), fine, group, ""))
-        checks.append(near("std_one", "their standard deviation", spread, expected, fine, group, DEVIATION))
+        checks.append(near("mean_zero", means, np.zeros_like(means), fine, group))
+        checks.append(near("std_one", spread, expected, fine, group))
     if setup.norm.family == "rms" and fine.any():
         size = np.sqrt(np.square(xhat).sum(1) / rows.count)
         expected = steps["rms"] / steps["denominator"]
-        checks.append(near("rms_one", "root mean square of the result", size, expected, fine, group, DEVIATION))
+        checks.append(near("rms_one", size, expected, fine, group))
     compared = compare(setup, steps, y)
     return checks if compared is None else [*checks, compared]
 
 
-DEVIATION = "1, less what ε (or the sample deviation) changes; "
-
-
-def near(
-    name: str, title: str, value: np.ndarray, expected: np.ndarray, fine: np.ndarray, group: int, note: str
-) -> Check:
+def near(name: str, value: np.ndarray, expected: np.ndarray, fine: np.ndarray, group: int) -> Check:
     """A check that holds in every finite group and shows one."""
     error = float(np.abs(value - expected)[fine].max())
-    shown = group if fine[group] else int(np.argmax(fine))
-    everywhere = f" in all {fine.sum():,} groups" if fine.sum() > 1 else ""
-    return Check(
-        id=name,
-        title=title,
-        value=float(value[shown]),
-        expected=float(expected[shown]),
-        passed=error <= SMALL,
-        note=f"{note}within {error:.2g}{everywhere} (at most {SMALL:g})",
-    )
+    at = group if fine[group] else int(np.argmax(fine))
+    facts = {"error": error, "compared": int(fine.sum()), "tolerance": SMALL}
+    return check(name, float(value[at]), float(expected[at]), error <= SMALL, facts)
 
 
-def ulps(found: np.ndarray, wanted: np.ndarray, setup: Setup) -> np.ndarray:
+def check(name: str, value: float, expected: float, passed: bool, facts: dict[str, float]) -> Check:
+    """A check whose words the page has too."""
+    words = CHECKS[name]
+    note = tell(words.note, facts.__getitem__)
+    return Check(id=name, title=words.title, value=value, expected=expected, passed=passed, note=note)
+
+
+def ulps(result: np.ndarray, expected: np.ndarray, setup: Setup) -> np.ndarray:
     """Distance in units of the last place of the largest value of each group, in the input's dtype."""
     order = setup.layout.order
     info = torch.finfo(setup.tensor.dtype)
     with np.errstate(all="ignore"):
-        largest = np.nanmax(np.where(np.isfinite(wanted), np.abs(wanted), 0.0).reshape(-1)[order], axis=1)
+        largest = np.nanmax(np.where(np.isfinite(expected), np.abs(expected), 0.0).reshape(-1)[order], axis=1)
         unit = np.ldexp(info.eps, np.frexp(np.maximum(largest, info.tiny))[1] - 1)
-        distance = np.abs(found - wanted).reshape(-1)[order] / unit[:, None]
-    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+        distance = np.abs(result - expected).reshape(-1)[order] / unit[:, None]
+    same = (result == expected) | (np.isnan(result) & np.isnan(expected))
     return np.where(same.reshape(-1)[order], 0.0, np.where(np.isnan(distance), np.inf, distance))
 
 
@@ -107,11 +103,11 @@ def comparable(setup: Setup, steps: dict[str, np.ndarray]) -> np.ndarray:
 def compare(setup: Setup, steps: dict[str, np.ndarray], y: np.ndarray) -> Check | None:
     """The walk's output, rounded once, against the library's function in the input's dtype."""
     with torch.no_grad():
-        found = library_output(setup, setup.tensor)
+        compared = library_output(setup, setup.tensor)
     within = comparable(setup, steps)
-    if found is None or not within.any():
+    if compared is None or not within.any():
         return None
-    name, output = found
+    name, output = compared
     rounded = torch.from_numpy(y).to(setup.tensor.dtype).double().numpy()
     distance = ulps(output.double().numpy(), rounded, setup)[within]
     worst, equal = float(distance.max()), int((distance == 0).sum())
@@ -148,12 +144,12 @@ def backward_checks(
         size = np.maximum(np.abs(steps["g_hat"]).max(1), np.finfo(float).tiny)
         if rows.setup.norm.family == "moments":
             left = (steps["projected"].sum(1) / rows.count) / size
-            checks.append(gone("dx_one", "what is left along 1", left, group))
+            checks.append(gone("dx_one", left, group))
         # With ε inside, the component along x̂ shrinks by ε/(v + ε) only, not to 0; that is the expected value.
         along = (steps["projected"] * steps["normalized"]).sum(1) / rows.count
         removed = (np.square(steps["normalized"]).sum(1) / rows.count) * steps["factor"]
         left = (along - steps["mean_g_xhat"] * (1.0 - removed)) / size
-        checks.append(gone("dx_xhat", "what is left along x̂, less ε's part", left, group))
+        checks.append(gone("dx_xhat", left, group))
     differences = differences[np.isfinite(differences).all(1)]
     if len(differences) and smooth[group]:
         checks.append(finite_check(differences, size_of_all))
@@ -162,32 +158,18 @@ def backward_checks(
     return checks if compared is None else [*checks, compared]
 
 
-def gone(name: str, title: str, left: np.ndarray, group: int) -> Check:
+def gone(name: str, left: np.ndarray, group: int) -> Check:
     """A component that must have vanished, relative to the gradient."""
-    note = f"relative to the largest gradient, at most {SMALL:g} in every group"
     passed = float(np.abs(left).max()) <= SMALL
-    return Check(
-        id=name,
-        title=title,
-        value=float(left[group]),
-        expected=0.0,
-        passed=passed,
-        note=note,
-    )
+    return check(name, float(left[group]), 0.0, passed, {"tolerance": SMALL})
 
 
 def finite_check(differences: np.ndarray, size: float) -> Check:
     """Analytic gradients against numeric ones."""
     analytic, numeric = differences[:, 1], differences[:, 2]
     error = float(np.abs(analytic - numeric).max()) / size
-    return Check(
-        id="finite_difference",
-        title="gradient against finite differences",
-        value=error,
-        expected=0.0,
-        passed=error <= FINITE,
-        note=f"difference over the largest unprojected gradient, {len(differences)} elements (at most {FINITE:g})",
-    )
+    facts = {"compared": len(differences), "tolerance": FINITE}
+    return check("finite_difference", error, 0.0, error <= FINITE, facts)
 
 
 def smooth_groups(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
@@ -197,7 +179,7 @@ def smooth_groups(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
         at_ends = [((rows.x == steps[end][:, None]) & rows.valid).sum(1) for end in ("minimum", "maximum")]
         return (at_ends[0] == 1) & (at_ends[1] == 1) & (steps["range"] > 0) & np.isfinite(steps["range"])
     spread = steps.get("std", steps.get("rms"))
-    corner = setup.eps == 0 or setup.eps_mode != "inside"
+    corner = setup.eps == 0 or setup.spec.eps_mode != "inside"
     if spread is None or setup.given or not corner:
         return np.ones(count, dtype=bool)
     return spread != 0
@@ -209,11 +191,11 @@ def autograd(
     """The walk's gradient against autograd through the library's function."""
     x = setup.tensor.clone().requires_grad_()
     with torch.enable_grad():
-        found = library_output(setup, x)
-        if found is None:
+        compared = library_output(setup, x)
+        if compared is None or not compared[1].requires_grad:  # it does not where the mask leaves nothing
             return None
-        upstream = torch.from_numpy(g).to(found[1].dtype)
-        (gradient,) = torch.autograd.grad(found[1], x, upstream)
+        name, output = compared
+        (gradient,) = torch.autograd.grad(output, x, torch.from_numpy(g).to(output.dtype))
     # The library gets the upstream gradient as its dtype holds it: what that rounding moves is not an error.
     with np.errstate(all="ignore"):
         error = np.abs(gradient.double().numpy() - dx) / size
@@ -225,7 +207,7 @@ def autograd(
     limit = (EPSILONS * magnified + lost_in_sums(setup)) * torch.finfo(setup.tensor.dtype).eps
     return Check(
         id="autograd",
-        title=f"gradient against autograd through evenkeel's {found[0]}",
+        title=f"gradient against autograd through evenkeel's {name}",
         value=worst,
         expected=0.0,
         passed=worst <= limit,

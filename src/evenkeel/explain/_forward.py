@@ -113,7 +113,7 @@ def divide(rows: Rows, numerator: np.ndarray, square: np.ndarray) -> dict[str, n
     if "eps" not in rows.setup.norm.options:
         denominator = np.where(root == 0, 1.0, root)
         return {"denominator": denominator, "normalized": quotient(rows, numerator, denominator)}
-    mode = rows.setup.eps_mode
+    mode = rows.setup.spec.eps_mode
     if mode == "inside":
         denominator = np.sqrt(square + eps)
     else:

@@ -44,32 +44,23 @@ class Layout:
     num_groups: int | None = None
 
 
-def build_layout(norm: Norm, shape: tuple[int, ...], given: dict[str, Any], channels: int | None) -> Layout:
-    """The layout of a norm on an input; ``channels`` is the number of given colour statistics, for images."""
-    ndim = len(shape)
-    if "axis" in norm.options:
-        default = 0 if norm.key in ("standardize", "minmax") else -1
-        shared = resolve_axes(given.get("axis", default), shape)
+def build_layout(norm: Norm, shape: tuple[int, ...], given: dict[str, Any], colours: int) -> Layout:
+    """The layout of a norm on an input; ``colours`` is the number of given colour statistics, for images."""
+    ndim, axes = len(shape), norm.axes
+    if axes.rows is not None:
+        shared = resolve_axes(given.get("axis", axes.rows), shape)
         return make(shape, shared, shared)
-    axis = given.get("channel_axis")
-    chosen = None if axis is None else resolve_axes(axis, shape)[0]
-    if norm.family == "image":
-        channel = image_channel_axis(shape, chosen, channels or 0)
-        return make(shape, others(shape, channel), (channel,), channel=channel)
-    if norm.key == "batch":
-        if ndim == 1:
-            return make(shape, (0,), ())
-        channel = 1 if chosen is None else chosen
-        return make(shape, others(shape, channel), (channel,), channel=channel)
-    least = 2 if norm.key == "group" else 3  # from this number of axes on, one of them is the samples'
-    if ndim == 1 and norm.key == "instance":
+    channel = resolve_axes(given["channel_axis"], shape)[0] if "channel_axis" in given else None
+    if axes.lone_vector and ndim == 1:
         return make(shape, (0,), ())
-    channel = (1 if ndim >= least else 0) if chosen is None else chosen
-    sample = next(a for a in range(ndim) if a != channel) if ndim >= least else None
-    shared = others(shape, channel, sample)
-    if norm.key == "instance":
-        return make(shape, shared, (channel,), channel=channel, sample=sample)
-    return make(shape, shared, (channel,), channel=channel, sample=sample, groups=check_groups(given, shape, channel))
+    if norm.family == "image":
+        channel = image_channel_axis(shape, channel, colours)
+    elif channel is None:
+        channel = 1 if ndim >= axes.channels_from else 0
+    samples = axes.samples and ndim >= axes.channels_from
+    sample = next(a for a in range(ndim) if a != channel) if samples else None
+    groups = check_groups(given, shape, channel) if "groups" in norm.options else None
+    return make(shape, others(shape, channel, sample), (channel,), channel=channel, sample=sample, groups=groups)
 
 
 def make(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,15 +12,28 @@ from torch import nn
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.explain._data import Check, Explanation
-from evenkeel.explain._walk import output_of, walk
+from evenkeel.explain._norms import find_norm, norm_of
+from evenkeel.explain._setup import set_up
+from evenkeel.explain._walk import explain, output_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
+    from evenkeel._spec import NormSpec
+    from evenkeel.explain._setup import Setup
+
 __all__ = ["norm_layers", "walk_layer"]
 
+# The modules that say what they are, by torch.nn's classes, and the norms they compute; the first that fits counts.
+TYPES: tuple[tuple[type[nn.Module], str], ...] = (
+    (nn.modules.instancenorm._InstanceNorm, "instance"),
+    (nn.modules.batchnorm._NormBase, "batch"),
+    (nn.GroupNorm, "group"),
+    (nn.LayerNorm, "layer"),
+    (nn.RMSNorm, "rms"),
+)
 EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps", "norm_eps")
 NAMED = 12
 WHOLE = 1_000_000  # activations with more numbers are explained by one row
@@ -43,7 +57,7 @@ def norm_layers(model: nn.Module) -> list[str]:
         >>> norm_layers(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)))
         ['1']
     """
-    types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+    types = tuple(kind for kind, _ in TYPES)
     return [
         name
         for name, module in model.named_modules()
@@ -58,8 +72,8 @@ def looks_like_norm(module: nn.Module) -> bool:
 
 def own_eps(module: nn.Module) -> float | None:
     """A module's ε, under whichever name it keeps it."""
-    found = (getattr(module, name, None) for name in EPS_NAMES)
-    return next((float(eps) for eps in found if isinstance(eps, int | float)), None)
+    values = (getattr(module, name, None) for name in EPS_NAMES)
+    return next((float(eps) for eps in values if isinstance(eps, int | float)), None)
 
 
 def walk_layer(
@@ -104,18 +118,16 @@ def walk_layer(
         raise InvalidInputError(f"explain: the model has no layer {layer!r}; {candidates(model)}")
     module = modules[layer]
     x, y, calls = capture(model, module, layer, input, call)
-    x, y, options, note = recognise(module, x, y, layer, model, row)
-    explanation = walk(x, **options, backward=backward, upstream=upstream)
+    guess = recognise(module, x, y, layer, model)
+    x, y, show, part = cut(x, y, guess, row)
+    explanation = explain(guess.set_up(x), show, backward, upstream)
     kind = f"{layer} is a {type(module).__name__}"
     times = f", called {calls} times; call {call} (counted from 0) is explained" if calls > 1 else ""
-    return Explanation(
-        norm=explanation.norm,
+    return replace(
+        explanation,
         title=f"{layer}: {explanation.title}",
-        options=explanation.options,
-        shown=explanation.shown,
-        steps=explanation.steps,
         checks=(*explanation.checks, layer_check(explanation, y, kind)),
-        notes=(f"{kind}{times}.{note}", *explanation.notes),
+        notes=(f"{kind}{times}.{part}", *explanation.notes),
     )
 
 
@@ -196,111 +208,131 @@ def fit(model: nn.Module, value: Any) -> Any:
     return value.to(parameter.device, parameter.dtype if value.dtype.is_floating_point else value.dtype)
 
 
-def recognise(
-    module: nn.Module, x: Tensor, y: Tensor, layer: str, model: nn.Module, row: int
-) -> tuple[Tensor, Tensor, dict[str, Any], str]:
-    """The activation to explain, the layer's output there, the options of the walk and what was left out."""
+@dataclass(frozen=True, kw_only=True)
+class Guess:
+    """What a layer may compute.
+
+    Attributes:
+        spec: its norm and options.
+        given: what no spec holds: axes, parameters, remembered statistics.
+    """
+
+    spec: NormSpec
+    given: dict[str, Any]
+
+    def set_up(self, x: Tensor) -> Setup:
+        """The setup of a walk over an activation."""
+        given = {name: value for name, value in self.given.items() if value is not None}
+        return set_up(x, norm_of(self.spec), self.spec, given)
+
+
+def recognise(module: nn.Module, x: Tensor, y: Tensor, layer: str, model: nn.Module) -> Guess:
+    """The guess that comes closest to what the layer put out."""
     tried = []
-    for options in guesses(module, x):
-        inputs, outputs = probe(x, y, options)
-        tried.append((distance(output_of(inputs, options), outputs), options))
+    for guess in guesses(module, x):
+        inputs, outputs = probe(x, y, guess)
+        tried.append((distance(output_of(guess.set_up(inputs)), outputs), guess))
     least = min((error for error, _ in tried), default=math.inf)
     # The first of equals: where ε cannot be told apart, the usual way.
     best_error, best = next((one for one in tried if one[0] <= least + ALIKE), (math.inf, None))
     if best is None or best_error > CLOSE:
-        closest = "" if best is None else f" (the closest, {best['norm']}, is off by {best_error:.3g} ulps)"
+        name = "" if best is None else norm_of(best.spec).key
+        closest = f" (the closest, {name}, is off by {best_error:.3g} ulps)" if name else ""
         raise InvalidInputError(
             f"explain: {layer} is a {type(module).__name__}, which does none of the norms known{closest}; "
             f"{candidates(model)}"
         )
-    return cut(x, y, best, row)
+    return best
 
 
-def probe(x: Tensor, y: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+def probe(x: Tensor, y: Tensor, guess: Guess) -> tuple[Tensor, Tensor]:
     """Enough of a large activation to tell norms of rows apart."""
-    if "axis" not in options or x.numel() <= WHOLE // 10:
+    if "axis" not in guess.given or x.numel() <= WHOLE // 10:
         return x, y
-    tail = x.shape[x.ndim - len(options["axis"]) :]
+    tail = x.shape[x.ndim - len(guess.given["axis"]) :]
     return x.reshape(-1, *tail)[:PROBED], y.reshape(-1, *tail)[:PROBED]
 
 
-def cut(x: Tensor, y: Tensor, options: dict[str, Any], row: int) -> tuple[Tensor, Tensor, dict[str, Any], str]:
-    """All of an activation, or one row of a very large one where rows are independent."""
-    axes = options.get("axis")
+def cut(x: Tensor, y: Tensor, guess: Guess, row: int) -> tuple[Tensor, Tensor, int, str]:
+    """What is explained of an activation, the group to show, and what to say of the rest.
+
+    All of it, or one row of a very large one where rows are independent.
+    """
+    axes = guess.given.get("axis")
     if axes is None or x.numel() <= WHOLE:
-        return x, y, options | {"show": row}, ""
-    n = len(axes)
-    rows = x.reshape(-1, *x.shape[x.ndim - n :])
+        return x, y, row, ""
+    rows = x.reshape(-1, *x.shape[x.ndim - len(axes) :])
     if not 0 <= row < len(rows):
         raise InvalidInputError(f"explain: there is no row {row}: the activation has {len(rows):,}, counted from 0")
     shape = " × ".join(map(str, x.shape))
-    return rows[row], y.reshape(rows.shape)[row], options, f" Of its {shape} input, row {row} is explained."
+    return rows[row], y.reshape(rows.shape)[row], 0, f" Of its {shape} input, row {row} is explained."
 
 
-def distance(found: np.ndarray, output: Tensor) -> float:
+def distance(result: np.ndarray, output: Tensor) -> float:
     """The largest difference in ulps of the output's dtype at its largest value."""
-    wanted = output.double().cpu().numpy()
-    if found.shape != wanted.shape:
+    expected = output.double().cpu().numpy()
+    if result.shape != expected.shape:
         return math.inf
-    found, wanted = found.reshape(-1), wanted.reshape(-1)
-    fine = np.isfinite(found) & np.isfinite(wanted)
+    result, expected = result.reshape(-1), expected.reshape(-1)
+    fine = np.isfinite(result) & np.isfinite(expected)
     if not fine.any():
         return math.inf
-    unit = torch.finfo(output.dtype).eps * max(float(np.abs(wanted[fine]).max()), torch.finfo(output.dtype).tiny)
-    return float(np.abs(found - wanted)[fine].max()) / unit
+    info = torch.finfo(output.dtype)
+    unit = info.eps * max(float(np.abs(expected[fine]).max()), info.tiny)
+    return float(np.abs(result - expected)[fine].max()) / unit
 
 
-def guesses(module: nn.Module, x: Tensor) -> Iterator[dict[str, Any]]:
+def spec_of(module: nn.Module) -> NormSpec:
+    """The spec of a norm of torch.nn or evenkeel.nn; any other module is taken for an RMSNorm with the ε it names."""
+    key = next((key for kind, key in TYPES if isinstance(module, kind)), "rms")
+    spec, eps = find_norm(key).spec, own_eps(module)
+    mode: Any = getattr(module, "eps_mode", "inside")
+    offset = float(getattr(module, "weight_offset", 0.0))
+    return replace(spec, eps=spec.eps if eps is None else eps, eps_mode=mode, weight_offset=offset)
+
+
+def guesses(module: nn.Module, x: Tensor) -> Iterator[Guess]:
     """What a module may compute, likeliest first."""
-    weight, bias = tensor_of(module, "weight"), tensor_of(module, "bias")
-    affine = {"weight": weight, "bias": bias}
-    if isinstance(module, nn.modules.batchnorm._NormBase):
-        remembered = tensor_of(module, "running_mean"), tensor_of(module, "running_var")
-        per_channel = isinstance(module, nn.modules.instancenorm._InstanceNorm)
-        options = {"norm": "instance" if per_channel else "batch", **affine, **own_options(module)}
-        if remembered[0] is not None:
-            options |= {"norm": "batch", "mean": remembered[0], "variance": remembered[1]}
-        yield options
-    elif isinstance(module, nn.GroupNorm):
-        yield {"norm": "group", "groups": module.num_groups, **affine, **own_options(module)}
+    spec = spec_of(module)
+    affine = {"weight": tensor_of(module, "weight"), "bias": tensor_of(module, "bias")}
+    if spec.shares == "token":
+        yield from row_guesses(module, x, spec, affine)
+    elif spec.shares == "sample_group":
+        yield Guess(spec=spec, given=affine | {"groups": module.num_groups})
     else:
-        yield from row_guesses(module, x, weight, bias)
+        mean, variance = tensor_of(module, "running_mean"), tensor_of(module, "running_var")
+        if mean is not None:
+            spec = replace(spec, shares="channel")
+        yield Guess(spec=spec, given=affine | {"mean": mean, "variance": variance})
 
 
-def row_guesses(module: nn.Module, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Iterator[dict[str, Any]]:
+def row_guesses(module: nn.Module, x: Tensor, spec: NormSpec, affine: dict[str, Tensor | None]) -> Iterator[Guess]:
     """LayerNorm and RMSNorm of the last axes, in every mode, with what the attributes say of weight and ε."""
+    weight, bias = affine["weight"], affine["bias"]
     declared = getattr(module, "normalized_shape", None)
     axes = weight.ndim if weight is not None else len(declared) if isinstance(declared, tuple) else 1
     if axes == 0 or axes > x.ndim or (weight is not None and tuple(x.shape[x.ndim - axes :]) != tuple(weight.shape)):
         return
-    shared = {"axis": tuple(range(-axes, 0))}
+    axis = tuple(range(-axes, 0))
     alpha = tensor_of(module, "alpha")
     if alpha is not None and alpha.numel() == 1:
-        yield {"norm": "dyt", **shared, "alpha": alpha.item(), "weight": weight, "bias": bias}
-    own = own_options(module)
-    epsilons = [own["eps"]] if own["eps"] is not None else [None, *(1e-6, 1e-5, 1e-12, 0.0)]
-    for eps in epsilons:
-        for offset in dict.fromkeys((own["weight_offset"], 0.0, 1.0) if weight is not None else (0.0,)):
-            for mode in dict.fromkeys((own["eps_mode"], "inside", "outside", "clamp")):
-                options = {**shared, "eps": eps, "eps_mode": mode, "weight": weight, "weight_offset": offset}
-                kinds = ("layer",) if bias is not None or isinstance(module, nn.LayerNorm) else ("rms", "layer")
+        yield Guess(spec=find_norm("dyt").spec, given=affine | {"axis": axis, "alpha": alpha.item()})
+    layer = find_norm("layer").spec
+    kinds = (layer,) if bias is not None or spec.statistic == "moments" else (find_norm("rms").spec, layer)
+    for eps in [spec.eps] if spec.eps is not None else [None, 1e-6, 1e-5, 1e-12, 0.0]:
+        for offset in dict.fromkeys((spec.weight_offset, 0.0, 1.0) if weight is not None else (0.0,)):
+            for mode in dict.fromkeys((spec.eps_mode, "inside", "outside", "clamp")):
                 for kind in kinds:
-                    yield {"norm": kind, **options, **({"bias": bias} if kind == "layer" else {})}
+                    number = kind.eps if eps is None else eps
+                    guess = replace(kind, eps=number, eps_mode=mode, weight_offset=offset)
+                    parameters = affine if kind is layer else {"weight": weight}
+                    yield Guess(spec=guess, given=parameters | {"axis": axis})
 
 
 def tensor_of(module: nn.Module, name: str) -> Tensor | None:
     """A floating tensor attribute, or None."""
     value = getattr(module, name, None)
     return value.detach().cpu() if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else None
-
-
-def own_options(module: nn.Module) -> dict[str, Any]:
-    """ε, its mode and the weight's offset, as far as the module says so."""
-    return {
-        "eps": own_eps(module),
-        "eps_mode": getattr(module, "eps_mode", "inside"),
-        "weight_offset": float(getattr(module, "weight_offset", 0.0)),
-    }
 
 
 def layer_check(explanation: Explanation, y: Tensor, kind: str) -> Check:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import string
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.explain._data import default_upstream, parse, plain, plain_number
+from evenkeel.explain._words import read_asset
 
 if TYPE_CHECKING:
     import os
@@ -23,10 +24,9 @@ __all__ = ["render_page", "write_page"]
 
 # What a page edits at once: a longer vector, or a larger tensor, is cut to a part.
 VECTOR_LIMIT, TENSOR_LIMIT = 64, 256
-SCRIPTS = (
-    "arithmetic.js", "latex.js", "draw.js", "walk.js", "words.js", "notes.js", "state.js", "editor.js", "sharing.js",
-    "flow.js", "page.js",
-)  # fmt: skip
+# What computes and tells needs no document: any JavaScript engine runs it. What draws does.
+COMPUTING = ("arithmetic.js", "latex.js", "words.js", "notes.js", "walk.js", "state.js")
+DRAWING = ("draw.js", "editor.js", "sharing.js", "flow.js", "page.js")
 OF_GROUPS = ("mean", "variance", "std", "mean_square", "rms", "minimum", "maximum", "denominator")
 
 
@@ -67,9 +67,18 @@ def render_page(explanation: Explanation) -> str:
     """The page as HTML."""
     from evenkeel.report import embed_json, render_document
 
-    body = string.Template(_asset("explain.html")).substitute(seed=embed_json(seed(explanation)))
-    script = "".join(_asset(name) for name in SCRIPTS)
-    return render_document(explanation.title, body, style=_asset("explain.css"), script=script)
+    body = string.Template(read_asset("explain.html")).substitute(seed=embed_json(seed(explanation)))
+    return render_document(
+        explanation.title, body, style=read_asset("explain.css"), script=script(*COMPUTING, *DRAWING)
+    )
+
+
+def script(*names: str) -> str:
+    """Files of JavaScript after the words that they share with Python."""
+    from evenkeel.report import embed_json
+
+    words = embed_json(json.loads(read_asset("explain.json")))
+    return f"window.evenkeel = {{ words: {words} }};\n" + "".join(map(read_asset, names))
 
 
 def seed(explanation: Explanation) -> dict[str, Any]:
@@ -166,9 +175,5 @@ def cut_options(options: dict[str, Any], part: Part) -> dict[str, Any]:
 def describe_whole(explanation: Explanation, shape: tuple[int, ...]) -> dict[str, Any]:
     """The statistics of the whole for the group that is shown, which those of the block are not."""
     steps = [step for step in explanation.steps if step.id in OF_GROUPS]
-    found = [[step.title, plain_number(float(step.value[explanation.shown]))] for step in steps]
-    return {"shape": list(shape), "group": explanation.shown, "statistics": found}
-
-
-def _asset(name: str) -> str:
-    return resources.files("evenkeel.explain").joinpath("assets", name).read_text(encoding="utf-8")
+    statistics = [[step.title, plain_number(float(step.value[explanation.shown]))] for step in steps]
+    return {"shape": list(shape), "group": explanation.shown, "statistics": statistics}

@@ -7,8 +7,9 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from evenkeel.explain._format import DOTS, shorten
 from evenkeel.explain._mathtext import plain_text
-from evenkeel.explain._view import DOTS, shorten
+from evenkeel.explain._words import PHRASES, STEPS, tell
 
 if TYPE_CHECKING:
     from evenkeel.explain._data import Explanation, Step
@@ -34,7 +35,7 @@ def value_lines(step: Step, *, full: bool) -> list[str]:
     """A step's value as lines: one for a vector, one for each row of a tensor."""
     value = step.value
     if step.id == "groups" and value.max() <= 0:
-        return [one_group(int((value == 0).sum()))]
+        return [tell(PHRASES["one_group"], {"members": int((value == 0).sum())}.__getitem__)]
     if value.ndim <= 1:
         return [list_text(value, full=full)]
     rows = value.reshape(-1, value.shape[-1])
@@ -43,11 +44,6 @@ def value_lines(step: Step, *, full: bool) -> list[str]:
         return [list_text(row, full=full) for row in rows]
     shown = [list_text(row, full=False) for row in rows[: ROWS - 1]]
     return [*shown, f"… {len(rows) - ROWS:,} more rows", list_text(rows[-1], full=False)]
-
-
-def one_group(members: int) -> str:
-    """What the groups' numbers say where there is one group only."""
-    return f"all {members:,} share one statistic" if members > 1 else "it shares with no other"
 
 
 def print_explanation(explanation: Explanation, *, full: bool = False, file: IO[str] | None = None) -> None:
@@ -92,16 +88,13 @@ def step_lines(step: Step, *, full: bool) -> list[str]:
     formula, numbers = plain_text(step.formula), plain_text(step.substituted)
     lines = [numbers] if numbers.startswith(formula) and "=" not in formula else [formula, numbers]
     lines = list(dict.fromkeys(lines))
-    if full or step.value.ndim > 1 or (step.value.size > 1 and step.id in GROUP_LISTS):
-        lines += value_lines(step, full=full)
-    return lines
+    return lines + value_lines(step, full=full) if full or is_listed(step) else lines
 
 
-GROUP_LISTS = {
-    *("groups", "mean", "variance", "sample_variance", "std", "sample_std", "mean_square", "rms", "minimum", "maximum"),
-    *("range", "denominator", "eps_effect", "mean_g", "mean_g_xhat", "share_one", "share_xhat", "share_kept"),
-    *("sum_at_max", "sum_at_min"),
-}
+def is_listed(step: Step) -> bool:
+    """Whether the formula with numbers leaves out part of the value: tensors, and statistics of several groups."""
+    of_groups = step.id == "groups" or STEPS[step.id].shape == "groups"
+    return step.value.ndim > 1 or (step.value.size > 1 and of_groups)
 
 
 def to_markdown(explanation: Explanation, *, full: bool = False) -> str:
@@ -123,7 +116,7 @@ def to_markdown(explanation: Explanation, *, full: bool = False) -> str:
     for number, step in enumerate(explanation.steps, start=1):
         formula = step.formula if step.formula == step.substituted else f"{step.formula}\n$$\n\n$$\n{step.substituted}"
         parts += [f"## {number}. {step.title}", f"$$\n{formula}\n$$", step.meaning]
-        if full or step.value.ndim > 1 or (step.value.size > 1 and step.id in GROUP_LISTS):
+        if full or is_listed(step):
             parts.append("\n".join(["```text", *value_lines(step, full=full), "```"]))
     parts.append("## Checks")
     rows = ["| check | value | expected | passed | note |", "| --- | ---: | ---: | --- | --- |"]

@@ -14,10 +14,9 @@ from evenkeel.explain._data import Check, Explanation, Step, default_upstream
 from evenkeel.explain._forward import Rows, forward, rows_of
 from evenkeel.explain._norms import find_norm
 from evenkeel.explain._notes import notes
-from evenkeel.explain._setup import Setup, numbers, set_up
+from evenkeel.explain._setup import Setup, numbers, read_spec, set_up
 from evenkeel.explain._view import View
-from evenkeel.explain._words import FORWARD
-from evenkeel.explain._words_backward import BACKWARD
+from evenkeel.explain._words import PHRASES, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from evenkeel._spec import EpsMode
 
-__all__ = ["walk"]
+__all__ = ["explain", "output_of", "walk"]
 
 INTERNAL = ("factor",)  # kept for the words and checks, no step of its own
 
@@ -104,35 +103,25 @@ def walk(
         >>> [check.passed for check in explanation.checks]
         [True, True, True]
     """
-    given = {
-        "axis": axis,
-        "channel_axis": channel_axis,
-        "groups": groups,
-        "eps": eps,
-        "eps_mode": eps_mode,
-        "mask": mask,
-        "weight": weight,
-        "bias": bias,
-        "weight_offset": weight_offset,
-        "mean": mean,
-        "variance": variance,
-        "std": std,
-        "correction": correction,
-        "feature_range": feature_range,
-        "scale": scale,
-        "alpha": alpha,
-    }
-    setup = set_up(x, find_norm(norm), given, dtype)
+    given: dict[str, Any] = {"axis": axis, "channel_axis": channel_axis, "groups": groups, "eps": eps, "eps_mode": eps_mode}
+    given |= {"mask": mask, "weight": weight, "bias": bias, "weight_offset": weight_offset, "mean": mean}
+    given |= {"variance": variance, "std": std, "correction": correction, "feature_range": feature_range}
+    given |= {"scale": scale, "alpha": alpha}
+    kind = find_norm(norm)
+    spec, given = read_spec(kind, given)
+    return explain(set_up(x, kind, spec, given, dtype), show, backward, upstream)
+
+
+def explain(setup: Setup, show: int, want_backward: bool, upstream: Any) -> Explanation:
+    """The steps of a setup, with the numbers of one group in the formulas."""
     group, gradient = check_group(show, setup), check_upstream(upstream, setup)
     # What inf - inf or an overflow gives is part of the explanation, not a warning.
     with np.errstate(all="ignore"):
-        return Walk(setup, group, gradient, backward).explanation()
+        return Walk(setup, group, gradient, want_backward).explanation()
 
 
-def output_of(x: Any, options: dict[str, Any]) -> np.ndarray:
-    """The output of `walk` alone, for trying what a layer computes."""
-    given = {name: value for name, value in options.items() if name != "norm"}
-    setup = set_up(x, find_norm(options["norm"]), given, None)
+def output_of(setup: Setup) -> np.ndarray:
+    """The output alone, for trying what a layer computes."""
     result = np.empty(setup.x.size)
     result[setup.layout.order] = forward(rows_of(setup))["output"]
     return result.reshape(setup.x.shape)
@@ -172,7 +161,6 @@ class Walk:
         self.setup, self.group, self.given_upstream, self.want_backward = setup, group, upstream, want_backward
         self.rows: Rows = rows_of(setup)
         self.steps = forward(self.rows)
-        self.forward_ids = list(self.steps)
         self.extra: dict[str, np.ndarray] = {}
         self.checks = forward_checks(self.rows, self.steps, self.flat("output"), group)
         if want_backward:
@@ -205,31 +193,30 @@ class Walk:
     def explanation(self) -> Explanation:
         """The data that `walk` returns."""
         view = self.view()
-        values = {"input": self.setup.x}
+        values = {name: self.flat(name) for name in self.steps if name not in INTERNAL} | self.extra
+        values["input"] = self.setup.x
         if self.setup.norm.family != "dyt":
             values["groups"] = self.group_numbers()
-        values |= {name: self.flat(name) for name in self.steps if name not in INTERNAL} | self.extra
-        table = FORWARD | BACKWARD
         steps = [
             Step(
                 id=name,
-                title=table[name].title,
-                formula=table[name].formula(view),
-                substituted=table[name].substituted(view),
-                value=value,
-                meaning=table[name].meaning(view),
+                title=words.title,
+                formula=view.tell(words.formula),
+                substituted=view.tell(words.numbers),
+                value=values[name],
+                meaning=view.tell(words.meaning),
             )
-            for name, value in values.items()
+            for name, words in STEPS.items()
+            if name in values
         ]
-        shape = " × ".join(str(n) for n in self.setup.x.shape)
         return Explanation(
             norm=self.setup.norm.key,
-            title=f"{self.setup.norm.name} of {shape} number{'s' * (self.setup.x.size > 1)}",
+            title=view.tell(PHRASES["title"]),
             options=self.setup.options(upstream=self.given_upstream, backward=self.want_backward),
             shown=self.group,
             steps=tuple(steps),
             checks=tuple[Check, ...](self.checks),
-            notes=notes(self.rows, self.steps),
+            notes=tuple(notes(self.rows, self.steps, view)),
         )
 
     def group_numbers(self) -> np.ndarray:
@@ -242,17 +229,14 @@ class Walk:
     def view(self) -> View:
         """The shown group's numbers: the valid members of elements, the one number of statistics."""
         keep = self.rows.valid[self.group]
-        picked = {n: v[[self.group]] if v.ndim == 1 else v[self.group][keep] for n, v in self.steps.items()}
-        picked["input"] = self.rows.x[self.group][keep]
-        for name, array in (("gamma", self.rows.gamma), ("beta", self.rows.beta)):
-            if array is not None:
-                picked[name] = array[self.group][keep]
-        if self.given_upstream is None:
-            picked["default_upstream"] = np.zeros(0)
+        arrays = self.steps | {"input": self.rows.x, "gamma": self.rows.gamma, "beta": self.rows.beta}
+        own = {name: v[self.group] for name, v in arrays.items() if v is not None}
         return View(
             setup=self.setup,
             group=self.group,
             groups=self.setup.layout.order.shape[0],
             n=int(keep.sum()),
-            values=picked | self.extra,
+            upstream_given=self.given_upstream is not None,
+            values={name: v[keep] if v.ndim else float(v) for name, v in own.items()}
+            | {name: v if name == "finite_difference" else v.reshape(-1) for name, v in self.extra.items()},
         )

@@ -2,8 +2,8 @@
 (function () {
   "use strict";
   const { html, format } = window.evenkeel.draw;
-  const { product, stridesOf } = window.evenkeel.arithmetic;
-  const { denominatorOf, groupNumbers } = window.evenkeel.arithmetic;
+  const { product, stridesOf, denominatorOf, groupNumbers } = window.evenkeel.arithmetic;
+  const { usualGroups } = window.evenkeel.state;
   const COLOURS = ["series2", "series1", "series3", "series6", "series5", "series4", "muted"];
   const MOST = { samples: 4, channels: 8, positions: 8 };
   const letter = (group) => (group < 26 ? String.fromCharCode(65 + group) : String.fromCharCode(64 + Math.floor(group / 26)) + String.fromCharCode(65 + (group % 26)));
@@ -37,10 +37,8 @@
     return { samples, channels, positions, values, valid, made: true };
   }
 
-  const halves = (channels) => [2, 3, 5, 7].find((n) => channels % n === 0 && channels > n) || 1;
-
   function norms(tensor, whole) {
-    const groups = halves(tensor.channels);
+    const groups = usualGroups(tensor.channels);
     const each = tensor.channels / groups;
     return [
       { name: "BatchNorm", shared: [0, 2], who: "one channel, over all samples and positions", tell: (n, c) => `channel ${c} of every sample and position` },
