@@ -139,23 +139,26 @@ def backward_checks(
     rows: Rows, steps: dict[str, np.ndarray], dx: np.ndarray, g: np.ndarray, differences: np.ndarray, group: int
 ) -> list[Check]:
     """Removed directions are gone, and two other ways to the gradient agree."""
-    checks, size_of_all, smooth = [], gradient_size(rows.setup, steps), smooth_groups(rows, steps)
-    if "projected" in steps and np.isfinite(steps["projected"]).all():
-        size = np.maximum(np.abs(steps["g_hat"]).max(1), np.finfo(float).tiny)
-        if rows.setup.norm.family == "moments":
-            left = (steps["projected"].sum(1) / rows.count) / size
-            checks.append(gone("dx_one", left, group))
-        # With ε inside, the component along x̂ shrinks by ε/(v + ε) only, not to 0; that is the expected value.
-        along = (steps["projected"] * steps["normalized"]).sum(1) / rows.count
-        removed = (np.square(steps["normalized"]).sum(1) / rows.count) * steps["factor"]
-        left = (along - steps["mean_g_xhat"] * (1.0 - removed)) / size
-        checks.append(gone("dx_xhat", left, group))
+    checks, size, smooth = gone_checks(rows, steps, group), gradient_size(rows.setup, steps), smooth_groups(rows, steps)
     differences = differences[np.isfinite(differences).all(1)]
     if len(differences) and smooth[group]:
-        checks.append(finite_check(differences, size_of_all))
+        checks.append(finite_check(differences, size))
     within = smooth & comparable(rows.setup, steps)
-    compared = autograd(rows.setup, dx, g, size_of_all, within, magnified(rows.setup, steps))
+    compared = autograd(rows.setup, dx, g, size, within, magnified(rows.setup, steps))
     return checks if compared is None else [*checks, compared]
+
+
+def gone_checks(rows: Rows, steps: dict[str, np.ndarray], group: int) -> list[Check]:
+    """The components that the projection removes; along x̂ with ε inside, a known part stays: ε/(v + ε)."""
+    if "projected" not in steps or not np.isfinite(steps["projected"]).all():
+        return []
+    size = np.maximum(np.abs(steps["g_hat"]).max(1), np.finfo(float).tiny)
+    one = (steps["projected"].sum(1) / rows.count) / size
+    along = (steps["projected"] * steps["normalized"]).sum(1) / rows.count
+    removed = (np.square(steps["normalized"]).sum(1) / rows.count) * steps["factor"]
+    xhat = (along - steps["mean_g_xhat"] * (1.0 - removed)) / size
+    checks = [gone("dx_one", one, group)] if rows.setup.norm.family == "moments" else []
+    return [*checks, gone("dx_xhat", xhat, group)]
 
 
 def gone(name: str, left: np.ndarray, group: int) -> Check:

@@ -1,9 +1,8 @@
-"""A norm inside a model: the activation that reaches it, which norm it is, and the walk through it."""
+"""A norm inside a model: the activation that reaches it, and the walk through it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,35 +11,17 @@ from torch import nn
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.explain._data import Check, Explanation
-from evenkeel.explain._norms import find_norm, norm_of
-from evenkeel.explain._setup import set_up
-from evenkeel.explain._walk import explain, output_of
+from evenkeel.explain._norms import norm_of
+from evenkeel.explain._recognise import CLOSE, Guess, distance, may_be_norm, recognise
+from evenkeel.explain._walk import explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
-
-    from evenkeel._spec import NormSpec
-    from evenkeel.explain._setup import Setup
 
 __all__ = ["norm_layers", "walk_layer"]
 
-# The modules that say what they are, by torch.nn's classes, and the norms they compute; the first that fits counts.
-TYPES: tuple[tuple[type[nn.Module], str], ...] = (
-    (nn.modules.instancenorm._InstanceNorm, "instance"),
-    (nn.modules.batchnorm._NormBase, "batch"),
-    (nn.GroupNorm, "group"),
-    (nn.LayerNorm, "layer"),
-    (nn.RMSNorm, "rms"),
-)
-EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps", "norm_eps")
-NAMED = 12
+NAMED = 12  # so many candidates are named, the rest are counted
 WHOLE = 1_000_000  # activations with more numbers are explained by one row
-PROBED = 64
-# Two guesses that differ by less than this cannot be told apart: the layer's own rounding is as large.
-ALIKE = 1.0
-CLOSE = 8.0  # ulps of a row's largest value: a right guess is within 3, a wrong one off by thousands
 
 
 def norm_layers(model: nn.Module) -> list[str]:
@@ -57,23 +38,7 @@ def norm_layers(model: nn.Module) -> list[str]:
         >>> norm_layers(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)))
         ['1']
     """
-    types = tuple(kind for kind, _ in TYPES)
-    return [
-        name
-        for name, module in model.named_modules()
-        if name and (isinstance(module, types) or (looks_like_norm(module) and not list(module.children())))
-    ]
-
-
-def looks_like_norm(module: nn.Module) -> bool:
-    """Whether a module keeps an ε, or is called a norm: some have their ε in the code."""
-    return own_eps(module) is not None or "norm" in type(module).__name__.lower()
-
-
-def own_eps(module: nn.Module) -> float | None:
-    """A module's ε, under whichever name it keeps it."""
-    values = (getattr(module, name, None) for name in EPS_NAMES)
-    return next((float(eps) for eps in values if isinstance(eps, int | float)), None)
+    return [name for name, module in model.named_modules() if name and may_be_norm(module)]
 
 
 def walk_layer(
@@ -118,10 +83,13 @@ def walk_layer(
         raise InvalidInputError(f"explain: the model has no layer {layer!r}; {candidates(model)}")
     module = modules[layer]
     x, y, calls = capture(model, module, layer, input, call)
-    guess = recognise(module, x, y, layer, model)
+    kind = f"{layer} is a {type(module).__name__}"
+    guess, error = recognise(module, x, y)
+    if guess is None or error > CLOSE:
+        closest = "" if guess is None else f" (the closest, {norm_of(guess.spec).key}, is off by {error:.3g} ulps)"
+        raise InvalidInputError(f"explain: {kind}, which does none of the norms known{closest}; {candidates(model)}")
     x, y, show, part = cut(x, y, guess, row)
     explanation = explain(guess.set_up(x), show, backward, upstream)
-    kind = f"{layer} is a {type(module).__name__}"
     times = f", called {calls} times; call {call} (counted from 0) is explained" if calls > 1 else ""
     return replace(
         explanation,
@@ -129,6 +97,21 @@ def walk_layer(
         checks=(*explanation.checks, layer_check(explanation, y, kind)),
         notes=(f"{kind}{times}.{part}", *explanation.notes),
     )
+
+
+def cut(x: Tensor, y: Tensor, guess: Guess, row: int) -> tuple[Tensor, Tensor, int, str]:
+    """What is explained of an activation, the group to show, and what to say of the rest.
+
+    All of it, or one row of a very large one where rows are independent.
+    """
+    axes = guess.given.get("axis")
+    if axes is None or x.numel() <= WHOLE:
+        return x, y, row, ""
+    rows = x.reshape(-1, *x.shape[x.ndim - len(axes) :])
+    if not 0 <= row < len(rows):
+        raise InvalidInputError(f"explain: there is no row {row}: the activation has {len(rows):,}, counted from 0")
+    shape = " × ".join(map(str, x.shape))
+    return rows[row], y.reshape(rows.shape)[row], 0, f" Of its {shape} input, row {row} is explained."
 
 
 def candidates(model: nn.Module) -> str:
@@ -206,133 +189,6 @@ def fit(model: nn.Module, value: Any) -> Any:
     if parameter is None:
         return value
     return value.to(parameter.device, parameter.dtype if value.dtype.is_floating_point else value.dtype)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Guess:
-    """What a layer may compute.
-
-    Attributes:
-        spec: its norm and options.
-        given: what no spec holds: axes, parameters, remembered statistics.
-    """
-
-    spec: NormSpec
-    given: dict[str, Any]
-
-    def set_up(self, x: Tensor) -> Setup:
-        """The setup of a walk over an activation."""
-        given = {name: value for name, value in self.given.items() if value is not None}
-        return set_up(x, norm_of(self.spec), self.spec, given)
-
-
-def recognise(module: nn.Module, x: Tensor, y: Tensor, layer: str, model: nn.Module) -> Guess:
-    """The guess that comes closest to what the layer put out."""
-    tried = []
-    for guess in guesses(module, x):
-        inputs, outputs = probe(x, y, guess)
-        tried.append((distance(output_of(guess.set_up(inputs)), outputs), guess))
-    least = min((error for error, _ in tried), default=math.inf)
-    # The first of equals: where ε cannot be told apart, the usual way.
-    best_error, best = next((one for one in tried if one[0] <= least + ALIKE), (math.inf, None))
-    if best is None or best_error > CLOSE:
-        name = "" if best is None else norm_of(best.spec).key
-        closest = f" (the closest, {name}, is off by {best_error:.3g} ulps)" if name else ""
-        raise InvalidInputError(
-            f"explain: {layer} is a {type(module).__name__}, which does none of the norms known{closest}; "
-            f"{candidates(model)}"
-        )
-    return best
-
-
-def probe(x: Tensor, y: Tensor, guess: Guess) -> tuple[Tensor, Tensor]:
-    """Enough of a large activation to tell norms of rows apart."""
-    if "axis" not in guess.given or x.numel() <= WHOLE // 10:
-        return x, y
-    tail = x.shape[x.ndim - len(guess.given["axis"]) :]
-    return x.reshape(-1, *tail)[:PROBED], y.reshape(-1, *tail)[:PROBED]
-
-
-def cut(x: Tensor, y: Tensor, guess: Guess, row: int) -> tuple[Tensor, Tensor, int, str]:
-    """What is explained of an activation, the group to show, and what to say of the rest.
-
-    All of it, or one row of a very large one where rows are independent.
-    """
-    axes = guess.given.get("axis")
-    if axes is None or x.numel() <= WHOLE:
-        return x, y, row, ""
-    rows = x.reshape(-1, *x.shape[x.ndim - len(axes) :])
-    if not 0 <= row < len(rows):
-        raise InvalidInputError(f"explain: there is no row {row}: the activation has {len(rows):,}, counted from 0")
-    shape = " × ".join(map(str, x.shape))
-    return rows[row], y.reshape(rows.shape)[row], 0, f" Of its {shape} input, row {row} is explained."
-
-
-def distance(result: np.ndarray, output: Tensor) -> float:
-    """The largest difference in ulps of the output's dtype at its largest value."""
-    expected = output.double().cpu().numpy()
-    if result.shape != expected.shape:
-        return math.inf
-    result, expected = result.reshape(-1), expected.reshape(-1)
-    fine = np.isfinite(result) & np.isfinite(expected)
-    if not fine.any():
-        return math.inf
-    info = torch.finfo(output.dtype)
-    unit = info.eps * max(float(np.abs(expected[fine]).max()), info.tiny)
-    return float(np.abs(result - expected)[fine].max()) / unit
-
-
-def spec_of(module: nn.Module) -> NormSpec:
-    """The spec of a norm of torch.nn or evenkeel.nn; any other module is taken for an RMSNorm with the ε it names."""
-    key = next((key for kind, key in TYPES if isinstance(module, kind)), "rms")
-    spec, eps = find_norm(key).spec, own_eps(module)
-    mode: Any = getattr(module, "eps_mode", "inside")
-    offset = float(getattr(module, "weight_offset", 0.0))
-    return replace(spec, eps=spec.eps if eps is None else eps, eps_mode=mode, weight_offset=offset)
-
-
-def guesses(module: nn.Module, x: Tensor) -> Iterator[Guess]:
-    """What a module may compute, likeliest first."""
-    spec = spec_of(module)
-    affine = {"weight": tensor_of(module, "weight"), "bias": tensor_of(module, "bias")}
-    if spec.shares == "token":
-        yield from row_guesses(module, x, spec, affine)
-    elif spec.shares == "sample_group":
-        yield Guess(spec=spec, given=affine | {"groups": module.num_groups})
-    else:
-        mean, variance = tensor_of(module, "running_mean"), tensor_of(module, "running_var")
-        if mean is not None:
-            spec = replace(spec, shares="channel")
-        yield Guess(spec=spec, given=affine | {"mean": mean, "variance": variance})
-
-
-def row_guesses(module: nn.Module, x: Tensor, spec: NormSpec, affine: dict[str, Tensor | None]) -> Iterator[Guess]:
-    """LayerNorm and RMSNorm of the last axes, in every mode, with what the attributes say of weight and ε."""
-    weight, bias = affine["weight"], affine["bias"]
-    declared = getattr(module, "normalized_shape", None)
-    axes = weight.ndim if weight is not None else len(declared) if isinstance(declared, tuple) else 1
-    if axes == 0 or axes > x.ndim or (weight is not None and tuple(x.shape[x.ndim - axes :]) != tuple(weight.shape)):
-        return
-    axis = tuple(range(-axes, 0))
-    alpha = tensor_of(module, "alpha")
-    if alpha is not None and alpha.numel() == 1:
-        yield Guess(spec=find_norm("dyt").spec, given=affine | {"axis": axis, "alpha": alpha.item()})
-    layer = find_norm("layer").spec
-    kinds = (layer,) if bias is not None or spec.statistic == "moments" else (find_norm("rms").spec, layer)
-    for eps in [spec.eps] if spec.eps is not None else [None, 1e-6, 1e-5, 1e-12, 0.0]:
-        for offset in dict.fromkeys((spec.weight_offset, 0.0, 1.0) if weight is not None else (0.0,)):
-            for mode in dict.fromkeys((spec.eps_mode, "inside", "outside", "clamp")):
-                for kind in kinds:
-                    number = kind.eps if eps is None else eps
-                    guess = replace(kind, eps=number, eps_mode=mode, weight_offset=offset)
-                    parameters = affine if kind is layer else {"weight": weight}
-                    yield Guess(spec=guess, given=parameters | {"axis": axis})
-
-
-def tensor_of(module: nn.Module, name: str) -> Tensor | None:
-    """A floating tensor attribute, or None."""
-    value = getattr(module, name, None)
-    return value.detach().cpu() if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else None
 
 
 def layer_check(explanation: Explanation, y: Tensor, kind: str) -> Check:

@@ -71,11 +71,16 @@ class Setup:
 
     def options(self, *, upstream: np.ndarray | None, backward: bool) -> dict[str, Any]:
         """The resolved options, JSON-ready: the keys that `evenkeel.explain._data` lists."""
-        lay, taken = self.layout, self.norm.options
-
-        def listed(array: np.ndarray | None, shape: tuple[int, ...] | None = None) -> Any:
-            return None if array is None else plain(array if shape is None else array.reshape(shape))
-
+        lay = self.layout
+        numbers: dict[str, Any] = {
+            "eps": self.eps,
+            "eps_mode": self.spec.eps_mode,
+            "weight_offset": self.spec.weight_offset,
+        }
+        numbers |= {"correction": self.correction, "feature_range": [self.low, self.high]}
+        numbers |= {"scale": self.scale, "alpha": self.alpha}
+        affine = {"weight": self.weight, "bias": self.beta}
+        statistics = {"mean": self.mean, "variance": self.variance, "std": self.std}
         return {
             "shape": list(self.x.shape),
             "dtype": str(self.tensor.dtype).removeprefix("torch."),
@@ -84,19 +89,12 @@ class Setup:
             "sample_axis": lay.sample_axis,
             "channel_axis": lay.channel_axis,
             "num_groups": lay.num_groups,
-            **{name: getattr(self.spec, name) if name in taken else None for name in OF_SPEC},
-            "correction": self.correction if "correction" in taken else None,
-            "feature_range": [self.low, self.high] if "feature_range" in taken else None,
-            "scale": self.scale if "scale" in taken else None,
-            "alpha": self.alpha if "alpha" in taken else None,
-            "weight": listed(self.weight, lay.parameter_shape),
-            "bias": listed(self.beta, lay.parameter_shape),
+            **{name: value if name in self.norm.options else None for name, value in numbers.items()},
+            **{name: None if p is None else plain(p.reshape(lay.parameter_shape)) for name, p in affine.items()},
             "mask": self.valid.astype(int).tolist() if self.masked else None,
-            "mean": listed(self.mean),
-            "variance": listed(self.variance),
-            "std": listed(self.std),
+            **{name: None if s is None else plain(s) for name, s in statistics.items()},
             "backward": backward,
-            "upstream": listed(upstream),
+            "upstream": None if upstream is None else plain(upstream),
         }
 
 

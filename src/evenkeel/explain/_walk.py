@@ -103,7 +103,13 @@ def walk(
         >>> [check.passed for check in explanation.checks]
         [True, True, True]
     """
-    given: dict[str, Any] = {"axis": axis, "channel_axis": channel_axis, "groups": groups, "eps": eps, "eps_mode": eps_mode}
+    given: dict[str, Any] = {
+        "axis": axis,
+        "channel_axis": channel_axis,
+        "groups": groups,
+        "eps": eps,
+        "eps_mode": eps_mode,
+    }
     given |= {"mask": mask, "weight": weight, "bias": bias, "weight_offset": weight_offset, "mean": mean}
     given |= {"variance": variance, "std": std, "correction": correction, "feature_range": feature_range}
     given |= {"scale": scale, "alpha": alpha}
