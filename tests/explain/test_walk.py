@@ -187,6 +187,13 @@ def test_masks_without_the_channel_axis_are_the_librarys():
     assert check(e, "library").passed
 
 
+@pytest.mark.parametrize("norm", ["layer", "rms", "minmax"])
+def test_a_mask_that_leaves_nothing_gives_zeros(norm):
+    e = walk([3.0, 4.0], norm, mask=[0, 0], backward=True)
+    assert e.step("output").value.tolist() == e.step("dx").value.tolist() == [0.0, 0.0]
+    assert [c for c in e.checks if not c.passed] == []
+
+
 @pytest.mark.parametrize(("mean", "spread"), [(1e6, 1.0), (1e4, 0.01), (0.0, 1e-8)])
 def test_a_large_mean_does_not_spoil_the_steps(mean, spread):
     x = (torch.randn(4, 50, dtype=torch.float64) * spread + mean).float()

@@ -38,27 +38,25 @@ def backward(rows: Rows, steps: dict[str, np.ndarray], g: np.ndarray) -> dict[st
 
 def projection(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
     """What is left of ĝ without its components along 1 (not for RMSNorm) and x̂, divided by the denominator."""
-    n, xhat = rows.count, steps["normalized"]
-    length = total(g_hat * g_hat)
-    safe = np.where(length == 0, 1.0, length)
-    gradients, left = {}, g_hat
-    share_one = np.zeros_like(length)
-    if rows.setup.norm.family == "moments":
-        mean = total(g_hat) / n
-        share_one = np.where(length == 0, 0.0, 100.0 * (n * mean * mean) / safe)
-        gradients["mean_g"] = mean
-        left = g_hat - mean[:, None]
-    along = total(g_hat * xhat) / n
-    size = total(xhat * xhat)
-    share_xhat = 100.0 * ((n * along) * (n * along) / np.where(size == 0, 1.0, size)) / safe
+    n, xhat, centred = rows.count, steps["normalized"], rows.setup.norm.family == "moments"
+    length, size = total(g_hat * g_hat), total(xhat * xhat)
+    whole = np.where(length == 0, 1.0, length)
+    mean, along = total(g_hat) / n, total(g_hat * xhat) / n
+    share_one = np.where(length == 0, 0.0, 100.0 * (n * mean * mean) / whole) if centred else np.zeros_like(length)
+    share_xhat = 100.0 * ((n * along) * (n * along) / np.where(size == 0, 1.0, size)) / whole
     share_xhat = np.where((length == 0) | (size == 0), 0.0, share_xhat)
-    gradients["mean_g_xhat"] = along
-    if rows.setup.norm.family == "moments":
-        gradients["share_one"] = share_one
-    gradients |= {"share_xhat": share_xhat, "share_kept": (100.0 - share_one) - share_xhat}
     factor = slope_factor(rows, steps)
+    left = g_hat - mean[:, None] if centred else g_hat
     projected = np.where(rows.valid, left - xhat * (factor * along)[:, None], 0.0)
-    return gradients | {"projected": projected, "dx": projected / steps["denominator"][:, None]}
+    return {
+        **({"mean_g": mean, "share_one": share_one} if centred else {}),
+        "mean_g_xhat": along,
+        "share_xhat": share_xhat,
+        "share_kept": (100.0 - share_one) - share_xhat,
+        "factor": factor,
+        "projected": projected,
+        "dx": projected / steps["denominator"][:, None],
+    }
 
 
 def slope_factor(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
@@ -97,19 +95,19 @@ def dyt_backward(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) ->
     return {"slope": slope, "dx": (g_hat * slope) * rows.setup.alpha}
 
 
-def parameter_gradients(setup: Setup, gradients: dict[str, np.ndarray], flat: dict[str, np.ndarray]) -> None:
-    """Add dalpha, dweight and dbias to ``gradients``, from the flat steps in row-major order."""
+def parameter_gradients(setup: Setup, flat: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """dalpha, dweight and dbias, from the flat steps in row-major order."""
+    gradients = {}
     if setup.norm.family == "dyt":
         moved = flat["g_hat"] * flat["slope"] * setup.x.reshape(-1)
         gradients["dalpha"] = np.cumsum(moved)[-1:]
-    if "weight" not in setup.norm.options:
-        return
     count = max(1, int(np.prod(setup.layout.parameter_shape)))
-    for name, values in (("dweight", flat["upstream"] * flat["normalized"]), ("dbias", flat["upstream"])):
-        if name == "dweight" or "bias" in setup.norm.options:
+    for name, values in (("weight", flat["upstream"] * flat["normalized"]), ("bias", flat["upstream"])):
+        if name in setup.norm.options:
             # bincount adds one element after the other
             sums = np.bincount(setup.layout.parameter_of, weights=values, minlength=count)
-            gradients[name] = sums.reshape(setup.layout.parameter_shape)
+            gradients[f"d{name}"] = sums.reshape(setup.layout.parameter_shape)
+    return gradients
 
 
 def finite_difference(setup: Setup, group: int, dx: np.ndarray, g: np.ndarray) -> np.ndarray:
@@ -122,7 +120,7 @@ def finite_difference(setup: Setup, group: int, dx: np.ndarray, g: np.ndarray) -
     denominator = steps["denominator"][0] if "denominator" in steps else 1.0
     nudge = denominator * setup.scale * NUDGE
     count = min(PROBES if len(members) <= LONG else FEW_PROBES, len(members))
-    gradients = []
+    table = []
     with np.errstate(all="ignore"):
         for member in (members[i * len(members) // count] for i in range(count)):
             above, below = rows.x.copy(), rows.x.copy()
@@ -130,5 +128,5 @@ def finite_difference(setup: Setup, group: int, dx: np.ndarray, g: np.ndarray) -
             below[0, member] -= nudge
             change = forward(rows.with_x(above))["output"] - forward(rows.with_x(below))["output"]
             slope = total(upstream * change)[0] / (above[0, member] - below[0, member])
-            gradients.append([order[member], dx.reshape(-1)[order[member]], slope])
-    return np.array(gradients, dtype=np.float64).reshape(-1, 3)
+            table.append([order[member], dx.reshape(-1)[order[member]], slope])
+    return np.array(table, dtype=np.float64).reshape(-1, 3)

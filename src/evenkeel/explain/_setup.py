@@ -69,6 +69,12 @@ class Setup:
         """ε, 0 for a norm without one."""
         return self.spec.eps or 0.0
 
+    def elements(self, values: np.ndarray) -> np.ndarray:
+        """Values of each group's members, or one value for each group as a column, in the input's shape."""
+        result = np.empty(self.x.size)
+        result[self.layout.order] = values
+        return result.reshape(self.x.shape)
+
     def options(self, *, upstream: np.ndarray | None, backward: bool) -> dict[str, Any]:
         """The resolved options, JSON-ready: the keys that `evenkeel.explain._data` lists."""
         lay = self.layout

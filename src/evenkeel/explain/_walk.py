@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.explain._backward import backward, finite_difference, parameter_gradients, slope_factor
+from evenkeel.explain._backward import backward, finite_difference, parameter_gradients
 from evenkeel.explain._checks import backward_checks, forward_checks
 from evenkeel.explain._data import Check, Explanation, Step, default_upstream
 from evenkeel.explain._forward import Rows, forward, rows_of
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from evenkeel._spec import EpsMode
 
 __all__ = ["explain", "output_of", "walk"]
-
-INTERNAL = ("factor",)  # kept for the words and checks, no step of its own
 
 
 def walk(
@@ -103,16 +101,10 @@ def walk(
         >>> [check.passed for check in explanation.checks]
         [True, True, True]
     """
-    given: dict[str, Any] = {
-        "axis": axis,
-        "channel_axis": channel_axis,
-        "groups": groups,
-        "eps": eps,
-        "eps_mode": eps_mode,
-    }
-    given |= {"mask": mask, "weight": weight, "bias": bias, "weight_offset": weight_offset, "mean": mean}
-    given |= {"variance": variance, "std": std, "correction": correction, "feature_range": feature_range}
-    given |= {"scale": scale, "alpha": alpha}
+    given: dict[str, Any] = {"axis": axis, "channel_axis": channel_axis, "groups": groups}
+    given |= {"eps": eps, "eps_mode": eps_mode, "mask": mask, "weight": weight, "bias": bias}
+    given |= {"weight_offset": weight_offset, "mean": mean, "variance": variance, "std": std}
+    given |= {"correction": correction, "feature_range": feature_range, "scale": scale, "alpha": alpha}
     kind = find_norm(norm)
     spec, given = read_spec(kind, given)
     return explain(set_up(x, kind, spec, given, dtype), show, backward, upstream)
@@ -128,9 +120,7 @@ def explain(setup: Setup, show: int, want_backward: bool, upstream: Any) -> Expl
 
 def output_of(setup: Setup) -> np.ndarray:
     """The output alone, for trying what a layer computes."""
-    result = np.empty(setup.x.size)
-    result[setup.layout.order] = forward(rows_of(setup))["output"]
-    return result.reshape(setup.x.shape)
+    return setup.elements(forward(rows_of(setup))["output"])
 
 
 def check_group(show: int, setup: Setup) -> int:
@@ -175,11 +165,7 @@ class Walk:
     def flat(self, name: str) -> np.ndarray:
         """A step as it is told: elements in the input's shape, groups as they are."""
         values = self.steps[name]
-        if values.ndim == 1:
-            return values
-        result = np.empty(self.setup.x.size)
-        result[self.setup.layout.order] = values
-        return result.reshape(self.setup.x.shape)
+        return values if values.ndim == 1 else self.setup.elements(values)
 
     def go_back(self) -> None:
         """Add the backward steps and their checks."""
@@ -187,22 +173,19 @@ class Walk:
         g = default_upstream(setup.x.shape) if self.given_upstream is None else self.given_upstream
         g = np.where(setup.valid, g, 0.0)
         self.steps |= backward(self.rows, self.steps, g.reshape(-1)[setup.layout.order])
-        if "projected" in self.steps:
-            self.steps["factor"] = slope_factor(self.rows, self.steps)
         names = [name for name in ("upstream", "g_hat", "slope", "normalized") if name in self.steps]
-        parameter_gradients(setup, self.extra, {name: self.flat(name).reshape(-1) for name in names})
+        self.extra = parameter_gradients(setup, {name: self.flat(name).reshape(-1) for name in names})
         dx = self.flat("dx")
-        differences = finite_difference(setup, self.group, dx, g)
-        self.extra["finite_difference"] = differences
+        differences = self.extra["finite_difference"] = finite_difference(setup, self.group, dx, g)
         self.checks += backward_checks(self.rows, self.steps, dx, g, differences, self.group)
 
     def explanation(self) -> Explanation:
         """The data that `walk` returns."""
         view = self.view()
-        values = {name: self.flat(name) for name in self.steps if name not in INTERNAL} | self.extra
-        values["input"] = self.setup.x
+        values = {"input": self.setup.x} | {name: self.flat(name) for name in self.steps} | self.extra
         if self.setup.norm.family != "dyt":
-            values["groups"] = self.group_numbers()
+            groups = self.setup.elements(np.arange(view.groups, dtype=np.float64)[:, None])
+            values["groups"] = np.where(self.setup.valid, groups, -1.0)
         steps = [
             Step(
                 id=name,
@@ -224,13 +207,6 @@ class Walk:
             checks=tuple[Check, ...](self.checks),
             notes=tuple(notes(self.rows, self.steps, view)),
         )
-
-    def group_numbers(self) -> np.ndarray:
-        """For every element the number of its group, -1 where masked."""
-        order = self.setup.layout.order
-        result = np.empty(self.setup.x.size)
-        result[order] = np.arange(len(order))[:, None]
-        return np.where(self.setup.valid, result.reshape(self.setup.x.shape), -1.0)
 
     def view(self) -> View:
         """The shown group's numbers: the valid members of elements, the one number of statistics."""
