@@ -20,7 +20,7 @@ NUDGE = 2.0**-17  # of a denominator: central differences are then right to abou
 
 
 def backward(rows: Rows, steps: dict[str, np.ndarray], g: np.ndarray) -> dict[str, np.ndarray]:
-    """The backward steps by id from the forward ones and the upstream gradient, (groups, members)."""
+    """Compute the backward steps by id from the forward ones and the upstream gradient, (groups, members)."""
     family = rows.setup.norm.family
     with np.errstate(all="ignore"):
         g_hat = g * (rows.setup.high - rows.setup.low) if family == "minmax" else g
@@ -37,7 +37,7 @@ def backward(rows: Rows, steps: dict[str, np.ndarray], g: np.ndarray) -> dict[st
 
 
 def projection(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
-    """What is left of ĝ without its components along 1 (not for RMSNorm) and x̂, divided by the denominator."""
+    """Remove ĝ's components along 1 (not for RMSNorm) and x̂, and divide the rest by the denominator."""
     n, xhat, centred = rows.count, steps["normalized"], rows.setup.norm.family == "moments"
     length, size = total(g_hat * g_hat), total(xhat * xhat)
     whole = np.where(length == 0, 1.0, length)
@@ -60,7 +60,7 @@ def projection(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> d
 
 
 def slope_factor(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
-    """k of the definition: how much of the component along x̂ goes, given where ε enters."""
+    """Return k of the definition: the share of the component along x̂ that goes, which depends on where ε enters."""
     square = "mean_square" if "mean_square" in steps else "sample_variance" if rows.setup.correction else "variance"
     root, denominator = np.sqrt(steps[square]), steps["denominator"]
     if rows.setup.spec.eps_mode == "outside":
@@ -75,7 +75,7 @@ def slope_factor(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def minmax_backward(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
-    """ĝ / range, less what the two ends take: they move with the data."""
+    """Divide ĝ by the range and subtract the gradients of the two ends, which move with the data."""
     xhat, d = steps["normalized"], steps["denominator"]
     at_max = total(g_hat * xhat)
     at_min = total(g_hat * np.where(rows.valid, 1.0 - xhat, 0.0))
@@ -90,13 +90,13 @@ def minmax_backward(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray)
 
 
 def dyt_backward(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
-    """ĝ times the slope of tanh times α."""
+    """Multiply ĝ by the slope of tanh and by α."""
     slope = 1.0 - steps["normalized"] * steps["normalized"]
     return {"slope": slope, "dx": (g_hat * slope) * rows.setup.alpha}
 
 
 def parameter_gradients(setup: Setup, flat: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """dalpha, dweight and dbias, from the flat steps in row-major order."""
+    """Sum dalpha, dweight and dbias from the flat steps in row-major order."""
     gradients = {}
     if setup.norm.family == "dyt":
         moved = flat["g_hat"] * flat["slope"] * setup.x.reshape(-1)
@@ -111,7 +111,7 @@ def parameter_gradients(setup: Setup, flat: dict[str, np.ndarray]) -> dict[str, 
 
 
 def finite_difference(setup: Setup, group: int, dx: np.ndarray, g: np.ndarray) -> np.ndarray:
-    """Rows [flat index, dx, numeric] for up to `PROBES` valid members of one group."""
+    """Return rows [flat index, dx, numeric] for up to `PROBES` valid members of one group."""
     rows = rows_of(setup, group)
     members = np.flatnonzero(rows.valid[0])
     order = setup.layout.order[group]

@@ -1,4 +1,4 @@
-"""What has to hold if the steps are right, measured."""
+"""Checks that hold if the steps are right: against known properties and against the library."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FINITE = 1e-6
 
 
 def forward_checks(rows: Rows, steps: dict[str, np.ndarray], y: np.ndarray, group: int) -> list[Check]:
-    """Mean near 0, deviation near 1, and the library's own result."""
+    """Check mean 0, deviation 1 and the library's own result."""
     setup, checks = rows.setup, []
     xhat = steps["normalized"]
     fine = np.isfinite(xhat).all(1) & rows.valid.any(1) & np.isfinite(steps.get("denominator", xhat[:, 0]))
@@ -46,7 +46,7 @@ def forward_checks(rows: Rows, steps: dict[str, np.ndarray], y: np.ndarray, grou
 
 
 def near(name: str, value: np.ndarray, expected: np.ndarray, fine: np.ndarray, group: int) -> Check:
-    """A check that holds in every finite group and shows one."""
+    """Compare two numbers of every finite group; the check shows one group."""
     error = float(np.abs(value - expected)[fine].max())
     at = group if fine[group] else int(np.argmax(fine))
     facts = {"error": error, "compared": int(fine.sum()), "tolerance": SMALL}
@@ -54,14 +54,14 @@ def near(name: str, value: np.ndarray, expected: np.ndarray, fine: np.ndarray, g
 
 
 def check(name: str, value: float, expected: float, passed: bool, facts: dict[str, float]) -> Check:
-    """A check whose words the page has too."""
+    """Fill in the words of a check that the page makes too."""
     words = CHECKS[name]
     note = tell(words.note, facts.__getitem__)
     return Check(id=name, title=words.title, value=value, expected=expected, passed=passed, note=note)
 
 
 def ulps(result: np.ndarray, expected: np.ndarray, setup: Setup) -> np.ndarray:
-    """Distance in units of the last place of the largest value of each group, in the input's dtype."""
+    """Return distances in ulps of each group's largest value, in the input's dtype."""
     order = setup.layout.order
     info = torch.finfo(setup.tensor.dtype)
     with np.errstate(all="ignore"):
@@ -73,7 +73,7 @@ def ulps(result: np.ndarray, expected: np.ndarray, setup: Setup) -> np.ndarray:
 
 
 def magnified(setup: Setup, steps: dict[str, np.ndarray]) -> float:
-    """How much float64's rounding of the mean grows where the mean is large against the spread; 1 in other dtypes."""
+    """Return how much a mean large against the spread magnifies float64's rounding; 1 in other dtypes."""
     if setup.tensor.dtype != torch.float64 or "mean" not in steps or "std" not in steps:
         return 1.0
     with np.errstate(all="ignore"):
@@ -82,7 +82,7 @@ def magnified(setup: Setup, steps: dict[str, np.ndarray]) -> float:
 
 
 def lost_in_sums(setup: Setup) -> float:
-    """What Σ from left to right may lose in float64, in ulps of a result: half a one for each element.
+    """Return what Σ from left to right may lose in float64: half an ulp of the result for each element.
 
     A sum of n equal terms comes near that bound; in narrower dtypes float64's sums are exact enough.
     """
@@ -90,9 +90,9 @@ def lost_in_sums(setup: Setup) -> float:
 
 
 def comparable(setup: Setup, steps: dict[str, np.ndarray]) -> np.ndarray:
-    """For each group whether there is anything to compare: not where finite numbers overflow this walk's plain sums.
+    """Whether each group can be compared: not where finite numbers overflow this walk's plain sums.
 
-    The library scales such numbers down first and has an answer; the walk says that it has none.
+    The library scales such numbers down first and has a result.
     """
     if "denominator" not in steps:
         return np.ones(len(setup.layout.order), dtype=bool)
@@ -101,7 +101,7 @@ def comparable(setup: Setup, steps: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def compare(setup: Setup, steps: dict[str, np.ndarray], y: np.ndarray) -> Check | None:
-    """The walk's output, rounded once, against the library's function in the input's dtype."""
+    """Compare the walk's output, rounded once, with the library's function in the input's dtype."""
     with torch.no_grad():
         compared = library_output(setup, setup.tensor)
     within = comparable(setup, steps)
@@ -126,7 +126,7 @@ def compare(setup: Setup, steps: dict[str, np.ndarray], y: np.ndarray) -> Check 
 
 
 def gradient_size(setup: Setup, steps: dict[str, np.ndarray]) -> float:
-    """The largest gradient that would pass if nothing were removed: what errors are measured against."""
+    """Return the largest gradient without the projection, which errors are measured against."""
     with np.errstate(all="ignore"):
         if setup.norm.family == "dyt":
             passing = np.abs(steps["g_hat"] * setup.alpha)
@@ -138,7 +138,7 @@ def gradient_size(setup: Setup, steps: dict[str, np.ndarray]) -> float:
 def backward_checks(
     rows: Rows, steps: dict[str, np.ndarray], dx: np.ndarray, g: np.ndarray, differences: np.ndarray, group: int
 ) -> list[Check]:
-    """Removed directions are gone, and two other ways to the gradient agree."""
+    """Check that the removed directions are gone and that finite differences and autograd agree."""
     checks, size, smooth = gone_checks(rows, steps, group), gradient_size(rows.setup, steps), smooth_groups(rows, steps)
     differences = differences[np.isfinite(differences).all(1)]
     if len(differences) and smooth[group]:
@@ -149,7 +149,7 @@ def backward_checks(
 
 
 def gone_checks(rows: Rows, steps: dict[str, np.ndarray], group: int) -> list[Check]:
-    """The components that the projection removes; along x̂ with ε inside, a known part stays: ε/(v + ε)."""
+    """Check that the removed components are 0; along x̂ with ε inside, a known part stays: ε/(v + ε)."""
     if "projected" not in steps or not np.isfinite(steps["projected"]).all():
         return []
     size = np.maximum(np.abs(steps["g_hat"]).max(1), np.finfo(float).tiny)
@@ -162,13 +162,13 @@ def gone_checks(rows: Rows, steps: dict[str, np.ndarray], group: int) -> list[Ch
 
 
 def gone(name: str, left: np.ndarray, group: int) -> Check:
-    """A component that must have vanished, relative to the gradient."""
+    """Check that a component, relative to the gradient, is 0 in every group."""
     passed = float(np.abs(left).max()) <= SMALL
     return check(name, float(left[group]), 0.0, passed, {"tolerance": SMALL})
 
 
 def finite_check(differences: np.ndarray, size: float) -> Check:
-    """Analytic gradients against numeric ones."""
+    """Compare analytic gradients with numeric ones."""
     analytic, numeric = differences[:, 1], differences[:, 2]
     error = float(np.abs(analytic - numeric).max()) / size
     facts = {"compared": len(differences), "tolerance": FINITE}
@@ -176,7 +176,7 @@ def finite_check(differences: np.ndarray, size: float) -> Check:
 
 
 def smooth_groups(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
-    """For each group whether its function has one slope there: not at a constant or at shared ends."""
+    """Whether each group's function is differentiable there: not at a constant or at shared ends."""
     setup, count = rows.setup, rows.valid.shape[0]
     if setup.norm.family == "minmax":
         at_ends = [((rows.x == steps[end][:, None]) & rows.valid).sum(1) for end in ("minimum", "maximum")]
@@ -191,7 +191,7 @@ def smooth_groups(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
 def autograd(
     setup: Setup, dx: np.ndarray, g: np.ndarray, size: float, smooth: np.ndarray, magnified: float
 ) -> Check | None:
-    """The walk's gradient against autograd through the library's function."""
+    """Compare the walk's gradient with autograd through the library's function."""
     x = setup.tensor.clone().requires_grad_()
     with torch.enable_grad():
         compared = library_output(setup, x)

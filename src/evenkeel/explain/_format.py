@@ -1,4 +1,4 @@
-"""Numbers as text: in LaTeX for formulas, plain for sentences. `assets/words.js` writes them in the same way."""
+"""Format numbers: in LaTeX for formulas, plain for sentences, exactly as `assets/words.js` does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOTS = r"\dots"  # in lists that `shorten` shortened
 
 
 def latex_number(value: float) -> str:
-    """A number with six significant digits in LaTeX."""
+    """Write a number with six significant digits in LaTeX."""
     if math.isnan(value):
         return r"\text{NaN}"
     if math.isinf(value):
@@ -30,24 +30,24 @@ def latex_number(value: float) -> str:
 
 
 def bracketed(value: float) -> str:
-    """A number that may follow an operator."""
+    """Write a number, in brackets where it is negative: it follows an operator."""
     text = latex_number(value)
     return f"({text})" if text.startswith("-") else text
 
 
 def shorten(items: list[str]) -> list[str]:
-    """Long lists by their first two items, dots and the last."""
+    """Shorten a long list to its first two items, dots and the last."""
     return items if len(items) <= WHOLE else [*items[:2], DOTS, items[-1]]
 
 
 def terms(write: Callable[..., str], *columns: np.ndarray) -> list[str]:
-    """What is written of each member, shortened; members that `shorten` drops are not written at all."""
+    """Write each member that `shorten` keeps."""
     few = (c if len(c) <= WHOLE else np.concatenate([c[:WHOLE], c[-1:]]) for c in columns)
     return shorten([write(*numbers) for numbers in zip(*(c.tolist() for c in few), strict=True)])
 
 
 def plain(value: float, digits: int = DIGITS) -> str:
-    """A number in a sentence."""
+    """Write a number for a sentence."""
     return f"{value:.{digits}g}"
 
 

@@ -1,4 +1,4 @@
-"""The library's own function for each norm, on the same input in its own dtype: what the walk is held against."""
+"""The library's own function for each norm on the same input, in its dtype: the walk is compared with it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROW_LIMIT = 256  # groups with a mask that no function takes are compared one by
 
 
 def library_output(setup: Setup, x: Tensor) -> tuple[str, Tensor] | None:
-    """The name of a library function and its output in the input's shape, or None where none serves this case."""
+    """Return the name of the library's function and its output, or None where none serves this case."""
     try:
         if setup.norm.key == "dyt":
             return "dyt", dyt(setup, x)
@@ -39,35 +39,35 @@ def library_output(setup: Setup, x: Tensor) -> tuple[str, Tensor] | None:
 
 
 def parameters(setup: Setup) -> tuple[Tensor | None, Tensor | None]:
-    """γ' and β as flat float64 tensors."""
+    """Return γ' and β as flat float64 tensors."""
     return tuple(None if p is None else torch.from_numpy(p) for p in (setup.gamma, setup.beta))  # type: ignore[return-value]
 
 
 def grouped(setup: Setup, x: Tensor) -> Tensor:
-    """The input with a row for each group."""
+    """Arrange the input as a row for each group."""
     return x.reshape(-1)[torch.from_numpy(setup.layout.order)]
 
 
 def ungrouped(setup: Setup, values: Tensor) -> Tensor:
-    """The inverse of `grouped`."""
+    """Arrange rows in the input's shape: the inverse of `grouped`."""
     order = torch.from_numpy(setup.layout.order).reshape(-1)
     return torch.zeros_like(values.reshape(-1)).index_copy(0, order, values.reshape(-1)).reshape(setup.x.shape)
 
 
 def dyt(setup: Setup, x: Tensor) -> Tensor:
-    """DyT with its parameters along their axes."""
+    """Run DyT with its parameters along their axes."""
     shape = [n if a in setup.layout.parameter_axes else 1 for a, n in enumerate(setup.x.shape)]
     weight, bias = (None if p is None else p.reshape(shape) for p in parameters(setup))
     return F.dyt(x, setup.alpha, weight, bias)
 
 
 def rows(setup: Setup, x: Tensor) -> Tensor:
-    """LayerNorm or RMSNorm over the members of each group; standardization is LayerNorm over each column."""
+    """Normalize the members of each group as a row; standardization is LayerNorm over each column."""
     return ungrouped(setup, normalize(setup, grouped(setup, x), *parameters(setup)))
 
 
 def normalize(setup: Setup, values: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """LayerNorm or RMSNorm over the last axis, with the sample deviation where the setup asks for it."""
+    """Run LayerNorm or RMSNorm over the last axis, with the sample deviation where the setup asks for it."""
     n = values.shape[-1]
     if setup.norm.family == "rms":
         return F.rms_norm(values, (n,), weight, **epsilon(setup))
@@ -76,7 +76,7 @@ def normalize(setup: Setup, values: Tensor, weight: Tensor | None, bias: Tensor 
 
 
 def epsilon(setup: Setup) -> dict[str, Any]:
-    """ε and its mode; without ε, a clamp to the least number that the library's arithmetic divides by: 0/0 is 0."""
+    """Return ε and its mode; without ε, a clamp to the smallest normal number, so that 0/0 is 0."""
     if "eps" in setup.norm.options:
         return {"eps": setup.eps, "eps_mode": setup.spec.eps_mode}
     dtype = torch.float64 if setup.tensor.dtype == torch.float64 else torch.float32
@@ -84,7 +84,7 @@ def epsilon(setup: Setup) -> dict[str, Any]:
 
 
 def masked_rows(setup: Setup, x: Tensor) -> Tensor | None:
-    """The valid members of each group through LayerNorm or RMSNorm, group by group."""
+    """Normalize the valid members of each group, group by group; None for very many groups."""
     values = grouped(setup, x)
     if values.shape[0] > ROW_LIMIT:
         return None
@@ -102,7 +102,7 @@ def masked_rows(setup: Setup, x: Tensor) -> Tensor | None:
 
 
 def channel_mask(setup: Setup) -> np.ndarray | None:
-    """The mask without its channel axis, if it is the same for every channel."""
+    """Return the mask without its channel axis, if it is the same for every channel."""
     channel = setup.layout.channel_axis
     if not setup.masked:
         return None
@@ -113,7 +113,7 @@ def channel_mask(setup: Setup) -> np.ndarray | None:
 
 
 def channels(setup: Setup, x: Tensor, mask: np.ndarray | None) -> Tensor:
-    """Batch-, Instance- or GroupNorm, with samples and channels as the leading axes."""
+    """Run Batch-, Instance- or GroupNorm with samples and channels as the leading axes."""
     lay, key = setup.layout, setup.norm.key
     front = [a for a in (lay.sample_axis, lay.channel_axis) if a is not None]
     if key == "batch":
@@ -138,7 +138,7 @@ def channels(setup: Setup, x: Tensor, mask: np.ndarray | None) -> Tensor:
 
 
 def remembered(setup: Setup, x: Tensor) -> Tensor:
-    """Given statistics (or minimum and range) as BatchNorm's remembered ones, with a channel for each group."""
+    """Run BatchNorm with given statistics (or minimum and range), a channel for each group."""
     values = grouped(setup, x)
     wide = values if setup.norm.family != "image" else values / setup.scale
     if setup.norm.family == "minmax":

@@ -100,9 +100,9 @@ def walk_layer(
 
 
 def cut(x: Tensor, y: Tensor, guess: Guess, row: int) -> tuple[Tensor, Tensor, int, str]:
-    """What is explained of an activation, the group to show, and what to say of the rest.
+    """Cut a very large activation to one row where rows are independent.
 
-    All of it, or one row of a very large one where rows are independent.
+    Returns the activation and output to explain, the group to show, and a sentence about the cut.
     """
     axes = guess.given.get("axis")
     if axes is None or x.numel() <= WHOLE:
@@ -115,7 +115,7 @@ def cut(x: Tensor, y: Tensor, guess: Guess, row: int) -> tuple[Tensor, Tensor, i
 
 
 def candidates(model: nn.Module) -> str:
-    """The layers that may be norms, in words."""
+    """Name the layers that may be norms, in words."""
     names = norm_layers(model)
     if not names:
         return "none of its layers looks like a norm"
@@ -124,7 +124,7 @@ def candidates(model: nn.Module) -> str:
 
 
 def capture(model: nn.Module, module: nn.Module, layer: str, input: Any, call: int) -> tuple[Tensor, Tensor, int]:
-    """The input and output of one of the layer's calls, and how often it was called."""
+    """Run the model; return the input and output of one of the layer's calls, and the number of calls."""
     seen: list[tuple[Tensor, Tensor]] = []
     entering: list[Tensor] = []
     calls = 0
@@ -180,7 +180,7 @@ def run(model: nn.Module, input: Any) -> None:
 
 
 def fit(model: nn.Module, value: Any) -> Any:
-    """An input on the model's device, floating ones in its dtype; numpy arrays become tensors."""
+    """Move an input to the model's device, floating ones to its dtype; numpy arrays become tensors."""
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
     if not isinstance(value, torch.Tensor):
@@ -192,7 +192,7 @@ def fit(model: nn.Module, value: Any) -> Any:
 
 
 def layer_check(explanation: Explanation, y: Tensor, kind: str) -> Check:
-    """The walk against what the layer itself put out."""
+    """Compare the walk's output with the layer's own."""
     error = distance(explanation.step("output").value, y)
     return Check(
         id="layer",

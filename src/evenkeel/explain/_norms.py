@@ -57,7 +57,7 @@ class Norm:
 
 
 def read_norm(key: str, row: dict[str, Any]) -> Norm:
-    """A row of the file; a norm has a weight or bias where its options say so."""
+    """Read one row of the file; its spec has a weight or bias where its options name one."""
     options = tuple(row["options"])
     spec = NormSpec(**row["spec"], weight="weight" in options, bias="bias" in options)
     return Norm(**row | {"key": key, "options": options, "spec": spec, "axes": Axes(**row["axes"])})
@@ -67,7 +67,7 @@ NORMS: tuple[Norm, ...] = tuple(read_norm(key, row) for key, row in NORM_ROWS.it
 
 
 def find_norm(key: str) -> Norm:
-    """The norm of that key, or an error that lists them."""
+    """Return the norm of that key, or raise an error that lists them."""
     for norm in NORMS:
         if norm.key == key:
             return norm
@@ -77,5 +77,5 @@ def find_norm(key: str) -> Norm:
 
 
 def norm_of(spec: NormSpec) -> Norm:
-    """The norm that computes a spec's statistic of the elements that share it."""
+    """Return the norm with a spec's statistic and shares."""
     return next(n for n in NORMS if (n.spec.statistic, n.spec.shares) == (spec.statistic, spec.shares))

@@ -20,7 +20,7 @@ NAMED = 4  # so many places are named, the rest are counted
 
 
 def notes(rows: Rows, steps: dict[str, np.ndarray], view: View) -> Iterator[str]:
-    """The notes of one input, most important first."""
+    """Yield the notes of one input, most important first."""
     setup = rows.setup
     yield from non_finite(rows, view)
     high, low = (f(rows.x, 1, initial=-s * np.inf, where=rows.valid) for f, s in ((np.max, 1), (np.min, -1)))
@@ -41,19 +41,19 @@ def notes(rows: Rows, steps: dict[str, np.ndarray], view: View) -> Iterator[str]
 
 
 def places(spots: Sequence[object], count: int) -> str:
-    """The first places by name, and how many more there are."""
+    """Name the first places and count the rest."""
     named = ", ".join(map(str, spots[:NAMED]))
     return named + tell(PHRASES["and_more"], {"unnamed": count - NAMED}.__getitem__)
 
 
 def group_places(which: np.ndarray | np.bool_) -> dict[str, object]:
-    """The facts that name some groups."""
+    """Return the facts that name these groups."""
     index = np.flatnonzero(which).tolist()
     return {"places": places(index, len(index)), "places_count": len(index)}
 
 
 def non_finite(rows: Rows, view: View) -> Iterator[str]:
-    """Which elements are NaN or infinite and what they do."""
+    """Tell which elements are NaN or infinite and what they do."""
     setup = rows.setup
     for kind, where in (("NaN", np.isnan(setup.x)), ("inf", np.isinf(setup.x))):
         if where.any():
@@ -64,7 +64,7 @@ def non_finite(rows: Rows, view: View) -> Iterator[str]:
 
 
 def describe_constant(rows: Rows, steps: dict[str, np.ndarray], constant: np.ndarray, view: View) -> str:
-    """What becomes of groups without spread."""
+    """Tell what becomes of groups without spread."""
     several = constant & (rows.valid.sum(1) > 1)
     if not several.any():
         return view.tell(NOTES["single"], all_constant=bool(constant.all()))

@@ -46,7 +46,7 @@ def may_be_norm(module: nn.Module) -> bool:
 
 
 def own_eps(module: nn.Module) -> float | None:
-    """A module's ε, under whichever name it keeps it."""
+    """Return a module's ε, under whichever name it keeps it, or None."""
     values = (getattr(module, name, None) for name in EPS_NAMES)
     return next((float(eps) for eps in values if isinstance(eps, int | float)), None)
 
@@ -64,15 +64,15 @@ class Guess:
     given: dict[str, Any]
 
     def set_up(self, x: Tensor) -> Setup:
-        """The setup of a walk over an activation."""
+        """Set up a walk over an activation."""
         given = {name: value for name, value in self.given.items() if value is not None}
         return set_up(x, norm_of(self.spec), self.spec, given)
 
 
 def recognise(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Guess | None, float]:
-    """The guess that comes closest to what a layer made of an activation, and its distance; the first of equals.
+    """Return the guess closest to a layer's output, and its distance in ulps.
 
-    Where ε cannot be told apart, that is the usual mode.
+    The first of equals counts: where ε cannot be told apart, that is the usual mode.
     """
     tried = []
     for guess in guesses(module, x):
@@ -83,7 +83,7 @@ def recognise(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Guess | None, fl
 
 
 def probe(x: Tensor, y: Tensor, guess: Guess) -> tuple[Tensor, Tensor]:
-    """Enough of a large activation to tell norms of rows apart."""
+    """Take enough rows of a large activation to tell norms of rows apart."""
     if "axis" not in guess.given or x.numel() <= LARGE:
         return x, y
     tail = x.shape[x.ndim - len(guess.given["axis"]) :]
@@ -91,7 +91,7 @@ def probe(x: Tensor, y: Tensor, guess: Guess) -> tuple[Tensor, Tensor]:
 
 
 def distance(result: np.ndarray, output: Tensor) -> float:
-    """The largest difference in ulps of the output's dtype at its largest value."""
+    """Return the largest difference in ulps of the output's largest value."""
     expected = output.double().cpu().numpy()
     if result.shape != expected.shape:
         return math.inf
@@ -105,7 +105,7 @@ def distance(result: np.ndarray, output: Tensor) -> float:
 
 
 def spec_of(module: nn.Module) -> NormSpec:
-    """The spec of a norm of torch.nn or evenkeel.nn; any other module is taken for an RMSNorm with the ε it names."""
+    """Read the options of a norm of torch.nn or evenkeel.nn; any other module counts as an RMSNorm with the ε it names."""
     key = next((key for kind, key in TYPES if isinstance(module, kind)), "rms")
     spec, eps = find_norm(key).spec, own_eps(module)
     mode: Any = getattr(module, "eps_mode", "inside")
@@ -114,7 +114,7 @@ def spec_of(module: nn.Module) -> NormSpec:
 
 
 def guesses(module: nn.Module, x: Tensor) -> Iterator[Guess]:
-    """What a module may compute, likeliest first."""
+    """Yield what a module may compute, likeliest first."""
     spec = spec_of(module)
     affine = {"weight": tensor_of(module, "weight"), "bias": tensor_of(module, "bias")}
     if spec.shares == "token":
@@ -129,7 +129,7 @@ def guesses(module: nn.Module, x: Tensor) -> Iterator[Guess]:
 
 
 def row_guesses(module: nn.Module, x: Tensor, spec: NormSpec, affine: dict[str, Tensor | None]) -> Iterator[Guess]:
-    """LayerNorm and RMSNorm of the last axes, in every mode, with what the attributes say of weight and ε."""
+    """Yield LayerNorm and RMSNorm of the last axes in every mode, with the weight and ε of the attributes."""
     weight, bias = affine["weight"], affine["bias"]
     declared = getattr(module, "normalized_shape", None)
     axes = weight.ndim if weight is not None else len(declared) if isinstance(declared, tuple) else 1
@@ -152,6 +152,6 @@ def row_guesses(module: nn.Module, x: Tensor, spec: NormSpec, affine: dict[str, 
 
 
 def tensor_of(module: nn.Module, name: str) -> Tensor | None:
-    """A floating tensor attribute, or None."""
+    """Return a floating tensor attribute, or None."""
     value = getattr(module, name, None)
     return value.detach().cpu() if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else None

@@ -22,7 +22,7 @@ ROWS = 4  # rows of a table of numbers that a shortened rendering shows
 
 
 def list_text(values: np.ndarray, *, full: bool) -> str:
-    """A vector as text, such as `[0.146, 0.108, …, 0.11]`, or the whole of it."""
+    """Write a vector, such as `[0.146, 0.108, …, 0.11]`, or the whole of it."""
     flat = values.reshape(-1)
     if full:
         return f"[{', '.join(f'{v:.17g}' if v != round(v, 6) else f'{v:.6g}' for v in flat.tolist())}]"
@@ -32,7 +32,7 @@ def list_text(values: np.ndarray, *, full: bool) -> str:
 
 
 def value_lines(step: Step, *, full: bool) -> list[str]:
-    """A step's value as lines: one for a vector, one for each row of a tensor."""
+    """Write a step's value: one line for a vector, one for each row of a tensor."""
     value = step.value
     if step.id == "groups" and value.max() <= 0:
         return [tell(PHRASES["one_group"], {"members": int((value == 0).sum())}.__getitem__)]
@@ -42,8 +42,8 @@ def value_lines(step: Step, *, full: bool) -> list[str]:
     # One row left out would take the line that says so.
     if full or len(rows) <= ROWS + 1:
         return [list_text(row, full=full) for row in rows]
-    shown = [list_text(row, full=False) for row in rows[: ROWS - 1]]
-    return [*shown, f"… {len(rows) - ROWS:,} more rows", list_text(rows[-1], full=False)]
+    first = [list_text(row, full=False) for row in rows[: ROWS - 1]]
+    return [*first, f"… {len(rows) - ROWS:,} more rows", list_text(rows[-1], full=False)]
 
 
 def print_explanation(explanation: Explanation, *, full: bool = False, file: IO[str] | None = None) -> None:
@@ -84,7 +84,7 @@ def print_explanation(explanation: Explanation, *, full: bool = False, file: IO[
 
 
 def step_lines(step: Step, *, full: bool) -> list[str]:
-    """The formula, the numbers and the value of a step, as plain text."""
+    """Write a step's formula, numbers and value as plain text."""
     formula, numbers = plain_text(step.formula), plain_text(step.substituted)
     lines = [numbers] if numbers.startswith(formula) and "=" not in formula else [formula, numbers]
     lines = list(dict.fromkeys(lines))
@@ -92,7 +92,7 @@ def step_lines(step: Step, *, full: bool) -> list[str]:
 
 
 def is_listed(step: Step) -> bool:
-    """Whether the formula with numbers leaves out part of the value: tensors, and statistics of several groups."""
+    """Whether the value is listed below the formula: of tensors, and of statistics of several groups."""
     of_groups = step.id == "groups" or STEPS[step.id].shape == "groups"
     return step.value.ndim > 1 or (step.value.size > 1 and of_groups)
 

@@ -1,4 +1,4 @@
-"""From what the caller gave to what the arithmetic needs: the input, who shares statistics, parameters, options."""
+"""Resolve what the caller gave: the input, who shares statistics, parameters, options."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ class Setup:
         return self.spec.eps or 0.0
 
     def elements(self, values: np.ndarray) -> np.ndarray:
-        """Values of each group's members, or one value for each group as a column, in the input's shape."""
+        """Arrange (groups, members), or a column of one value for each group, in the input's shape."""
         result = np.empty(self.x.size)
         result[self.layout.order] = values
         return result.reshape(self.x.shape)
 
     def options(self, *, upstream: np.ndarray | None, backward: bool) -> dict[str, Any]:
-        """The resolved options, JSON-ready: the keys that `evenkeel.explain._data` lists."""
+        """Return the options as JSON-ready data: the keys that `evenkeel.explain._data` lists."""
         lay = self.layout
         numbers: dict[str, Any] = {
             "eps": self.eps,
@@ -105,7 +105,7 @@ class Setup:
 
 
 def read_spec(norm: Norm, given: dict[str, Any]) -> tuple[NormSpec, dict[str, Any]]:
-    """The spec of a norm with the options that were given (not None), and the options that no spec holds."""
+    """Split the options that are not None into the norm's spec and those that no spec holds."""
     given = {name: value for name, value in given.items() if value is not None}
     for name in given:
         if name not in norm.options:
@@ -125,7 +125,7 @@ def read_spec(norm: Norm, given: dict[str, Any]) -> tuple[NormSpec, dict[str, An
 
 
 def set_up(x: Any, norm: Norm, spec: NormSpec, given: dict[str, Any], dtype: str | torch.dtype | None = None) -> Setup:
-    """Resolve the input and the options: those of the spec, and those that no spec holds."""
+    """Resolve the input and the options: a spec, and those that no spec holds."""
     options = norm.defaults | given
     tensor = as_tensor(x, dtype)
     values = tensor.double().numpy().copy()
@@ -158,7 +158,7 @@ def set_up(x: Any, norm: Norm, spec: NormSpec, given: dict[str, Any], dtype: str
 
 
 def as_tensor(x: Any, dtype: str | torch.dtype | None) -> torch.Tensor:
-    """The input as a floating tensor on the CPU: floating dtypes stay, everything else becomes float64."""
+    """Return the input as a tensor on the CPU: floating dtypes stay, everything else becomes float64."""
     if isinstance(x, torch.Tensor):
         tensor = x.detach().cpu()
         if tensor.is_sparse or tensor.is_quantized or tensor.is_meta:
@@ -173,7 +173,7 @@ def as_tensor(x: Any, dtype: str | torch.dtype | None) -> torch.Tensor:
 
 
 def as_array(x: Any) -> np.ndarray:
-    """An array from numbers, nested lists or numpy; a plain message where that is impossible."""
+    """Convert numbers, nested lists or numpy to an array."""
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -189,7 +189,7 @@ def as_array(x: Any) -> np.ndarray:
 
 
 def find_dtype(dtype: str | torch.dtype | None, own: torch.dtype) -> torch.dtype:
-    """The dtype to explain in: the one asked for, or the input's own where it is floating, or float64."""
+    """Return the dtype to explain in: the given one, or the input's own where it is floating, or float64."""
     if dtype is None:
         return own if own in DTYPES.values() else torch.float64
     name = str(dtype).removeprefix("torch.")
@@ -199,13 +199,13 @@ def find_dtype(dtype: str | torch.dtype | None, own: torch.dtype) -> torch.dtype
 
 
 def numbers(name: str, value: Any) -> np.ndarray:
-    """An option of one or more numbers as float64."""
+    """Return an option of one or more numbers as float64."""
     array = value.detach().cpu().double().numpy() if isinstance(value, torch.Tensor) else as_array(value)
     return array.astype(np.float64)
 
 
 def number(name: str, value: Any, *, positive: bool = False) -> float:
-    """An option of one finite number."""
+    """Return an option of one finite number."""
     array = numbers(name, value)
     if array.size != 1 or not math.isfinite(array.item()) or (positive and array.item() <= 0):
         kind = "one positive number" if positive else "one finite number"
@@ -214,19 +214,19 @@ def number(name: str, value: Any, *, positive: bool = False) -> float:
 
 
 def machine_epsilon(dtype: torch.dtype) -> float:
-    """The machine epsilon of the library's arithmetic on a dtype: ε where a spec says None."""
+    """Return the machine epsilon of the library's arithmetic on a dtype: ε where a spec says None."""
     return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 
 def correction(value: Any) -> int:
-    """0 for the population deviation, 1 for the sample one."""
+    """Return 0 for the population deviation, 1 for the sample one."""
     if value not in (0, 1):
         raise InvalidArgumentError(f"explain: correction must be 0 (population) or 1 (sample), but got {value}")
     return int(value)
 
 
 def feature_range(value: Any) -> tuple[float, float]:
-    """The two ends of min-max scaling."""
+    """Return the two ends of min-max scaling."""
     ends = numbers("feature_range", value).reshape(-1)
     if ends.size != 2 or not np.isfinite(ends).all() or ends[0] >= ends[1]:
         raise InvalidArgumentError(
@@ -236,7 +236,7 @@ def feature_range(value: Any) -> tuple[float, float]:
 
 
 def parameter(name: str, value: Any, layout: Layout) -> np.ndarray | None:
-    """Weight or bias as a flat array with one number for each parameter; a single number is repeated."""
+    """Return weight or bias as a flat array of one number for each parameter; a single number is repeated."""
     if value is None:
         return None
     array = numbers(name, value)
@@ -251,7 +251,7 @@ def parameter(name: str, value: Any, layout: Layout) -> np.ndarray | None:
 
 
 def per_group(name: str, value: Any, layout: Layout, norm: Norm) -> np.ndarray | None:
-    """Given statistics as a flat array with one number for each group; a single number is repeated."""
+    """Return given statistics as a flat array of one number for each group; a single number is repeated."""
     if value is None:
         return None
     array = numbers(name, value).reshape(-1)

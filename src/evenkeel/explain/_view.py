@@ -43,7 +43,7 @@ class View:
         return tell(template, lambda name: facts[name] if name in facts else self.fact(name))
 
     def fact(self, name: str) -> Any:
-        """A step, None where this norm lacks it, or another fact."""
+        """Return a step, None where this norm lacks it, or another fact."""
         if name in FACTS:
             return FACTS[name](self)
         if name not in self.values and name not in STEPS:
@@ -51,7 +51,7 @@ class View:
         return self.values.get(name)
 
     def number(self, step: str) -> float:
-        """A step that is one number for each group."""
+        """Return a step that is one number for each group."""
         return float(self.values[step])
 
     @property
@@ -61,12 +61,12 @@ class View:
 
 
 def distance(v: View) -> float:
-    """The mean distance from the mean."""
+    """Return the mean distance from the mean."""
     return float(np.abs(v.values["centred"]).mean()) if v.n else math.nan
 
 
 def square(v: View) -> float:
-    """The statistic under the root of the denominator."""
+    """Return the statistic under the root of the denominator."""
     return v.number("mean_square" if v.setup.norm.family == "rms" else "variance")
 
 

@@ -111,7 +111,7 @@ def walk(
 
 
 def explain(setup: Setup, show: int, want_backward: bool, upstream: Any) -> Explanation:
-    """The steps of a setup, with the numbers of one group in the formulas."""
+    """Explain a setup, with the numbers of one group in the formulas."""
     group, gradient = check_group(show, setup), check_upstream(upstream, setup)
     # What inf - inf or an overflow gives is part of the explanation, not a warning.
     with np.errstate(all="ignore"):
@@ -119,12 +119,12 @@ def explain(setup: Setup, show: int, want_backward: bool, upstream: Any) -> Expl
 
 
 def output_of(setup: Setup) -> np.ndarray:
-    """The output alone, for trying what a layer computes."""
+    """Compute the output alone, to try what a layer computes."""
     return setup.elements(forward(rows_of(setup))["output"])
 
 
 def check_group(show: int, setup: Setup) -> int:
-    """The group to show, which has to exist."""
+    """Return the group to show, which has to exist."""
     count = setup.layout.order.shape[0]
     try:
         group = operator.index(show)
@@ -136,7 +136,7 @@ def check_group(show: int, setup: Setup) -> int:
 
 
 def check_upstream(upstream: Any, setup: Setup) -> np.ndarray | None:
-    """The upstream gradient, which has the input's shape."""
+    """Return the upstream gradient, which has the input's shape."""
     if upstream is None:
         return None
     array = numbers("upstream", upstream)
@@ -163,7 +163,7 @@ class Walk:
             self.go_back()
 
     def flat(self, name: str) -> np.ndarray:
-        """A step as it is told: elements in the input's shape, groups as they are."""
+        """Return a step's value: elements in the input's shape, groups as they are."""
         values = self.steps[name]
         return values if values.ndim == 1 else self.setup.elements(values)
 
@@ -180,7 +180,7 @@ class Walk:
         self.checks += backward_checks(self.rows, self.steps, dx, g, differences, self.group)
 
     def explanation(self) -> Explanation:
-        """The data that `walk` returns."""
+        """Return the steps, checks and notes as data."""
         view = self.view()
         values = {"input": self.setup.x} | {name: self.flat(name) for name in self.steps} | self.extra
         if self.setup.norm.family != "dyt":
@@ -209,7 +209,7 @@ class Walk:
         )
 
     def view(self) -> View:
-        """The shown group's numbers: the valid members of elements, the one number of statistics."""
+        """Return the shown group's numbers: the valid members of elements, the one number of statistics."""
         keep = self.rows.valid[self.group]
         arrays = self.steps | {"input": self.rows.x, "gamma": self.rows.gamma, "beta": self.rows.beta}
         own = {name: v[self.group] for name, v in arrays.items() if v is not None}

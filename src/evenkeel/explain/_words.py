@@ -49,14 +49,14 @@ class CheckWords:
 
 
 def read_asset(name: str) -> str:
-    """The text of a file in `assets`."""
+    """Read a text file of `assets`."""
     return resources.files("evenkeel.explain").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def sections(
     *, norms: dict[str, Any], forward: Any, backward: Any, checks: Any, notes: dict[str, Template], phrases: Any
 ) -> tuple[dict[str, Any], ...]:
-    """The sections of the file as tables; an unknown key is a `TypeError`."""
+    """Convert the sections of the file to tables; an unknown key is a `TypeError`."""
     steps = ({name: StepWords(**entry) for name, entry in section.items()} for section in (forward, backward))
     return norms, *steps, {name: CheckWords(**entry) for name, entry in checks.items()}, notes, phrases
 
@@ -75,7 +75,7 @@ def tell(template: Template, facts: Facts) -> str:
 
 
 def choose(template: Template, facts: Facts) -> str:
-    """The first text of a template whose condition holds."""
+    """Return the first text of a template whose condition holds."""
     if isinstance(template, str):
         return template
     for part in template:
@@ -96,19 +96,19 @@ def clause_holds(clause: str, facts: Facts) -> bool:
     match = CLAUSE.fullmatch(clause)
     if match is None:
         raise ValueError(f"{clause!r} is no condition")
-    negated, name, compare, wanted = match.groups()
+    negated, name, compare, literal = match.groups()
     value = facts(name)
     if compare is None:
         return bool(negated) != (value is not None and not (isinstance(value, int | float) and value == 0))
     if value is None or isinstance(value, str):
-        return value == wanted
-    if wanted in ("nan", "finite"):
-        return math.isnan(value) if wanted == "nan" else math.isfinite(value)
-    return COMPARE[compare](value, float(wanted))
+        return value == literal
+    if literal in ("nan", "finite"):
+        return math.isnan(value) if literal == "nan" else math.isfinite(value)
+    return COMPARE[compare](value, float(literal))
 
 
 def fill(words: list[str], facts: Facts) -> str:
-    """The text of one placeholder."""
+    """Return the text of one placeholder."""
     if len(words) == 1 and words[0] in PHRASES:
         return tell(PHRASES[words[0]], facts)
     values = [facts(name) for name in words[len(words) > 1 :]]
