@@ -6,12 +6,14 @@ import json
 import re
 import shlex
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
 import quickjs
 from explain_pages import CASES, compare, compare_explanations, config_of
 
+from evenkeel._spec import EpsMode
 from evenkeel.cli import main
 from evenkeel.explain import _words, print_explanation, walk
 from evenkeel.explain._mathtext import plain_text
@@ -130,6 +132,10 @@ def test_every_text_is_told_on_both_sides(engine, monkeypatch):
         )
     assert every_text() - python == set()
     assert every_text() - set(engine("() => [...told]")) == set()
+
+
+def test_the_modes_are_those_of_a_spec():
+    assert tuple(_words.CHOICES["eps_mode"]) == get_args(EpsMode)
 
 
 def test_every_formula_is_known_to_both_renderings(engine):

@@ -105,7 +105,7 @@ def distance(result: np.ndarray, output: Tensor) -> float:
 
 
 def spec_of(module: nn.Module) -> NormSpec:
-    """Read the options of a norm of torch.nn or evenkeel.nn; any other module counts as an RMSNorm with the ε it names."""
+    """Read the options of a norm of torch.nn or evenkeel.nn; another module counts as an RMSNorm with its ε."""
     key = next((key for kind, key in TYPES if isinstance(module, kind)), "rms")
     spec, eps = find_norm(key).spec, own_eps(module)
     mode: Any = getattr(module, "eps_mode", "inside")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
-from evenkeel._spec import EpsMode, NormSpec
+from evenkeel._spec import NormSpec
 from evenkeel.explain._data import plain
 from evenkeel.explain._layout import Layout, build_layout, expand_mask
+from evenkeel.explain._words import CHOICES
 
 if TYPE_CHECKING:
     from evenkeel.explain._norms import Norm
@@ -113,9 +114,9 @@ def read_spec(norm: Norm, given: dict[str, Any]) -> tuple[NormSpec, dict[str, An
     answers = {name: given.pop(name) for name in OF_SPEC if name in given}
     if "weight_offset" in answers:
         answers["weight_offset"] = number("weight_offset", answers["weight_offset"])
-    if answers.get("eps_mode", "inside") not in get_args(EpsMode):
+    if answers.get("eps_mode", "inside") not in tuple(CHOICES["eps_mode"]):
         raise InvalidArgumentError(
-            f"explain: eps_mode must be one of {', '.join(get_args(EpsMode))}, but got {answers['eps_mode']!r}"
+            f"explain: eps_mode must be one of {', '.join(CHOICES['eps_mode'])}, but got {answers['eps_mode']!r}"
         )
     if "eps" in answers:
         answers["eps"] = number("eps", answers["eps"])

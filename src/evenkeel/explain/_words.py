@@ -19,7 +19,7 @@ from typing import Any
 
 from evenkeel.explain._format import FORMATS
 
-__all__ = ["BACKWARD", "CHECKS", "FORWARD", "NORM_ROWS", "NOTES", "PHRASES", "STEPS", "read_asset", "tell"]
+__all__ = ["BACKWARD", "CHECKS", "CHOICES", "FORWARD", "NORM_ROWS", "NOTES", "PHRASES", "STEPS", "read_asset", "tell"]
 
 Template = str | list[list[str] | str]
 Facts = Callable[[str], Any]  # a name to its number, array or word; None for a step that this norm lacks
@@ -54,14 +54,21 @@ def read_asset(name: str) -> str:
 
 
 def sections(
-    *, norms: dict[str, Any], forward: Any, backward: Any, checks: Any, notes: dict[str, Template], phrases: Any
+    *,
+    norms: dict[str, Any],
+    choices: dict[str, dict[str, str]],
+    forward: dict[str, Any],
+    backward: dict[str, Any],
+    checks: dict[str, Any],
+    notes: dict[str, Template],
+    phrases: dict[str, Template],
 ) -> tuple[dict[str, Any], ...]:
     """Convert the sections of the file to tables; an unknown key is a `TypeError`."""
     steps = ({name: StepWords(**entry) for name, entry in section.items()} for section in (forward, backward))
-    return norms, *steps, {name: CheckWords(**entry) for name, entry in checks.items()}, notes, phrases
+    return norms, choices, *steps, {name: CheckWords(**entry) for name, entry in checks.items()}, notes, phrases
 
 
-NORM_ROWS, FORWARD, BACKWARD, CHECKS, NOTES, PHRASES = sections(**json.loads(read_asset("explain.json")))
+NORM_ROWS, CHOICES, FORWARD, BACKWARD, CHECKS, NOTES, PHRASES = sections(**json.loads(read_asset("explain.json")))
 STEPS: dict[str, StepWords] = FORWARD | BACKWARD  # in the order of an explanation
 
 CLAUSE = re.compile(r"(not )?(\w+)(?: (=|>=|>) (\S+))?")

@@ -79,7 +79,7 @@
     for (const details of at(id).querySelectorAll("details")) details.open = open.has(details.dataset.step);
   }
 
-  const step = (explanation, id) => { const found = explanation.steps.find((one) => one.id === id); return found ? flatten(found.value) : null; };
+  const step = (explanation, id) => { const one = explanation.steps.find((each) => each.id === id); return one ? flatten(one.value) : null; };
 
   function lead(explanation, members) {
     const of = (id) => { const values = step(explanation, id); return values && values[state.shown]; };
@@ -239,6 +239,7 @@
 
   function wire() {
     at("norm").append(...Object.entries(words.norms).map(([key, { name }]) => html("option", { value: key, text: capital(name) })));
+    at("eps-mode").append(...Object.entries(words.choices.eps_mode).map(([key, text]) => html("option", { value: key, text })));
     at("norm").addEventListener("change", () => { changeNorm(state, at("norm").value); rebuild(); });
     at("eps-slider").addEventListener("input", () => {
       state.eps = Number((10 ** Number(at("eps-slider").value)).toPrecision(2));

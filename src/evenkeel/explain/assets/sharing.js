@@ -95,13 +95,13 @@
   function move(event, cells, shape, shown) {
     if (!event.target.place) return;
     const [n, c, l] = event.target.place;
-    const wanted = { ArrowLeft: [n, c, l - 1], ArrowRight: [n, c, l + 1], ArrowUp: [n, c - 1, l], ArrowDown: [n, c + 1, l], PageUp: [n - 1, c, l], PageDown: [n + 1, c, l], Home: [n, c, 0], End: [n, c, shown[2] - 1] }[event.key];
-    if (!wanted) return;
+    const target = { ArrowLeft: [n, c, l - 1], ArrowRight: [n, c, l + 1], ArrowUp: [n, c - 1, l], ArrowDown: [n, c + 1, l], PageUp: [n - 1, c, l], PageDown: [n + 1, c, l], Home: [n, c, 0], End: [n, c, shown[2] - 1] }[event.key];
+    if (!target) return;
     event.preventDefault();
-    if (wanted[1] < 0 && wanted[0] > 0) { wanted[0]--; wanted[1] = shown[1] - 1; }
-    if (wanted[1] >= shown[1]) { wanted[0]++; wanted[1] = 0; }
-    const next = cells.get((wanted[0] * shape[1] + wanted[1]) * shape[2] + wanted[2]);
-    if (next && wanted.every((at, axis) => at >= 0 && at < shown[axis])) next.focus();
+    if (target[1] < 0 && target[0] > 0) { target[0]--; target[1] = shown[1] - 1; }
+    if (target[1] >= shown[1]) { target[0]++; target[1] = 0; }
+    const next = cells.get((target[0] * shape[1] + target[1]) * shape[2] + target[2]);
+    if (next && target.every((at, axis) => at >= 0 && at < shown[axis])) next.focus();
   }
 
   function tell(one, tensor, state, i) {

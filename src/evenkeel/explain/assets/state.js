@@ -2,8 +2,7 @@
 (function () {
   "use strict";
   const { product, missing, flatten, nest } = window.evenkeel.arithmetic;
-  const NORMS = window.evenkeel.words.norms;
-  const MODES = ["inside", "outside", "clamp"];
+  const { norms: NORMS, choices } = window.evenkeel.words;
   const has = (state, option) => NORMS[state.norm].options.includes(option);
   const DEFAULTS = Object.assign({}, ...Object.values(NORMS).map((row) => row.defaults));
 
@@ -43,8 +42,7 @@
     const { shape } = state;
     const likely = shape.length === 4 ? [1, 3] : [shape.length - 1, 0];
     const count = state.mean ? state.mean.length : 3;
-    const found = likely.find((axis) => shape[axis] === count);
-    return found === undefined ? likely[0] : found;
+    return likely.find((axis) => shape[axis] === count) ?? likely[0];
   }
 
   function parameterShape(state) {
@@ -142,11 +140,11 @@
   function decode(fragment, start) {
     if (!fragment.startsWith("#s=")) return null;
     try {
-      const found = JSON.parse(decodeURIComponent(fragment.slice(3)));
+      const sent = JSON.parse(decodeURIComponent(fragment.slice(3)));
       const state = { ...structuredClone(start) };
       const numbers = (value) => Array.isArray(value) && value.every((item) => typeof item === "number" || ["NaN", "Infinity", "-Infinity"].includes(item));
       for (const name of Object.keys(start)) {
-        const value = found[name];
+        const value = sent[name];
         if (["x", "shape", "axis", "range", "weight", "bias", "mask", "mean", "variance", "std", "upstream"].includes(name)) {
           if (value !== null && !numbers(value)) return null;
           state[name] = value === null ? null : value.map(Number);
@@ -155,7 +153,7 @@
         else if (typeof start[name] === "boolean") state[name] = Boolean(value);
         else state[name] = String(value);
       }
-      const fits = NORMS[state.norm] && MODES.includes(state.mode) && product(state.shape) === state.x.length && state.x.length <= 256;
+      const fits = NORMS[state.norm] && state.mode in choices.eps_mode && product(state.shape) === state.x.length && state.x.length <= 256;
       return fits && window.evenkeel.walk(toConfig(state)) ? state : null;
     } catch (error) {
       return null;

@@ -9,7 +9,7 @@
     const odd = Object.keys(entry).find((key) => !known.includes(key));
     if (odd !== undefined) throw new Error(`explain.json: nobody knows the key ${odd} in ${where}`);
   }
-  refuse(window.evenkeel.words, ["norms", "forward", "backward", "checks", "notes", "phrases"], "the file");
+  refuse(window.evenkeel.words, ["norms", "choices", "forward", "backward", "checks", "notes", "phrases"], "the file");
   for (const [name, step] of Object.entries(steps)) refuse(step, ["shape", "title", "formula", "numbers", "meaning"], name);
   for (const [name, check] of Object.entries(checks)) refuse(check, ["title", "note"], name);
   for (const [name, row] of Object.entries(norms)) {
@@ -69,12 +69,12 @@
   const COMPARE = { "=": (a, b) => a === b, ">": (a, b) => a > b, ">=": (a, b) => a >= b };
 
   function clauseHolds(clause, fact) {
-    const [, negated, name, compare, wanted] = CLAUSE.exec(clause);
+    const [, negated, name, compare, literal] = CLAUSE.exec(clause);
     const value = fact(name);
     if (compare === undefined) return Boolean(negated) !== !(value === null || value === false || value === 0);
-    if (value === null || typeof value === "string") return value === wanted;
-    if (wanted === "nan") return Number.isNaN(value);
-    return wanted === "finite" ? Number.isFinite(value) : COMPARE[compare](value, Number(wanted));
+    if (value === null || typeof value === "string") return value === literal;
+    if (literal === "nan") return Number.isNaN(value);
+    return literal === "finite" ? Number.isFinite(value) : COMPARE[compare](value, Number(literal));
   }
 
   const telling = {
