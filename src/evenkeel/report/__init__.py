@@ -1,8 +1,8 @@
 """Plain data to figures, self-contained HTML pages and terminal tables."""
 
+from evenkeel._files import write_text_atomically
 from evenkeel.report._curves import histograms, lines
 from evenkeel.report._document import embed_json, render_document
-from evenkeel._files import write_text_atomically
 from evenkeel.report._page import Finding, Page, Section, render_page, write_page
 from evenkeel.report._panels import Axis, Figure, Histogram, Panel, Row, Series
 from evenkeel.report._rows import bars, dots
