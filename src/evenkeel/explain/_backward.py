@@ -21,19 +21,17 @@ NUDGE = 2.0**-17  # of a denominator: central differences are then right to abou
 
 def backward(rows: Rows, steps: dict[str, np.ndarray], g: np.ndarray) -> dict[str, np.ndarray]:
     """Compute the backward steps by id from the forward ones and the upstream gradient, (groups, members)."""
-    family = rows.setup.norm.family
+    setup = rows.setup
     with np.errstate(all="ignore"):
-        g_hat = g * (rows.setup.high - rows.setup.low) if family == "minmax" else g
+        g_hat = g * (setup.high - setup.low)
         g_hat = g_hat if rows.gamma is None else g_hat * rows.gamma
-        gradients = {"upstream": g, "g_hat": g_hat}
-        if family == "dyt":
-            return gradients | dyt_backward(rows, steps, g_hat)
-        if family == "minmax":
-            return gradients | minmax_backward(rows, steps, g_hat)
-        if rows.setup.given:
-            dx = g_hat / steps["denominator"][:, None]
-            return gradients | {"dx": dx / rows.setup.scale if family == "image" else dx}
-        return gradients | projection(rows, steps, g_hat)
+        gradients = scaling if setup.given else FAMILIES[setup.norm.family]
+        return {"upstream": g, "g_hat": g_hat} | gradients(rows, steps, g_hat)
+
+
+def scaling(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
+    """Divide ĝ by the constant denominator."""
+    return {"dx": g_hat / steps["denominator"][:, None] / rows.setup.scale}
 
 
 def projection(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) -> dict[str, np.ndarray]:
@@ -95,10 +93,13 @@ def dyt_backward(rows: Rows, steps: dict[str, np.ndarray], g_hat: np.ndarray) ->
     return {"slope": slope, "dx": (g_hat * slope) * rows.setup.alpha}
 
 
+FAMILIES = {"moments": projection, "rms": projection, "minmax": minmax_backward, "dyt": dyt_backward}
+
+
 def parameter_gradients(setup: Setup, flat: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Sum dalpha, dweight and dbias from the flat steps in row-major order."""
     gradients = {}
-    if setup.norm.family == "dyt":
+    if "alpha" in setup.norm.options:
         moved = flat["g_hat"] * flat["slope"] * setup.x.reshape(-1)
         gradients["dalpha"] = np.cumsum(moved)[-1:]
     count = max(1, int(np.prod(setup.layout.parameter_shape)))

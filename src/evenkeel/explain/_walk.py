@@ -183,7 +183,7 @@ class Walk:
         """Return the steps, checks and notes as data."""
         view = self.view()
         values = {"input": self.setup.x} | {name: self.flat(name) for name in self.steps} | self.extra
-        if self.setup.norm.family != "dyt":
+        if self.setup.spec.statistic != "none":
             groups = self.setup.elements(np.arange(view.groups, dtype=np.float64)[:, None])
             values["groups"] = np.where(self.setup.valid, groups, -1.0)
         steps = [

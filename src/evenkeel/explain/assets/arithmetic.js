@@ -72,64 +72,47 @@
 
   // The same over each group's members, in their order.
   const total = (p, values) => p.members.map((list) => list.reduce((sum, i) => sum + values[i], 0));
+  const means = (p, values) => total(p, values).map((sum, g) => sum / Math.max(p.n[g], 1));
 
   const perElement = (groups, compute) => groups.map((group, i) => (group < 0 ? 0 : compute(i, group)));
   const eachGroup = (count, compute) => Array.from({ length: count }, (_, group) => compute(group));
-  const maximum = (a, b) => (Number.isNaN(a) || Number.isNaN(b) ? NaN : Math.max(a, b));
 
   function denominatorOf(square, eps, mode) {
     if (mode === "inside") return Math.sqrt(square + eps);
     if (mode === "outside") return Math.sqrt(square) + eps;
-    return maximum(Math.sqrt(square), eps);
+    return Math.max(Math.sqrt(square), eps);
   }
 
   const oneIfZero = (value) => (value === 0 ? 1 : value);
   const shrinkage = (root, d) => (d === 0 ? NaN : 100 * (1 - root / d));
 
-  // p.moments: mean, centred, variance and what follows from them, given or computed.
+  // Mean and deviations, from a given mean or the computed one.
   function moments(p, v, values) {
-    const { groups, count, n } = p;
-    const given = p.givenMean;
-    const m0 = given || total(p, values).map((sum, g) => (n[g] ? sum / n[g] : 0));
-    const first = perElement(groups, (i, g) => values[i] - m0[g]);
-    const r = given ? m0.map(() => 0) : total(p, first).map((sum, g) => (n[g] ? sum / n[g] : 0));
-    v.mean = eachGroup(count, (g) => (given ? m0[g] : m0[g] + r[g]));
-    v.centred = perElement(groups, (i, g) => first[i] - r[g]);
+    const m0 = p.givenMean || means(p, values);
+    const first = perElement(p.groups, (i, g) => values[i] - m0[g]);
+    const r = p.givenMean ? m0.map(() => 0) : means(p, first);
+    v.mean = p.givenMean || m0.map((value, g) => value + r[g]);
+    v.centred = perElement(p.groups, (i, g) => first[i] - r[g]);
   }
 
-  function spread(p, v) {
-    const { groups, count, n } = p;
-    const squares = total(p, v.centred.map((c) => c * c));
-    v.variance = p.givenVariance || squares.map((sum, g) => (n[g] ? sum / n[g] : 1));
-    v.sample_variance = squares.map((sum, g) => (n[g] < 2 || p.givenVariance ? NaN : sum / (n[g] - 1)));
-    v.std = v.variance.map(Math.sqrt);
-    v.sample_std = v.sample_variance.map(Math.sqrt);
-  }
-
+  // The square under the root: of a group without members it is 1.
   function statistics(p, v) {
-    const { groups, count, n, x } = p;
     if (p.row.family === "rms") {
-      v.mean_square = total(p, x.map((a) => a * a)).map((sum, g) => (n[g] ? sum / n[g] : 1));
+      v.mean_square = means(p, p.x.map((a) => a * a)).map((q, g) => (p.n[g] ? q : 1));
       v.rms = v.mean_square.map(Math.sqrt);
       return v.mean_square;
     }
-    moments(p, v, x);
-    spread(p, v);
-    if (!p.correction) return v.variance;
-    return v.sample_variance.map((value) => (Number.isNaN(value) ? 0 : value));
+    moments(p, v, p.x);
+    const squares = v.centred.map((c) => c * c);
+    v.variance = p.givenVariance || means(p, squares).map((value, g) => (p.n[g] ? value : 1));
+    v.sample_variance = total(p, squares).map((sum, g) => (p.n[g] < 2 || p.givenVariance ? NaN : sum / (p.n[g] - 1)));
+    v.std = v.variance.map(Math.sqrt);
+    v.sample_std = v.sample_variance.map(Math.sqrt);
+    return p.correction ? v.sample_variance.map((value) => (Number.isNaN(value) ? 0 : value)) : v.variance;
   }
 
-  function extremes(p, v) {
-    v.minimum = new Array(p.count).fill(Infinity);
-    v.maximum = new Array(p.count).fill(-Infinity);
-    p.groups.forEach((g, i) => {
-      if (g < 0) return;
-      if (Number.isNaN(p.x[i]) || p.x[i] < v.minimum[g]) v.minimum[g] = Number.isNaN(v.minimum[g]) ? NaN : p.x[i];
-      if (Number.isNaN(p.x[i]) || p.x[i] > v.maximum[g]) v.maximum[g] = Number.isNaN(v.maximum[g]) ? NaN : p.x[i];
-    });
-    for (const ends of [v.minimum, v.maximum]) ends.forEach((_, g) => { if (!p.n[g]) ends[g] = 0; });
-    v.range = v.maximum.map((value, g) => value - v.minimum[g]);
-  }
+  // Math.min and Math.max give NaN where one of the two is NaN.
+  const extremes = (p, pick) => p.members.map((list) => (list.length ? list.reduce((most, i) => pick(most, p.x[i]), p.x[list[0]]) : 0));
 
   function divide(p, v, square, top) {
     const takesEps = p.row.options.includes("eps");
@@ -144,7 +127,9 @@
     moments: (p, v) => divide(p, v, statistics(p, v), v.centred),
     rms: (p, v) => divide(p, v, statistics(p, v), p.x),
     minmax(p, v) {
-      extremes(p, v);
+      v.minimum = extremes(p, Math.min);
+      v.maximum = extremes(p, Math.max);
+      v.range = v.maximum.map((value, g) => value - v.minimum[g]);
       v.denominator = v.range.map(oneIfZero);
       v.normalized = perElement(p.groups, (i, g) => (p.x[i] - v.minimum[g]) / v.denominator[g]);
     },
@@ -169,7 +154,7 @@
 
   function forward(p) {
     const v = { input: p.x };
-    if (p.row.family !== "dyt") v.groups = p.groups;
+    if (p.row.spec.statistic !== "none") v.groups = p.groups;
     FAMILIES[p.row.family](p, v);
     affine(p, v);
     return v;
@@ -199,10 +184,10 @@
   }
 
   function projectedGradient(p, v) {
-    const { groups, count, n } = p;
+    const { groups, count } = p;
     const centre = p.row.family !== "rms";
-    if (centre) v.mean_g = total(p, v.g_hat).map((sum, g) => (n[g] ? sum / n[g] : 0));
-    v.mean_g_xhat = total(p, v.g_hat.map((a, i) => a * v.normalized[i])).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    if (centre) v.mean_g = means(p, v.g_hat);
+    v.mean_g_xhat = means(p, v.g_hat.map((a, i) => a * v.normalized[i]));
     shares(p, v, { one: centre });
     v.factor = eachGroup(count, (g) => epsFactor(p, g, v.denominator[g]));
     v.projected = perElement(groups, (i, g) => {

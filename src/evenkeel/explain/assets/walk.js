@@ -84,7 +84,7 @@
   function differenceCheck(p, v) {
     const rows = v.finite_difference.filter((row) => row.every(Number.isFinite));
     if (!rows.length || !smooth(p, v)) return [];
-    const d = (i) => (p.row.family === "dyt" ? 1 / p.alpha : v.denominator[p.groups[i]] * p.unitScale);
+    const d = (i) => (v.denominator ? v.denominator[p.groups[i]] * p.unitScale : 1 / p.alpha);
     const sizes = v.g_hat.map((a, i) => (p.groups[i] < 0 ? 0 : Math.abs(a / d(i)))).filter(Number.isFinite);
     const error = largest(rows.map((row) => row[1] - row[2])) / Math.max(largest(sizes), TINY);
     return [check("finite_difference", error, 0, error <= FINITE, { compared: rows.length, tolerance: FINITE })];
