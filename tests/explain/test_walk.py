@@ -11,8 +11,9 @@ import torch
 
 import evenkeel as ek
 from evenkeel.explain import Check, Explanation, Step, walk
+from evenkeel.explain._norms import NORMS as TABLE
 
-NORMS = ("layer", "rms", "batch", "instance", "group", "standardize", "minmax", "image", "dyt")
+NORMS = tuple(norm.key for norm in TABLE)
 MODES = ("inside", "outside", "clamp")
 LAYERS = NORMS[:5]
 CASES = [

@@ -23,8 +23,8 @@ ROW_LIMIT = 256  # groups with a mask that no function takes are compared one by
 def library_output(setup: Setup, x: Tensor) -> tuple[str, Tensor] | None:
     """Return the name of the library's function and its output, or None where none serves this case."""
     try:
-        if setup.norm.key == "dyt":
-            return "dyt", dyt(setup, x)
+        if setup.spec.statistic == "none":
+            return ("dyt", dyt(setup, x)) if setup.norm.key == "dyt" else None
         if setup.given or setup.norm.family == "minmax":
             return "batch_norm in evaluation mode", remembered(setup, x)
         if setup.norm.key in ("batch", "instance", "group"):
