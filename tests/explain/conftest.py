@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import quickjs
 from explain_pages import Opened
 
 from evenkeel.explain._page import COMPUTING, script
@@ -16,6 +15,8 @@ Engine = Callable[..., Any]
 
 def start_engine(words: dict[str, Any] | None = None) -> Engine:
     """Run the page's scripts that need no document; the engine calls a function of theirs with JSON-ready arguments."""
+    import quickjs
+
     context = quickjs.Context()
     context.eval("var window = globalThis;")
     source = script(*COMPUTING)

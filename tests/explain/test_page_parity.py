@@ -21,21 +21,16 @@ from evenkeel.explain._norms import NORMS, read_norm
 
 SHAPES = [(1,), (6,), (9,), (4, 3), (3, 1), (2, 3, 5), (2, 4, 3, 2)]
 NUMBERS = {"eps": (1e-5, 0.1, 3.0), "eps_mode": ("inside", "outside", "clamp"), "weight_offset": (0.5, 1.0)}
-NUMBERS |= {
-    "correction": (0, 1),
-    "feature_range": ((-1.0, 2.0),),
-    "scale": (1.0, 50.0),
-    "alpha": (0.05, 0.2),
-}  # where tanh is not flat: 1 - tanh² magnifies the last bit there
+NUMBERS |= {"correction": (0, 1), "feature_range": ((-1.0, 2.0),), "scale": (1.0, 50.0)}
+NUMBERS |= {"alpha": (0.05, 0.2)}  # not where tanh is flat: 1 - tanh² magnifies the last bit there
 
 
 def random_case(norm, shape, seed):
-    """An input and options drawn at random; parameters and statistics are one number, or one for each place."""
+    """An input and options drawn at random."""
     draw = np.random.default_rng([seed, len(norm.key), *map(ord, norm.key), *shape])
     case = {"x": (draw.normal(draw.choice([0.0, 5.0]), 2.0, shape)).round(4).tolist(), "norm": norm.key}
     taken = [name for name in norm.options if draw.random() < 0.6]
     case |= {name: choices[draw.integers(len(choices))] for name, choices in NUMBERS.items() if name in taken}
-    case |= {name: draw.normal() for name in ("weight", "bias") if name in taken}
     if "axis" in taken:
         case["axis"] = tuple(draw.permutation(len(shape))[: draw.integers(1, len(shape) + 1)].tolist())
     if "channel_axis" in taken or norm.key == "image":
@@ -49,6 +44,8 @@ def random_case(norm, shape, seed):
     if "groups" in taken:
         channels = shape[case.get("channel_axis", 1 if len(shape) > 1 else 0)]
         case["groups"] = int(draw.choice([n for n in range(1, channels + 1) if channels % n == 0]))
+    sizes = [shape[axis] for axis in walk(**case).options["parameter_axes"]]
+    case |= {name: draw.normal(size=sizes).round(4).tolist() for name in ("weight", "bias") if name in taken}
     if draw.random() < 0.3:
         case |= {"upstream": draw.normal(size=shape).round(4).tolist(), "dtype": "float32"}
     return case

@@ -105,7 +105,10 @@ def distance(result: np.ndarray, output: Tensor) -> float:
 
 
 def spec_of(module: nn.Module) -> NormSpec:
-    """Read the options of a norm of torch.nn or evenkeel.nn; another module counts as an RMSNorm with its ε."""
+    """Return what a module says of itself: its own spec, or its type and options; an unknown one is an RMSNorm."""
+    own = getattr(module, "spec", None)
+    if isinstance(own, NormSpec):
+        return own
     key = next((key for kind, key in TYPES if isinstance(module, kind)), "rms")
     spec, eps = find_norm(key).spec, own_eps(module)
     mode: Any = getattr(module, "eps_mode", "inside")
