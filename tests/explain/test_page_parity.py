@@ -72,6 +72,22 @@ def test_the_page_chooses_the_axes_and_options_that_python_does(engine, case):
     assert again["options"] == config["options"]
 
 
+@pytest.mark.parametrize("shape", [(3,), (4, 3), (3, 4, 5), (2, 3, 4, 5)])
+@pytest.mark.parametrize("norm", [norm.key for norm in NORMS])
+def test_another_norm_on_the_page_has_its_own_axes_and_defaults(engine, norm, shape):
+    x = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    change = """(seed, norm) => {
+        const state = evenkeel.state.fromSeed(seed);
+        evenkeel.state.changeNorm(state, norm);
+        return evenkeel.state.toConfig(state).options; }"""
+    page = engine(change, config_of(walk(x)), norm)
+    groups = {"groups": page["num_groups"]} if norm == "group" else {}
+    python = walk(x, norm, **groups).options
+    assert {name: page[name] for name in page if name != "eps"} == {
+        name: python[name] for name in page if name != "eps"
+    }
+
+
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_every_command_repeats_its_state(engine, case, capsys, monkeypatch):
     explanation = walk(**case, backward=True)
