@@ -79,11 +79,7 @@ class Setup:
     def options(self, *, upstream: np.ndarray | None, backward: bool) -> dict[str, Any]:
         """Return the options as JSON-ready data: the keys that `evenkeel.explain._data` lists."""
         lay = self.layout
-        numbers: dict[str, Any] = {
-            "eps": self.eps,
-            "eps_mode": self.spec.eps_mode,
-            "weight_offset": self.spec.weight_offset,
-        }
+        numbers: dict[str, Any] = {name: getattr(self.spec, name) for name in OF_SPEC}
         numbers |= {"correction": self.correction, "feature_range": [self.low, self.high]}
         numbers |= {"scale": self.scale, "alpha": self.alpha}
         affine = {"weight": self.weight, "bias": self.beta}
