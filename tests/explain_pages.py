@@ -1,12 +1,13 @@
 """Pages of explanations in a browser, inputs that show everything a page can, and the comparison of numbers."""
 
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenkeel.explain import walk, write_page
+from evenkeel.explain import Explanation, walk, write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -59,6 +60,7 @@ CASES: dict[str, dict[str, Any]] = {
     "rms clamp": {"x": VECTOR, "norm": "rms", "eps": 0.5, "eps_mode": "clamp"},
     "rms offset": {"x": SEQUENCE, "norm": "rms", "weight": normal(8), "weight_offset": 1.0},
     "rms zeros": {"x": [0.0, 0.0], "norm": "rms"},
+    "rms zeros without eps": {"x": [0.0, 0.0], "norm": "rms", "eps": 0.0},
     "rms mask": {"x": TABLE, "norm": "rms", "mask": [[1, 1, 0]] * 4 + [[0, 0, 0]], "show": 4},
     "batch": {"x": [[3.0, 1.0], [4.0, 2.0], [5.0, 3.0]], "norm": "batch", "weight": [2.0, 0.5], "bias": [1.0, 0.0]},
     "batch vector": {"x": VECTOR, "norm": "batch"},
@@ -124,3 +126,50 @@ def compare(mine: Any, theirs: Any, tolerance: float, label: str) -> None:
     assert np.array_equal(one[odd], other[odd], equal_nan=True), label
     largest = np.abs(one[~odd]).max(initial=0.0)
     assert np.abs(one[~odd] - other[~odd]).max(initial=0.0) <= tolerance * largest, label
+
+
+def config_of(explanation: Explanation) -> dict[str, Any]:
+    """What the page's `walk` takes to repeat an explanation."""
+    data = explanation.to_dict()
+    start = {"norm": data["norm"], "input": data["steps"][0]["value"]}
+    return start | {"options": data["options"], "shown": data["shown"]}
+
+
+# Only Python has the library's functions to compare with.
+PYTHON_ONLY = {"library", "autograd"}
+
+
+def compare_explanations(page: dict[str, Any], python: dict[str, Any]) -> None:
+    """The page's explanation has Python's numbers, words and checks."""
+    assert page.keys() == python.keys()
+    assert (page["title"], page["norm"], page["options"]) == (python["title"], python["norm"], python["options"])
+    assert [step["id"] for step in page["steps"]] == [step["id"] for step in python["steps"]]
+    for mine, theirs in zip(page["steps"], python["steps"], strict=True):
+        assert mine["title"] == theirs["title"]
+        assert mine["formula"] == theirs["formula"]
+        if theirs["id"] == "finite_difference":
+            # Differencing magnifies the last bit of a sum by 2^17 and more.
+            columns = (np.array(rows["value"], dtype=float).reshape(-1, 3).T for rows in (mine, theirs))
+            for name, tolerance, one, other in zip(("index", "dx", "numeric"), (0, 1e-12, 1e-5), *columns, strict=True):
+                compare(one, other, tolerance, name)
+        else:
+            compare(mine["value"], theirs["value"], 1e-12, theirs["id"])
+    checks = [check for check in python["checks"] if check["id"] not in PYTHON_ONLY]
+    assert [(c["id"], c["title"], c["passed"]) for c in page["checks"]] == [
+        (c["id"], c["title"], c["passed"]) for c in checks
+    ]
+    assert page["notes"] == python["notes"]
+    for mine, theirs in zip(page["steps"], python["steps"], strict=True):
+        if theirs["id"] != "finite_difference":  # there, and in the mean of x̂, the last bits show
+            assert without_noise(mine["substituted"]) == without_noise(theirs["substituted"])
+            assert without_noise(mine["meaning"]) == without_noise(theirs["meaning"])
+
+
+def without_noise(text: str) -> str:
+    """Words with what is only rounding, of which two programs have different amounts, as 0."""
+    return NOISE.sub("0", text)
+
+
+NOISE = re.compile(
+    r"-?(?:\d+(?:\.\d+)? \\times )?10\^\{-(?:1[4-9]|[2-9]\d)\}|-?\d+(?:\.\d+)?e-(?:1[4-9]|[2-9]\d)|(?<=Mean )-?0(?=,)"
+)

@@ -11,8 +11,9 @@ import torch
 
 import evenkeel as ek
 from evenkeel.explain import Check, Explanation, Step, walk
+from evenkeel.explain._norms import NORMS as TABLE
 
-NORMS = ("layer", "rms", "batch", "instance", "group", "standardize", "minmax", "image", "dyt")
+NORMS = tuple(norm.key for norm in TABLE)
 MODES = ("inside", "outside", "clamp")
 LAYERS = NORMS[:5]
 CASES = [
@@ -185,6 +186,13 @@ def test_masks_without_the_channel_axis_are_the_librarys():
     wanted = ek.functional.batch_norm(x, None, None, training=True, mask=mask)
     assert np.allclose(e.step("output").value, wanted, atol=1e-6)
     assert check(e, "library").passed
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms", "minmax"])
+def test_a_mask_that_leaves_nothing_gives_zeros(norm):
+    e = walk([3.0, 4.0], norm, mask=[0, 0], backward=True)
+    assert e.step("output").value.tolist() == e.step("dx").value.tolist() == [0.0, 0.0]
+    assert [c for c in e.checks if not c.passed] == []
 
 
 @pytest.mark.parametrize(("mean", "spread"), [(1e6, 1.0), (1e4, 0.01), (0.0, 1e-8)])

@@ -205,3 +205,9 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     with pytest.raises(EvenkeelError, match=r"evenkeel\[report\]"):
         lines([Series("a", [0], [1.0])], x=Axis("x"), y=Axis("y"))
+
+
+def test_points_that_a_logarithmic_axis_lacks_are_left_out():
+    panel = dots([Row("a", 1.0, points=(-1.0, 0.5)), Row("b", 100.0)], x=Axis("loss"))
+    assert panel.spec["layout"]["xaxis"]["type"] == "log"
+    assert panel.spec["data"][0]["x"] == [0.5]

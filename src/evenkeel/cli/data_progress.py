@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from evenkeel.cli.shown import Shown
+from evenkeel.cli.progress_context import ProgressContext
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -21,7 +21,7 @@ __all__ = ["Bar", "Lines", "Watcher", "make_watcher"]
 PAUSE = 10.0
 
 
-class Watcher(Shown):
+class Watcher(ProgressContext):
     """Shows nothing.
 
     Args:

@@ -109,13 +109,13 @@ def explain(
         if call is not None:
             raise InvalidArgumentError("--call belongs to --layer: it chooses one of a layer's calls")
         x = read_numbers(typed, file, key)
-        chosen = options | {"norm": norm or "layer"}
-        explanation = walk(x, **shape_like(chosen, x), show=row, backward=backward)
+        options["norm"] = norm or "layer"
+        explanation = walk(x, **shape_like(options, x), show=row, backward=backward)
     present(explanation, output, full, html, open_page)
 
 
 def check_options(values: list[str]) -> list[str]:
-    """Return the typed words; what begins like an option and is no number was an option that does not exist."""
+    """Return the typed words; raise for a word that begins with - and is no number: no such option exists."""
     for word in values:
         if word.startswith("-") and word != "-" and not is_number(word):
             numeric = word[1:2].isdigit() or word[1:2] == "."
@@ -127,13 +127,14 @@ def check_options(values: list[str]) -> list[str]:
 def is_number(word: str) -> bool:
     """Return whether a word is a number or several, separated by commas or semicolons."""
     try:
-        return all(not part or float(part) is not None for part in word.replace(";", ",").split(","))
+        [float(part) for part in word.replace(";", ",").split(",") if part]
     except ValueError:
         return False
+    return True
 
 
 def read_numbers(values: list[str], file: Path | None, key: str | None) -> torch.Tensor:
-    """Return the numbers from the one place that was given."""
+    """Return the numbers of --file, standard input or the typed words."""
     if file is not None:
         if values:
             raise InvalidArgumentError(f"give numbers or --file, not both (got {values[0]!r} and {file})")
@@ -173,13 +174,10 @@ def parse_axes(text: str | None) -> list[int] | None:
 
 
 def shape_like(options: dict[str, Any], x: torch.Tensor) -> dict[str, Any]:
-    """Return the options with mask and upstream gradient in the input's shape where they have as many numbers."""
-    found = dict(options)
-    for name in ("mask", "upstream"):
-        value = found[name]
-        if value is not None and value.ndim == 1 and value.numel() == math.prod(x.shape):
-            found[name] = value.reshape(x.shape)
-    return found
+    """Return the options with a flat mask and upstream gradient of as many numbers in the input's shape."""
+    flat = {name: options[name] for name in ("mask", "upstream") if options[name] is not None}
+    fits = {name: v for name, v in flat.items() if v.ndim == 1 and v.numel() == math.prod(x.shape)}
+    return options | {name: value.reshape(x.shape) for name, value in fits.items()}
 
 
 def explain_layer(
@@ -192,22 +190,22 @@ def explain_layer(
     backward: bool,
     options: dict[str, Any],
 ) -> Explanation:
-    """Return the explanation of a layer inside a model that a factory builds."""
+    """Explain a layer of the model that a factory builds."""
     if len(values) != 1:
         raise InvalidArgumentError("--layer needs one model: explain package.module:factory --layer NAME --input FILE")
     if path is None:
         raise InvalidArgumentError("--layer needs --input, the file that the model is called with")
-    wrong = [name for name, value in options.items() if value is not None and name != "upstream"]
-    if wrong:
-        given = ", ".join(f"--{name.replace('_', '-')}" for name in wrong)
-        raise InvalidArgumentError(f"{given}: these come from the layer itself; leave them out with --layer")
+    given = [name for name, value in options.items() if value is not None and name != "upstream"]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InvalidArgumentError(f"{names}: these come from the layer itself; leave them out with --layer")
     model = build_model(values[0])
     x = read_input(path, key=key)
     return walk_layer(model, layer, x, row=row, call=call, backward=backward, upstream=options["upstream"])
 
 
 def build_model(name: str) -> torch.nn.Module:
-    """Return the model that `package.module:factory` builds; modules in the present directory are found too."""
+    """Build the model that `package.module:factory` names; modules of the present directory can be imported."""
     module_name, separator, factory_name = name.partition(":")
     if not (module_name and separator and factory_name):
         raise InvalidArgumentError(f"{name!r} does not name a model; write package.module:factory")

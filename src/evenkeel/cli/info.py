@@ -45,13 +45,13 @@ def collect_info() -> dict[str, dict[str, str]]:
 
 def versions() -> dict[str, str]:
     """Return the versions of evenkeel, Python and the packages evenkeel builds on."""
-    found = {"evenkeel": evenkeel.__version__, "python": platform.python_version(), "torch": torch.__version__}
+    installed = {"evenkeel": evenkeel.__version__, "python": platform.python_version(), "torch": torch.__version__}
     for package in ("numpy", *OPTIONAL):
         try:
-            found[package] = metadata.version(package)
+            installed[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            installed[package] = "not installed"
+    return installed
 
 
 def print_info(facts: dict[str, dict[str, str]]) -> None:

@@ -19,12 +19,12 @@ __all__ = ["app", "main"]
 # Every command of the program, by its name: a function, or a group of commands. One file of this package each.
 COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {"study": study, "explain": explain, "data": data, "info": info}
 
-# Click takes a negative number for an option; this command looks at unknown ones itself.
+# Click takes a negative number for an option; this command checks unknown ones itself.
 SETTINGS: dict[str, dict[str, Any]] = {"explain": {"ignore_unknown_options": True}}
 
 WRONG_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
-CLOSED_PIPE = 1  # as Typer has it for a pipe that closes earlier
+CLOSED_PIPE = 1  # Typer's code for a closed pipe
 
 app = typer.Typer(
     name="evenkeel",
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def describe(error: Exception) -> str:
-    """Return what to tell the user about an error."""
+    """Return the line that tells the user about an error."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, typer.TyperException):

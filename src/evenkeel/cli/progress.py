@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from evenkeel.cli.shown import Shown
+from evenkeel.cli.progress_context import ProgressContext
 from evenkeel.lab import Observer
 from evenkeel.lab.experiments import VERDICTS, Claim, Experiment, ExperimentObserver
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Bars", "ExperimentLines", "Lines", "make_observer"]
 
 
-class Bars(Shown, Observer):
+class Bars(ProgressContext, Observer):
     """Two bars on stderr: the arm at hand, with loss and tokens per second, and the whole study, with the time left.
 
     Args:
@@ -68,7 +68,7 @@ class Bars(Shown, Observer):
         self.progress.console.print(f"{arm.name} seed {seed}: {status}", markup=False, highlight=False)
 
 
-class Lines(Shown, Observer):
+class Lines(ProgressContext, Observer):
     """One line on stderr at each validation.
 
     Args:
@@ -100,7 +100,7 @@ class Lines(Shown, Observer):
         typer.echo(f"{self.label}: {status}", err=True)
 
 
-class Silent(Shown, Observer):
+class Silent(ProgressContext, Observer):
     """Shows nothing."""
 
 

@@ -1,4 +1,4 @@
-"""What has to hold if the steps are right, measured."""
+"""Checks that hold if the steps are right: against known properties and against the library."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from evenkeel.explain._data import Check
 from evenkeel.explain._library import library_output
+from evenkeel.explain._words import CHECKS, tell
 
 if TYPE_CHECKING:
     from evenkeel.explain._forward import Rows
@@ -26,7 +27,7 @@ FINITE = 1e-6
 
 
 def forward_checks(rows: Rows, steps: dict[str, np.ndarray], y: np.ndarray, group: int) -> list[Check]:
-    """Mean near 0, deviation near 1, and the library's own result."""
+    """Check mean 0, deviation 1 and the library's own result."""
     setup, checks = rows.setup, []
     xhat = steps["normalized"]
     fine = np.isfinite(xhat).all(1) & rows.valid.any(1) & np.isfinite(steps.get("denominator", xhat[:, 0]))
@@ -34,50 +35,45 @@ def forward_checks(rows: Rows, steps: dict[str, np.ndarray], y: np.ndarray, grou
         means = np.where(rows.valid, xhat, 0.0).sum(1) / rows.count
         spread = np.sqrt(np.where(rows.valid, (xhat - means[:, None]) ** 2, 0.0).sum(1) / rows.count)
         expected = steps["std"] / steps["denominator"]
-        checks.append(near("mean_zero", "mean of the normalized values", means, np.zeros_like(means), fine, group, ""))
-        checks.append(near("std_one", "their standard deviation", spread, expected, fine, group, DEVIATION))
+        checks.append(near("mean_zero", means, np.zeros_like(means), fine, group))
+        checks.append(near("std_one", spread, expected, fine, group))
     if setup.norm.family == "rms" and fine.any():
         size = np.sqrt(np.square(xhat).sum(1) / rows.count)
         expected = steps["rms"] / steps["denominator"]
-        checks.append(near("rms_one", "root mean square of the result", size, expected, fine, group, DEVIATION))
+        checks.append(near("rms_one", size, expected, fine, group))
     compared = compare(setup, steps, y)
     return checks if compared is None else [*checks, compared]
 
 
-DEVIATION = "1, less what ε (or the sample deviation) changes; "
-
-
-def near(
-    name: str, title: str, value: np.ndarray, expected: np.ndarray, fine: np.ndarray, group: int, note: str
-) -> Check:
-    """A check that holds in every finite group and shows one."""
+def near(name: str, value: np.ndarray, expected: np.ndarray, fine: np.ndarray, group: int) -> Check:
+    """Compare two numbers of every finite group; the check shows one group."""
     error = float(np.abs(value - expected)[fine].max())
-    shown = group if fine[group] else int(np.argmax(fine))
-    everywhere = f" in all {fine.sum():,} groups" if fine.sum() > 1 else ""
-    return Check(
-        id=name,
-        title=title,
-        value=float(value[shown]),
-        expected=float(expected[shown]),
-        passed=error <= SMALL,
-        note=f"{note}within {error:.2g}{everywhere} (at most {SMALL:g})",
-    )
+    at = group if fine[group] else int(np.argmax(fine))
+    facts = {"error": error, "compared": int(fine.sum()), "tolerance": SMALL}
+    return check(name, float(value[at]), float(expected[at]), error <= SMALL, facts)
 
 
-def ulps(found: np.ndarray, wanted: np.ndarray, setup: Setup) -> np.ndarray:
-    """Distance in units of the last place of the largest value of each group, in the input's dtype."""
+def check(name: str, value: float, expected: float, passed: bool, facts: dict[str, float]) -> Check:
+    """Fill in the words of a check that the page makes too."""
+    words = CHECKS[name]
+    note = tell(words.note, facts.__getitem__)
+    return Check(id=name, title=words.title, value=value, expected=expected, passed=passed, note=note)
+
+
+def ulps(result: np.ndarray, expected: np.ndarray, setup: Setup) -> np.ndarray:
+    """Return distances in ulps of each group's largest value, in the input's dtype."""
     order = setup.layout.order
     info = torch.finfo(setup.tensor.dtype)
     with np.errstate(all="ignore"):
-        largest = np.nanmax(np.where(np.isfinite(wanted), np.abs(wanted), 0.0).reshape(-1)[order], axis=1)
+        largest = np.nanmax(np.where(np.isfinite(expected), np.abs(expected), 0.0).reshape(-1)[order], axis=1)
         unit = np.ldexp(info.eps, np.frexp(np.maximum(largest, info.tiny))[1] - 1)
-        distance = np.abs(found - wanted).reshape(-1)[order] / unit[:, None]
-    same = (found == wanted) | (np.isnan(found) & np.isnan(wanted))
+        distance = np.abs(result - expected).reshape(-1)[order] / unit[:, None]
+    same = (result == expected) | (np.isnan(result) & np.isnan(expected))
     return np.where(same.reshape(-1)[order], 0.0, np.where(np.isnan(distance), np.inf, distance))
 
 
 def magnified(setup: Setup, steps: dict[str, np.ndarray]) -> float:
-    """How much float64's rounding of the mean grows where the mean is large against the spread; 1 in other dtypes."""
+    """Return how much a mean large against the spread magnifies float64's rounding; 1 in other dtypes."""
     if setup.tensor.dtype != torch.float64 or "mean" not in steps or "std" not in steps:
         return 1.0
     with np.errstate(all="ignore"):
@@ -86,7 +82,7 @@ def magnified(setup: Setup, steps: dict[str, np.ndarray]) -> float:
 
 
 def lost_in_sums(setup: Setup) -> float:
-    """What Σ from left to right may lose in float64, in ulps of a result: half a one for each element.
+    """Return what Σ from left to right may lose in float64: half an ulp of the result for each element.
 
     A sum of n equal terms comes near that bound; in narrower dtypes float64's sums are exact enough.
     """
@@ -94,9 +90,9 @@ def lost_in_sums(setup: Setup) -> float:
 
 
 def comparable(setup: Setup, steps: dict[str, np.ndarray]) -> np.ndarray:
-    """For each group whether there is anything to compare: not where finite numbers overflow this walk's plain sums.
+    """Whether each group can be compared: not where finite numbers overflow this walk's plain sums.
 
-    The library scales such numbers down first and has an answer; the walk says that it has none.
+    The library scales such numbers down first and has a result.
     """
     if "denominator" not in steps:
         return np.ones(len(setup.layout.order), dtype=bool)
@@ -105,13 +101,13 @@ def comparable(setup: Setup, steps: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def compare(setup: Setup, steps: dict[str, np.ndarray], y: np.ndarray) -> Check | None:
-    """The walk's output, rounded once, against the library's function in the input's dtype."""
+    """Compare the walk's output, rounded once, with the library's function in the input's dtype."""
     with torch.no_grad():
-        found = library_output(setup, setup.tensor)
+        compared = library_output(setup, setup.tensor)
     within = comparable(setup, steps)
-    if found is None or not within.any():
+    if compared is None or not within.any():
         return None
-    name, output = found
+    name, output = compared
     rounded = torch.from_numpy(y).to(setup.tensor.dtype).double().numpy()
     distance = ulps(output.double().numpy(), rounded, setup)[within]
     worst, equal = float(distance.max()), int((distance == 0).sum())
@@ -130,9 +126,9 @@ def compare(setup: Setup, steps: dict[str, np.ndarray], y: np.ndarray) -> Check 
 
 
 def gradient_size(setup: Setup, steps: dict[str, np.ndarray]) -> float:
-    """The largest gradient that would pass if nothing were removed: what errors are measured against."""
+    """Return the largest gradient without the projection, which errors are measured against."""
     with np.errstate(all="ignore"):
-        if setup.norm.family == "dyt":
+        if "denominator" not in steps:
             passing = np.abs(steps["g_hat"] * setup.alpha)
         else:
             passing = np.abs(steps["g_hat"]) / steps["denominator"][:, None] / setup.scale
@@ -142,62 +138,51 @@ def gradient_size(setup: Setup, steps: dict[str, np.ndarray]) -> float:
 def backward_checks(
     rows: Rows, steps: dict[str, np.ndarray], dx: np.ndarray, g: np.ndarray, differences: np.ndarray, group: int
 ) -> list[Check]:
-    """Removed directions are gone, and two other ways to the gradient agree."""
-    checks, size_of_all, smooth = [], gradient_size(rows.setup, steps), smooth_groups(rows, steps)
-    if "projected" in steps and np.isfinite(steps["projected"]).all():
-        size = np.maximum(np.abs(steps["g_hat"]).max(1), np.finfo(float).tiny)
-        if rows.setup.norm.family == "moments":
-            left = (steps["projected"].sum(1) / rows.count) / size
-            checks.append(gone("dx_one", "what is left along 1", left, group))
-        # With ε inside, the component along x̂ shrinks by ε/(v + ε) only, not to 0; that is the expected value.
-        along = (steps["projected"] * steps["normalized"]).sum(1) / rows.count
-        removed = (np.square(steps["normalized"]).sum(1) / rows.count) * steps["factor"]
-        left = (along - steps["mean_g_xhat"] * (1.0 - removed)) / size
-        checks.append(gone("dx_xhat", "what is left along x̂, less ε's part", left, group))
+    """Check that the removed directions are gone and that finite differences and autograd agree."""
+    checks, size, smooth = gone_checks(rows, steps, group), gradient_size(rows.setup, steps), smooth_groups(rows, steps)
     differences = differences[np.isfinite(differences).all(1)]
     if len(differences) and smooth[group]:
-        checks.append(finite_check(differences, size_of_all))
+        checks.append(finite_check(differences, size))
     within = smooth & comparable(rows.setup, steps)
-    compared = autograd(rows.setup, dx, g, size_of_all, within, magnified(rows.setup, steps))
+    compared = autograd(rows.setup, dx, g, size, within, magnified(rows.setup, steps))
     return checks if compared is None else [*checks, compared]
 
 
-def gone(name: str, title: str, left: np.ndarray, group: int) -> Check:
-    """A component that must have vanished, relative to the gradient."""
-    note = f"relative to the largest gradient, at most {SMALL:g} in every group"
+def gone_checks(rows: Rows, steps: dict[str, np.ndarray], group: int) -> list[Check]:
+    """Check that the removed components are 0; along x̂ with ε inside, a known part stays: ε/(v + ε)."""
+    if "projected" not in steps or not np.isfinite(steps["projected"]).all():
+        return []
+    size = np.maximum(np.abs(steps["g_hat"]).max(1), np.finfo(float).tiny)
+    one = (steps["projected"].sum(1) / rows.count) / size
+    along = (steps["projected"] * steps["normalized"]).sum(1) / rows.count
+    removed = (np.square(steps["normalized"]).sum(1) / rows.count) * steps["factor"]
+    xhat = (along - steps["mean_g_xhat"] * (1.0 - removed)) / size
+    checks = [gone("dx_one", one, group)] if rows.setup.norm.family == "moments" else []
+    return [*checks, gone("dx_xhat", xhat, group)]
+
+
+def gone(name: str, left: np.ndarray, group: int) -> Check:
+    """Check that a component, relative to the gradient, is 0 in every group."""
     passed = float(np.abs(left).max()) <= SMALL
-    return Check(
-        id=name,
-        title=title,
-        value=float(left[group]),
-        expected=0.0,
-        passed=passed,
-        note=note,
-    )
+    return check(name, float(left[group]), 0.0, passed, {"tolerance": SMALL})
 
 
 def finite_check(differences: np.ndarray, size: float) -> Check:
-    """Analytic gradients against numeric ones."""
+    """Compare analytic gradients with numeric ones."""
     analytic, numeric = differences[:, 1], differences[:, 2]
     error = float(np.abs(analytic - numeric).max()) / size
-    return Check(
-        id="finite_difference",
-        title="gradient against finite differences",
-        value=error,
-        expected=0.0,
-        passed=error <= FINITE,
-        note=f"difference over the largest unprojected gradient, {len(differences)} elements (at most {FINITE:g})",
-    )
+    facts = {"compared": len(differences), "tolerance": FINITE}
+    return check("finite_difference", error, 0.0, error <= FINITE, facts)
 
 
 def smooth_groups(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
-    """For each group whether its function has one slope there: not at a constant or at shared ends."""
+    """Whether each group's function is differentiable there: not at a constant or at shared ends."""
     setup, count = rows.setup, rows.valid.shape[0]
     if setup.norm.family == "minmax":
         at_ends = [((rows.x == steps[end][:, None]) & rows.valid).sum(1) for end in ("minimum", "maximum")]
         return (at_ends[0] == 1) & (at_ends[1] == 1) & (steps["range"] > 0) & np.isfinite(steps["range"])
     spread = steps.get("std", steps.get("rms"))
-    corner = setup.eps == 0 or setup.eps_mode != "inside"
+    corner = setup.eps == 0 or setup.spec.eps_mode != "inside"
     if spread is None or setup.given or not corner:
         return np.ones(count, dtype=bool)
     return spread != 0
@@ -206,14 +191,14 @@ def smooth_groups(rows: Rows, steps: dict[str, np.ndarray]) -> np.ndarray:
 def autograd(
     setup: Setup, dx: np.ndarray, g: np.ndarray, size: float, smooth: np.ndarray, magnified: float
 ) -> Check | None:
-    """The walk's gradient against autograd through the library's function."""
+    """Compare the walk's gradient with autograd through the library's function."""
     x = setup.tensor.clone().requires_grad_()
     with torch.enable_grad():
-        found = library_output(setup, x)
-        if found is None:
+        compared = library_output(setup, x)
+        if compared is None or not compared[1].requires_grad:  # it does not where the mask leaves nothing
             return None
-        upstream = torch.from_numpy(g).to(found[1].dtype)
-        (gradient,) = torch.autograd.grad(found[1], x, upstream)
+        name, output = compared
+        (gradient,) = torch.autograd.grad(output, x, torch.from_numpy(g).to(output.dtype))
     # The library gets the upstream gradient as its dtype holds it: what that rounding moves is not an error.
     with np.errstate(all="ignore"):
         error = np.abs(gradient.double().numpy() - dx) / size
@@ -225,7 +210,7 @@ def autograd(
     limit = (EPSILONS * magnified + lost_in_sums(setup)) * torch.finfo(setup.tensor.dtype).eps
     return Check(
         id="autograd",
-        title=f"gradient against autograd through evenkeel's {found[0]}",
+        title=f"gradient against autograd through evenkeel's {name}",
         value=worst,
         expected=0.0,
         passed=worst <= limit,

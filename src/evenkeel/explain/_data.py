@@ -245,7 +245,7 @@ class Explanation:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Explanation:
-        """The explanation that `to_dict` gave, from its data.
+        """Read an explanation from the data that `to_dict` returned.
 
         Args:
             data: what `to_dict` returned, also after a way through JSON.
@@ -293,14 +293,14 @@ def default_upstream(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def plain_number(value: float | None) -> float | str | None:
-    """A number as JSON can hold it."""
+    """Return a number, or the string for NaN and infinities, which JSON lacks."""
     if value is None or math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def plain(value: np.ndarray, *, limit: int | None = None) -> Any:
-    """An array as nested lists that JSON can hold, or, where it has more numbers than ``limit``, what describes it."""
+    """Return an array as nested lists for JSON; beyond ``limit`` numbers its shape, extremes and ends."""
     if limit is not None and value.size > limit:
         flat = value.reshape(-1)
         finite = flat[np.isfinite(flat)]
@@ -317,19 +317,19 @@ def plain(value: np.ndarray, *, limit: int | None = None) -> Any:
 
 
 def spell(nested: Any) -> Any:
-    """Nested lists with the numbers that JSON lacks as strings."""
+    """Replace the numbers that JSON lacks by strings."""
     return [spell(item) for item in nested] if isinstance(nested, list) else plain_number(nested)
 
 
 def parse(nested: Any) -> np.ndarray:
-    """The array that `plain` gave as a nested list."""
+    """Return the array of a nested list that `plain` wrote."""
     if isinstance(nested, dict):
         raise TypeError("its values were shortened")
     return np.array(nested, dtype=np.float64)  # numpy reads "NaN" and "Infinity"
 
 
 def shorten_option(value: Any, limit: int | None) -> Any:
-    """An option as `to_dict` gives it: long lists are described, as a step's value is."""
+    """Return an option, long lists shortened as a step's value is."""
     if limit is None or not isinstance(value, list):
         return value
     array = parse(value)

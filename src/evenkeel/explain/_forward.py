@@ -44,7 +44,7 @@ class Rows:
 
 
 def rows_of(setup: Setup, group: int | None = None) -> Rows:
-    """All groups of a setup as rows, or one."""
+    """Return all groups of a setup as rows, or one."""
     pick = slice(None) if group is None else slice(group, group + 1)
     order = setup.layout.order[pick]
     valid = setup.valid.reshape(-1)[order]
@@ -65,12 +65,12 @@ def rows_of(setup: Setup, group: int | None = None) -> Rows:
 
 
 def total(values: np.ndarray) -> np.ndarray:
-    """The sum of each row from left to right: unlike ``sum``, ``cumsum`` fixes the order."""
+    """Sum each row from left to right: unlike ``sum``, ``cumsum`` fixes the order."""
     return np.cumsum(values, axis=1)[:, -1]
 
 
 def forward(rows: Rows) -> dict[str, np.ndarray]:
-    """The forward steps by id: (groups,) or (groups, members)."""
+    """Compute the forward steps by id: (groups,) or (groups, members)."""
     family = rows.setup.norm.family
     # What an overflow or 0/0 gives is part of the explanation.
     with np.errstate(all="ignore"):
@@ -79,7 +79,7 @@ def forward(rows: Rows) -> dict[str, np.ndarray]:
 
 
 def moments(rows: Rows) -> dict[str, np.ndarray]:
-    """Mean, variance and what they make of x."""
+    """Compute mean, variance, deviations and the normalized values."""
     n, keep = rows.count, rows.valid
     empty = ~keep.any(1)
     if rows.mean is not None and rows.variance is not None:
@@ -102,18 +102,18 @@ def moments(rows: Rows) -> dict[str, np.ndarray]:
 
 
 def rms(rows: Rows) -> dict[str, np.ndarray]:
-    """The mean square and what it makes of x."""
+    """Compute the mean square, its root and the normalized values."""
     square = np.where(rows.valid.any(1), total(rows.x * rows.x) / rows.count, 1.0)
     return {"mean_square": square, "rms": np.sqrt(square)} | divide(rows, rows.x, square)
 
 
 def divide(rows: Rows, numerator: np.ndarray, square: np.ndarray) -> dict[str, np.ndarray]:
-    """Denominator, the effect of ε, and the quotient."""
+    """Compute the denominator, the effect of ε and the quotient."""
     root, eps = np.sqrt(square), rows.setup.eps
     if "eps" not in rows.setup.norm.options:
         denominator = np.where(root == 0, 1.0, root)
         return {"denominator": denominator, "normalized": quotient(rows, numerator, denominator)}
-    mode = rows.setup.eps_mode
+    mode = rows.setup.spec.eps_mode
     if mode == "inside":
         denominator = np.sqrt(square + eps)
     else:
@@ -127,12 +127,12 @@ def divide(rows: Rows, numerator: np.ndarray, square: np.ndarray) -> dict[str, n
 
 
 def quotient(rows: Rows, numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Each row divided by its denominator, masked members 0."""
+    """Divide each row by its denominator; masked members are 0."""
     return np.where(rows.valid, numerator / denominator[:, None], 0.0)
 
 
 def minmax(rows: Rows) -> dict[str, np.ndarray]:
-    """The least and the largest value and where x lies between them."""
+    """Compute minimum, maximum, range and the place of x between them."""
     some = rows.valid.any(1)
     low = np.where(some, np.where(rows.valid, rows.x, np.inf).min(1), 0.0)
     high = np.where(some, np.where(rows.valid, rows.x, -np.inf).max(1), 0.0)
@@ -149,7 +149,7 @@ def minmax(rows: Rows) -> dict[str, np.ndarray]:
 
 
 def image(rows: Rows) -> dict[str, np.ndarray]:
-    """Colours brought to [0, 1], then centred and scaled with constants."""
+    """Scale colours to [0, 1], then centre and divide by constants."""
     assert rows.mean is not None and rows.std is not None  # noqa: PT018 - the norm's defaults
     unit = rows.x / rows.setup.scale
     centred = unit - rows.mean[:, None]
@@ -159,13 +159,13 @@ def image(rows: Rows) -> dict[str, np.ndarray]:
 
 
 def dyt(rows: Rows) -> dict[str, np.ndarray]:
-    """The scaled tanh."""
+    """Compute the tanh of α x."""
     stretched = rows.setup.alpha * rows.x
     return {"stretched": stretched, "normalized": np.tanh(stretched)}
 
 
 def finish(rows: Rows, normalized: np.ndarray) -> dict[str, np.ndarray]:
-    """Scale and shift, masked members 0."""
+    """Scale and shift; masked members are 0."""
     steps, y = {}, normalized
     if rows.setup.norm.family == "minmax":
         low, high = rows.setup.low, rows.setup.high

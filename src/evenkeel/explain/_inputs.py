@@ -50,7 +50,7 @@ def parse_numbers(text: str) -> Tensor:
 
 
 def from_rows(rows: list[list[str]], name: str) -> Tensor:
-    """A table from its cells."""
+    """Convert a table's cells to numbers."""
     for number, row in enumerate(rows, start=1):
         if len(row) != len(rows[0]):
             raise InvalidInputError(
@@ -65,7 +65,7 @@ def from_rows(rows: list[list[str]], name: str) -> Tensor:
 
 
 def to_float(cell: str, name: str) -> float:
-    """A number from one cell."""
+    """Convert one cell to a number."""
     try:
         return float(cell)
     except ValueError as error:
@@ -75,7 +75,7 @@ def to_float(cell: str, name: str) -> float:
 
 
 def from_json(text: str, name: str) -> Tensor:
-    """Nested lists of numbers."""
+    """Parse nested lists of numbers."""
     try:
         data = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -126,7 +126,7 @@ def read_input(path: str | os.PathLike[str], *, key: str | None = None) -> Tenso
 
 
 def read_npy(file: Path, key: str | None) -> Tensor:
-    """One numpy array; object arrays, which would run code, are refused."""
+    """Read one numpy array; object arrays, which would run code, are refused."""
     with file.open("rb") as opened:
         if opened.read(6) != b"\x93NUMPY":
             raise InvalidInputError(f"explain: {file} is no .npy file; write it with numpy.save")
@@ -134,13 +134,13 @@ def read_npy(file: Path, key: str | None) -> Tensor:
 
 
 def read_npz(file: Path, key: str | None) -> Tensor:
-    """One of several numpy arrays."""
+    """Read one of several numpy arrays."""
     with np.load(file, allow_pickle=False) as arrays:
         return from_numpy(arrays[choose(file, list(arrays.files), key)])
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """A tensor in the array's dtype, or the nearest that torch has."""
+    """Convert an array to a tensor of its dtype, or the nearest that torch has."""
     if array.dtype.kind not in "biuf":
         raise InvalidInputError(f"explain: expected an array of numbers, but it has dtype {array.dtype}")
     wide = array.dtype.kind == "f" and array.dtype.itemsize > np.dtype(np.float64).itemsize
@@ -149,12 +149,12 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 def read_json(file: Path, key: str | None) -> Tensor:
-    """Nested lists."""
+    """Read nested lists."""
     return from_json(file.read_text(encoding="utf-8"), str(file))
 
 
 def read_table(file: Path, key: str | None) -> Tensor:
-    """Cells separated by commas, tabs, semicolons or spaces; a first line of names is skipped."""
+    """Read cells separated by commas, tabs, semicolons or spaces; a first line of names is skipped."""
     text = file.read_text(encoding="utf-8-sig")
     first = text.partition("\n")[0]
     mark = next((m for m in (",", "\t", ";") if m in first), None)
@@ -181,7 +181,7 @@ def is_number(cell: str) -> bool:
 
 
 def read_safetensors(file: Path, key: str | None) -> Tensor:
-    """One tensor of a safetensors file."""
+    """Read one tensor of a safetensors file."""
     from safetensors import safe_open
 
     with safe_open(file, framework="pt") as tensors:
@@ -189,7 +189,7 @@ def read_safetensors(file: Path, key: str | None) -> Tensor:
 
 
 def choose(file: Path, names: list[str], key: str | None) -> str:
-    """The tensor to read: the one asked for, or the only one."""
+    """Return the name of the tensor to read: the key, or the only name."""
     if key in names:
         return str(key)
     if key is None and len(names) == 1:
@@ -200,7 +200,7 @@ def choose(file: Path, names: list[str], key: str | None) -> str:
 
 
 def read_image(file: Path, key: str | None) -> Tensor:
-    """An image as (height, width, 3) from 0 to 255."""
+    """Read an image as (height, width, 3) from 0 to 255."""
     try:
         image: Any = importlib.import_module("PIL.Image")
     except ImportError as error:

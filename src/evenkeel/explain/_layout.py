@@ -44,32 +44,23 @@ class Layout:
     num_groups: int | None = None
 
 
-def build_layout(norm: Norm, shape: tuple[int, ...], given: dict[str, Any], channels: int | None) -> Layout:
-    """The layout of a norm on an input; ``channels`` is the number of given colour statistics, for images."""
-    ndim = len(shape)
-    if "axis" in norm.options:
-        default = 0 if norm.key in ("standardize", "minmax") else -1
-        shared = resolve_axes(given.get("axis", default), shape)
+def build_layout(norm: Norm, shape: tuple[int, ...], given: dict[str, Any], colours: int) -> Layout:
+    """Return the layout of a norm on an input; ``colours`` counts an image's given statistics."""
+    ndim, axes = len(shape), norm.axes
+    if axes.rows is not None:
+        shared = resolve_axes(given.get("axis", axes.rows), shape)
         return make(shape, shared, shared)
-    axis = given.get("channel_axis")
-    chosen = None if axis is None else resolve_axes(axis, shape)[0]
-    if norm.family == "image":
-        channel = image_channel_axis(shape, chosen, channels or 0)
-        return make(shape, others(shape, channel), (channel,), channel=channel)
-    if norm.key == "batch":
-        if ndim == 1:
-            return make(shape, (0,), ())
-        channel = 1 if chosen is None else chosen
-        return make(shape, others(shape, channel), (channel,), channel=channel)
-    least = 2 if norm.key == "group" else 3  # from this number of axes on, one of them is the samples'
-    if ndim == 1 and norm.key == "instance":
+    channel = resolve_axes(given["channel_axis"], shape)[0] if "channel_axis" in given else None
+    if axes.lone_vector and ndim == 1:
         return make(shape, (0,), ())
-    channel = (1 if ndim >= least else 0) if chosen is None else chosen
-    sample = next(a for a in range(ndim) if a != channel) if ndim >= least else None
-    shared = others(shape, channel, sample)
-    if norm.key == "instance":
-        return make(shape, shared, (channel,), channel=channel, sample=sample)
-    return make(shape, shared, (channel,), channel=channel, sample=sample, groups=check_groups(given, shape, channel))
+    if norm.family == "image":
+        channel = image_channel_axis(shape, channel, colours)
+    elif channel is None:
+        channel = 1 if ndim >= axes.channels_from else 0
+    samples = axes.samples and ndim >= axes.channels_from
+    sample = next(a for a in range(ndim) if a != channel) if samples else None
+    groups = check_groups(given, shape, channel) if "groups" in norm.options else None
+    return make(shape, others(shape, channel, sample), (channel,), channel=channel, sample=sample, groups=groups)
 
 
 def make(
@@ -81,7 +72,7 @@ def make(
     sample: int | None = None,
     groups: int | None = None,
 ) -> Layout:
-    """The layout with these axes shared; with ``groups``, neighbouring channels share too."""
+    """Return the layout with these axes shared; with ``groups``, neighbouring channels share too."""
     index = np.arange(math.prod(shape)).reshape(shape)
     kept = others(shape, *shared)
     if groups is None:
@@ -107,31 +98,31 @@ def make(
 
 
 def others(shape: Sequence[int], *axes: int | None) -> tuple[int, ...]:
-    """The axes that are not among these."""
+    """Return the other axes."""
     return tuple(a for a in range(len(shape)) if a not in axes)
 
 
 def resolve_axes(axes: int | Sequence[int], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Axes as sorted numbers from 0."""
+    """Check axes and return them sorted, counted from 0."""
     try:
-        wanted = [operator.index(a) for a in ([axes] if isinstance(axes, int) else axes)]
+        numbers = [operator.index(a) for a in ([axes] if isinstance(axes, int) else axes)]
     except TypeError as error:
         raise InvalidArgumentError(f"explain: an axis is a whole number, but got {axes}") from error
     ndim = len(shape)
-    for axis in wanted:
+    for axis in numbers:
         if not -ndim <= axis < ndim:
             raise InvalidArgumentError(
                 f"explain: axis {axis} does not exist: the input has shape {shape}, so axes go from {-ndim} to "
                 f"{ndim - 1}"
             )
-    found = sorted({axis % ndim for axis in wanted})
-    if len(found) != len(wanted) or not found:
-        raise InvalidArgumentError(f"explain: the axes must be different and at least one, but got {wanted}")
-    return tuple(found)
+    resolved = sorted({axis % ndim for axis in numbers})
+    if len(resolved) != len(numbers) or not resolved:
+        raise InvalidArgumentError(f"explain: the axes must be different and at least one, but got {numbers}")
+    return tuple(resolved)
 
 
 def check_groups(given: dict[str, Any], shape: tuple[int, ...], channel: int) -> int:
-    """The number of groups, which has to divide the channels."""
+    """Return the number of groups, which has to divide the channels."""
     groups, channels = given.get("groups", 1), shape[channel]
     if not isinstance(groups, int) or groups < 1 or channels % groups:
         divisors = ", ".join(str(n) for n in range(1, channels + 1) if channels % n == 0) if channels < 10_000 else ""
@@ -142,10 +133,10 @@ def check_groups(given: dict[str, Any], shape: tuple[int, ...], channel: int) ->
     return groups
 
 
-def image_channel_axis(shape: tuple[int, ...], chosen: int | None, channels: int) -> int:
-    """The axis of an image that holds its colours: the one asked for, or the last or first that fits."""
+def image_channel_axis(shape: tuple[int, ...], given: int | None, channels: int) -> int:
+    """Return an image's colour axis: the given one, or the last or first that fits."""
     likely = (1, 3) if len(shape) == 4 else (len(shape) - 1, 0)
-    axis = next((a for a in likely if shape[a] == channels), None) if chosen is None else chosen
+    axis = next((a for a in likely if shape[a] == channels), None) if given is None else given
     if axis is None or (shape[axis] != channels and channels != 1):
         raise InvalidInputError(
             f"explain: an image needs an axis with {channels} channels, as many as mean and std have numbers, but got "
@@ -155,7 +146,7 @@ def image_channel_axis(shape: tuple[int, ...], chosen: int | None, channels: int
 
 
 def expand_mask(mask: Any, shape: tuple[int, ...], layout: Layout) -> np.ndarray:
-    """A mask of the input's shape from one of that shape, without the channel axis, or of leading axes."""
+    """Expand a mask (of the input's shape, without the channel axis, or of leading axes) to the input's shape."""
     if mask is None:
         return np.ones(shape, dtype=bool)
     array = mask.detach().cpu().numpy() if isinstance(mask, torch.Tensor) else np.asarray(mask)

@@ -36,7 +36,7 @@ SINGLE = re.compile(r"[^\s+\-/·(\[]+|-?[\w.]+|\[[^\[\]]*\]|\([^()]*\)|√\([^()
 
 
 def plain_text(latex: str) -> str:
-    """The text of a formula; fractions become divisions, with brackets where they need them."""
+    """Return a formula as text; fractions become divisions, with brackets where they need them."""
     text, rest = "", latex
     while rest:
         command = COMMAND.match(rest)
@@ -55,7 +55,7 @@ def plain_text(latex: str) -> str:
 
 
 def convert(command: str, rest: str) -> tuple[str, str]:
-    """The text of a command and its arguments, and what follows them."""
+    """Return the text of a command with its arguments, and the rest of the formula."""
     if command == r"\frac":
         top, rest = argument(rest)
         bottom, rest = argument(rest)
@@ -72,7 +72,7 @@ def convert(command: str, rest: str) -> tuple[str, str]:
 
 
 def argument(rest: str) -> tuple[str, str]:
-    """The next argument as text, and what follows it."""
+    """Return the next argument as text, and the rest of the formula."""
     if not rest.startswith("{"):
         return rest[:1], rest[1:]
     depth, end = 1, 0
@@ -83,5 +83,5 @@ def argument(rest: str) -> tuple[str, str]:
 
 
 def bracket(text: str) -> str:
-    """Text in brackets, unless it is one thing already."""
+    """Put text in brackets, unless it is one thing already."""
     return text if SINGLE.fullmatch(text) else f"({text})"

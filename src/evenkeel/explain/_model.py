@@ -1,8 +1,8 @@
-"""A norm inside a model: the activation that reaches it, which norm it is, and the walk through it."""
+"""A norm inside a model: the activation that reaches it, and the walk through it."""
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,22 +11,17 @@ from torch import nn
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.explain._data import Check, Explanation
-from evenkeel.explain._walk import output_of, walk
+from evenkeel.explain._norms import norm_of
+from evenkeel.explain._recognise import CLOSE, Guess, distance, may_be_norm, recognise
+from evenkeel.explain._walk import explain
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
 __all__ = ["norm_layers", "walk_layer"]
 
-EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps", "norm_eps")
-NAMED = 12
+NAMED = 12  # so many candidates are named, the rest are counted
 WHOLE = 1_000_000  # activations with more numbers are explained by one row
-PROBED = 64
-# Two guesses that differ by less than this cannot be told apart: the layer's own rounding is as large.
-ALIKE = 1.0
-CLOSE = 8.0  # ulps of a row's largest value: a right guess is within 3, a wrong one off by thousands
 
 
 def norm_layers(model: nn.Module) -> list[str]:
@@ -43,23 +38,7 @@ def norm_layers(model: nn.Module) -> list[str]:
         >>> norm_layers(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)))
         ['1']
     """
-    types = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-    return [
-        name
-        for name, module in model.named_modules()
-        if name and (isinstance(module, types) or (looks_like_norm(module) and not list(module.children())))
-    ]
-
-
-def looks_like_norm(module: nn.Module) -> bool:
-    """Whether a module keeps an ε, or is called a norm: some have their ε in the code."""
-    return own_eps(module) is not None or "norm" in type(module).__name__.lower()
-
-
-def own_eps(module: nn.Module) -> float | None:
-    """A module's ε, under whichever name it keeps it."""
-    found = (getattr(module, name, None) for name in EPS_NAMES)
-    return next((float(eps) for eps in found if isinstance(eps, int | float)), None)
+    return [name for name, module in model.named_modules() if name and may_be_norm(module)]
 
 
 def walk_layer(
@@ -104,23 +83,39 @@ def walk_layer(
         raise InvalidInputError(f"explain: the model has no layer {layer!r}; {candidates(model)}")
     module = modules[layer]
     x, y, calls = capture(model, module, layer, input, call)
-    x, y, options, note = recognise(module, x, y, layer, model, row)
-    explanation = walk(x, **options, backward=backward, upstream=upstream)
     kind = f"{layer} is a {type(module).__name__}"
+    guess, error = recognise(module, x, y)
+    if guess is None or error > CLOSE:
+        closest = "" if guess is None else f" (the closest, {norm_of(guess.spec).key}, is off by {error:.3g} ulps)"
+        raise InvalidInputError(f"explain: {kind}, which does none of the norms known{closest}; {candidates(model)}")
+    x, y, show, part = cut(x, y, guess, row)
+    explanation = explain(guess.set_up(x), show, backward, upstream)
     times = f", called {calls} times; call {call} (counted from 0) is explained" if calls > 1 else ""
-    return Explanation(
-        norm=explanation.norm,
+    return replace(
+        explanation,
         title=f"{layer}: {explanation.title}",
-        options=explanation.options,
-        shown=explanation.shown,
-        steps=explanation.steps,
         checks=(*explanation.checks, layer_check(explanation, y, kind)),
-        notes=(f"{kind}{times}.{note}", *explanation.notes),
+        notes=(f"{kind}{times}.{part}", *explanation.notes),
     )
 
 
+def cut(x: Tensor, y: Tensor, guess: Guess, row: int) -> tuple[Tensor, Tensor, int, str]:
+    """Cut a very large activation to one row where rows are independent.
+
+    Returns the activation and output to explain, the group to show, and a sentence about the cut.
+    """
+    axes = guess.given.get("axis")
+    if axes is None or x.numel() <= WHOLE:
+        return x, y, row, ""
+    rows = x.reshape(-1, *x.shape[x.ndim - len(axes) :])
+    if not 0 <= row < len(rows):
+        raise InvalidInputError(f"explain: there is no row {row}: the activation has {len(rows):,}, counted from 0")
+    shape = " × ".join(map(str, x.shape))
+    return rows[row], y.reshape(rows.shape)[row], 0, f" Of its {shape} input, row {row} is explained."
+
+
 def candidates(model: nn.Module) -> str:
-    """The layers that may be norms, in words."""
+    """Name the layers that may be norms, in words."""
     names = norm_layers(model)
     if not names:
         return "none of its layers looks like a norm"
@@ -129,7 +124,7 @@ def candidates(model: nn.Module) -> str:
 
 
 def capture(model: nn.Module, module: nn.Module, layer: str, input: Any, call: int) -> tuple[Tensor, Tensor, int]:
-    """The input and output of one of the layer's calls, and how often it was called."""
+    """Run the model; return the input and output of one of the layer's calls, and the number of calls."""
     seen: list[tuple[Tensor, Tensor]] = []
     entering: list[Tensor] = []
     calls = 0
@@ -185,7 +180,7 @@ def run(model: nn.Module, input: Any) -> None:
 
 
 def fit(model: nn.Module, value: Any) -> Any:
-    """An input on the model's device, floating ones in its dtype; numpy arrays become tensors."""
+    """Move an input to the model's device, floating ones to its dtype; numpy arrays become tensors."""
     if isinstance(value, np.ndarray):
         value = torch.from_numpy(value)
     if not isinstance(value, torch.Tensor):
@@ -196,115 +191,8 @@ def fit(model: nn.Module, value: Any) -> Any:
     return value.to(parameter.device, parameter.dtype if value.dtype.is_floating_point else value.dtype)
 
 
-def recognise(
-    module: nn.Module, x: Tensor, y: Tensor, layer: str, model: nn.Module, row: int
-) -> tuple[Tensor, Tensor, dict[str, Any], str]:
-    """The activation to explain, the layer's output there, the options of the walk and what was left out."""
-    tried = []
-    for options in guesses(module, x):
-        inputs, outputs = probe(x, y, options)
-        tried.append((distance(output_of(inputs, options), outputs), options))
-    least = min((error for error, _ in tried), default=math.inf)
-    # The first of equals: where ε cannot be told apart, the usual way.
-    best_error, best = next((one for one in tried if one[0] <= least + ALIKE), (math.inf, None))
-    if best is None or best_error > CLOSE:
-        closest = "" if best is None else f" (the closest, {best['norm']}, is off by {best_error:.3g} ulps)"
-        raise InvalidInputError(
-            f"explain: {layer} is a {type(module).__name__}, which does none of the norms known{closest}; "
-            f"{candidates(model)}"
-        )
-    return cut(x, y, best, row)
-
-
-def probe(x: Tensor, y: Tensor, options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Enough of a large activation to tell norms of rows apart."""
-    if "axis" not in options or x.numel() <= WHOLE // 10:
-        return x, y
-    tail = x.shape[x.ndim - len(options["axis"]) :]
-    return x.reshape(-1, *tail)[:PROBED], y.reshape(-1, *tail)[:PROBED]
-
-
-def cut(x: Tensor, y: Tensor, options: dict[str, Any], row: int) -> tuple[Tensor, Tensor, dict[str, Any], str]:
-    """All of an activation, or one row of a very large one where rows are independent."""
-    axes = options.get("axis")
-    if axes is None or x.numel() <= WHOLE:
-        return x, y, options | {"show": row}, ""
-    n = len(axes)
-    rows = x.reshape(-1, *x.shape[x.ndim - n :])
-    if not 0 <= row < len(rows):
-        raise InvalidInputError(f"explain: there is no row {row}: the activation has {len(rows):,}, counted from 0")
-    shape = " × ".join(map(str, x.shape))
-    return rows[row], y.reshape(rows.shape)[row], options, f" Of its {shape} input, row {row} is explained."
-
-
-def distance(found: np.ndarray, output: Tensor) -> float:
-    """The largest difference in ulps of the output's dtype at its largest value."""
-    wanted = output.double().cpu().numpy()
-    if found.shape != wanted.shape:
-        return math.inf
-    found, wanted = found.reshape(-1), wanted.reshape(-1)
-    fine = np.isfinite(found) & np.isfinite(wanted)
-    if not fine.any():
-        return math.inf
-    unit = torch.finfo(output.dtype).eps * max(float(np.abs(wanted[fine]).max()), torch.finfo(output.dtype).tiny)
-    return float(np.abs(found - wanted)[fine].max()) / unit
-
-
-def guesses(module: nn.Module, x: Tensor) -> Iterator[dict[str, Any]]:
-    """What a module may compute, likeliest first."""
-    weight, bias = tensor_of(module, "weight"), tensor_of(module, "bias")
-    affine = {"weight": weight, "bias": bias}
-    if isinstance(module, nn.modules.batchnorm._NormBase):
-        remembered = tensor_of(module, "running_mean"), tensor_of(module, "running_var")
-        per_channel = isinstance(module, nn.modules.instancenorm._InstanceNorm)
-        options = {"norm": "instance" if per_channel else "batch", **affine, **own_options(module)}
-        if remembered[0] is not None:
-            options |= {"norm": "batch", "mean": remembered[0], "variance": remembered[1]}
-        yield options
-    elif isinstance(module, nn.GroupNorm):
-        yield {"norm": "group", "groups": module.num_groups, **affine, **own_options(module)}
-    else:
-        yield from row_guesses(module, x, weight, bias)
-
-
-def row_guesses(module: nn.Module, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Iterator[dict[str, Any]]:
-    """LayerNorm and RMSNorm of the last axes, in every mode, with what the attributes say of weight and ε."""
-    declared = getattr(module, "normalized_shape", None)
-    axes = weight.ndim if weight is not None else len(declared) if isinstance(declared, tuple) else 1
-    if axes == 0 or axes > x.ndim or (weight is not None and tuple(x.shape[x.ndim - axes :]) != tuple(weight.shape)):
-        return
-    shared = {"axis": tuple(range(-axes, 0))}
-    alpha = tensor_of(module, "alpha")
-    if alpha is not None and alpha.numel() == 1:
-        yield {"norm": "dyt", **shared, "alpha": alpha.item(), "weight": weight, "bias": bias}
-    own = own_options(module)
-    epsilons = [own["eps"]] if own["eps"] is not None else [None, *(1e-6, 1e-5, 1e-12, 0.0)]
-    for eps in epsilons:
-        for offset in dict.fromkeys((own["weight_offset"], 0.0, 1.0) if weight is not None else (0.0,)):
-            for mode in dict.fromkeys((own["eps_mode"], "inside", "outside", "clamp")):
-                options = {**shared, "eps": eps, "eps_mode": mode, "weight": weight, "weight_offset": offset}
-                kinds = ("layer",) if bias is not None or isinstance(module, nn.LayerNorm) else ("rms", "layer")
-                for kind in kinds:
-                    yield {"norm": kind, **options, **({"bias": bias} if kind == "layer" else {})}
-
-
-def tensor_of(module: nn.Module, name: str) -> Tensor | None:
-    """A floating tensor attribute, or None."""
-    value = getattr(module, name, None)
-    return value.detach().cpu() if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else None
-
-
-def own_options(module: nn.Module) -> dict[str, Any]:
-    """ε, its mode and the weight's offset, as far as the module says so."""
-    return {
-        "eps": own_eps(module),
-        "eps_mode": getattr(module, "eps_mode", "inside"),
-        "weight_offset": float(getattr(module, "weight_offset", 0.0)),
-    }
-
-
 def layer_check(explanation: Explanation, y: Tensor, kind: str) -> Check:
-    """The walk against what the layer itself put out."""
+    """Compare the walk's output with the layer's own."""
     error = distance(explanation.step("output").value, y)
     return Check(
         id="layer",

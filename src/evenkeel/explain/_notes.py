@@ -1,4 +1,4 @@
-"""What is special about an input, in words: non-finite values, constant groups, single elements."""
+"""What is special about an input: non-finite values, constant groups, single elements."""
 
 from __future__ import annotations
 
@@ -6,108 +6,67 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from evenkeel.explain._view import short
+from evenkeel.explain._words import NOTES, PHRASES, tell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from evenkeel.explain._forward import Rows
+    from evenkeel.explain._view import View
 
 __all__ = ["notes"]
 
 NAMED = 4  # so many places are named, the rest are counted
 
 
-def notes(rows: Rows, steps: dict[str, np.ndarray]) -> tuple[str, ...]:
-    """The notes of one input, most important first."""
+def notes(rows: Rows, steps: dict[str, np.ndarray], view: View) -> Iterator[str]:
+    """Yield the notes of one input, most important first."""
     setup = rows.setup
-    found = [*non_finite(rows)]
+    yield from non_finite(rows, view)
     high, low = (f(rows.x, 1, initial=-s * np.inf, where=rows.valid) for f, s in ((np.max, 1), (np.min, -1)))
     finite = np.isfinite(high) & np.isfinite(low)
     overflow = finite & ~np.isfinite(steps["denominator"]) if "denominator" in steps else np.zeros_like(finite)
     if overflow.any() and not setup.given:
-        found.append(
-            f"{places(np.flatnonzero(overflow), 'group')}: its sums overflow float64, so its statistics are infinite "
-            "or not a number, and its result means nothing; scale the numbers down."
-        )
+        yield view.tell(NOTES["overflow"], **group_places(overflow))
     constant = finite & ~overflow & (high == low)
     if setup.norm.family in ("moments", "minmax") and not setup.given and constant.any():
-        found.append(describe_constant(rows, steps, constant))
+        yield describe_constant(rows, steps, constant, view)
     if setup.norm.family == "rms" and (steps["mean_square"] == 0).any():
-        outcome = "0/0, not a number" if setup.eps == 0 else "0"
-        found.append(f"A group holds zeros only: its rms is 0, and with ε = {short(setup.eps)} it becomes {outcome}.")
+        yield view.tell(NOTES["zeros"])
     if setup.norm.family == "image" and float(np.nanmax(np.abs(setup.x), initial=0.0)) <= 1.0 < setup.scale:
-        found.append(
-            f"All values lie between -1 and 1: this image seems to be scaled already, and is divided by "
-            f"{setup.scale:g} again here; pass scale=1 if so."
-        )
+        yield view.tell(NOTES["scaled_image"])
     empty = ~rows.valid.any(1)
     if empty.any():
-        found.append(
-            f"{places(np.flatnonzero(empty), 'group')} without any valid element: mean 0, variance 1, output 0."
-        )
-    return tuple(found)
+        yield view.tell(NOTES["empty"], **group_places(empty))
 
 
-def places(index: np.ndarray, kind: str) -> str:
-    """Some places by number."""
-    named = ", ".join(str(i) for i in index[:NAMED].tolist())
-    more = f" and {len(index) - NAMED:,} more" if len(index) > NAMED else ""
-    return f"{kind}{'s' * (len(index) > 1)} {named}{more}"
+def places(spots: Sequence[object], count: int) -> str:
+    """Name the first places and count the rest."""
+    named = ", ".join(map(str, spots[:NAMED]))
+    return named + tell(PHRASES["and_more"], {"unnamed": count - NAMED}.__getitem__)
 
 
-def non_finite(rows: Rows) -> list[str]:
-    """Which elements are NaN or infinite and what they do."""
-    setup, found = rows.setup, []
-    for kind, where in (("NaN", np.isnan(setup.x)), ("inf", np.isinf(setup.x))):
-        if not where.any():
-            continue
-        spots = [f"[{', '.join(map(str, spot))}]" for spot in np.argwhere(where)[:NAMED].tolist()]
-        count = int(where.sum())
-        more = f" and {count - NAMED:,} more" if count > NAMED else ""
-        hit = (where & setup.valid).reshape(-1)[setup.layout.order].any(1)
-        if not hit.any():
-            effect = "the mask leaves it out, so it has no effect"
-        else:
-            effect = spoiled(setup.norm.family, kind, int(hit.sum()), len(hit), setup.given)
-        found.append(f"{kind} at {', '.join(spots)}{more}: {effect}.")
-    return found
+def group_places(which: np.ndarray | np.bool_) -> dict[str, object]:
+    """Return the facts that name these groups."""
+    index = np.flatnonzero(which).tolist()
+    return {"places": places(index, len(index)), "places_count": len(index)}
 
 
-def spoiled(family: str, kind: str, hit: int, groups: int, given: bool) -> str:
-    """What non-finite elements do to their groups."""
-    if family == "dyt" or given:
-        return "only these elements are affected, since no statistic is computed from them"
-    others = "" if groups == 1 else f"; {groups - hit:,} of {groups:,} groups do not share with it and stay as they are"
-    if kind == "NaN":
-        return f"every statistic it enters becomes NaN, and with it every element of the group{others}"
-    if family == "rms":
-        return f"the mean square is infinite: finite elements of the group become 0 and this one inf/inf = NaN{others}"
-    return (
-        "the mean is infinite and inf - inf is not a number: variance and every element of the group become NaN"
-        f"{others}"
-        if family == "moments"
-        else f"the range is infinite: finite elements become 0 or NaN{others}"
-    )
-
-
-def describe_constant(rows: Rows, steps: dict[str, np.ndarray], constant: np.ndarray) -> str:
-    """What becomes of groups without spread."""
+def non_finite(rows: Rows, view: View) -> Iterator[str]:
+    """Tell which elements are NaN or infinite and what they do."""
     setup = rows.setup
-    some = constant & (rows.valid.sum(1) > 1)
-    if not some.any():
-        whose = "The group has" if len(some) == 1 else "Each group has" if constant.all() else "Some groups have"
-        return (
-            f"{whose} a single element, which is its own mean: the normalized value is 0 whatever the input "
-            "(torch and evenkeel refuse this for Batch- and InstanceNorm in training)."
-            if setup.norm.family == "moments"
-            else f"{whose} a single element: it is both minimum and maximum, and becomes the low end."
-        )
-    subject = "The group is constant" if len(some) == 1 else f"{places(np.flatnonzero(some), 'group')}: constant"
-    if setup.norm.family == "minmax" or "eps" not in setup.norm.options:
-        return f"{subject}: there is no spread to divide by, so it is divided by 1 and becomes the low end or 0."
-    denominator = float(steps["denominator"][int(np.argmax(some))])
-    if denominator == 0:
-        return f"{subject}, and ε is 0: 0/0 is not a number. Any ε above 0 gives 0."
-    return (
-        f"{subject}: the deviation is 0 and ε = {short(setup.eps)} alone makes the divisor {denominator:.6g}. "
-        f"The result is 0, but a difference as small as {denominator:.2g} in one element would already show."
-    )
+    for kind, where in (("NaN", np.isnan(setup.x)), ("inf", np.isinf(setup.x))):
+        if where.any():
+            hit = int((where & setup.valid).reshape(-1)[setup.layout.order].any(1).sum())
+            spots = places(np.argwhere(where)[:NAMED].tolist(), int(where.sum()))
+            spared = view.groups - hit
+            yield view.tell(NOTES["non_finite"], kind=kind, places=spots, groups_hit=hit, groups_spared=spared)
+
+
+def describe_constant(rows: Rows, steps: dict[str, np.ndarray], constant: np.ndarray, view: View) -> str:
+    """Tell what becomes of groups without spread."""
+    several = constant & (rows.valid.sum(1) > 1)
+    if not several.any():
+        return view.tell(NOTES["single"], all_constant=bool(constant.all()))
+    divisor = float(steps["denominator"][int(np.argmax(several))])
+    return view.tell(NOTES["constant"], divisor=divisor, **group_places(several))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import string
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.explain._data import default_upstream, parse, plain, plain_number
+from evenkeel.explain._words import read_asset
 
 if TYPE_CHECKING:
     import os
@@ -23,10 +24,9 @@ __all__ = ["render_page", "write_page"]
 
 # What a page edits at once: a longer vector, or a larger tensor, is cut to a part.
 VECTOR_LIMIT, TENSOR_LIMIT = 64, 256
-SCRIPTS = (
-    "arithmetic.js", "latex.js", "draw.js", "walk.js", "words.js", "notes.js", "state.js", "editor.js", "sharing.js",
-    "flow.js", "page.js",
-)  # fmt: skip
+# What computes and tells needs no document: any JavaScript engine runs it. What draws does.
+COMPUTING = ("arithmetic.js", "latex.js", "words.js", "notes.js", "walk.js", "state.js")
+DRAWING = ("draw.js", "editor.js", "sharing.js", "flow.js", "page.js")
 OF_GROUPS = ("mean", "variance", "std", "mean_square", "rms", "minimum", "maximum", "denominator")
 
 
@@ -64,16 +64,25 @@ def write_page(explanation: Explanation, path: str | os.PathLike[str]) -> Path:
 
 
 def render_page(explanation: Explanation) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     from evenkeel.report import embed_json, render_document
 
-    body = string.Template(_asset("explain.html")).substitute(seed=embed_json(seed(explanation)))
-    script = "".join(_asset(name) for name in SCRIPTS)
-    return render_document(explanation.title, body, style=_asset("explain.css"), script=script)
+    body = string.Template(read_asset("explain.html")).substitute(seed=embed_json(seed(explanation)))
+    return render_document(
+        explanation.title, body, style=read_asset("explain.css"), script=script(*COMPUTING, *DRAWING)
+    )
+
+
+def script(*names: str) -> str:
+    """Join JavaScript files, after the words that they share with Python."""
+    from evenkeel.report import embed_json
+
+    words = embed_json(json.loads(read_asset("explain.json")))
+    return f"window.evenkeel = {{ words: {words} }};\n" + "".join(map(read_asset, names))
 
 
 def seed(explanation: Explanation) -> dict[str, Any]:
-    """What the page starts with: norm, input, options, the group shown, and the whole where it is only a part."""
+    """Return the page's start as data: norm, input, options, group, and the whole's statistics where it is a part."""
     x, options = explanation.step("input").value, explanation.options
     part = choose_part(x.shape, options, explanation.shown)
     start = {"norm": explanation.norm, "input": plain(x), "options": options, "shown": explanation.shown, "whole": None}
@@ -108,7 +117,7 @@ class Part:
 
 
 def choose_part(shape: tuple[int, ...], options: dict[str, Any], shown: int) -> Part | None:
-    """The block around the shown group that is small enough to edit, or None where the whole is."""
+    """Choose a block around the shown group that is small enough to edit; None where the whole input is."""
     limit = VECTOR_LIMIT if len(shape) == 1 else TENSOR_LIMIT
     if math.prod(shape) <= limit:
         return None
@@ -135,7 +144,7 @@ def choose_part(shape: tuple[int, ...], options: dict[str, Any], shown: int) -> 
 
 
 def shrink(sizes: list[int], limit: int) -> list[int]:
-    """The sizes with the largest halved until their product is within the limit; a vector is cut to it exactly."""
+    """Halve the largest size until their product is within the limit; a vector is cut to it exactly."""
     sizes = list(sizes)
     if len([n for n in sizes if n > 1]) == 1:
         return [min(n, limit) for n in sizes]
@@ -146,7 +155,7 @@ def shrink(sizes: list[int], limit: int) -> list[int]:
 
 
 def cut_options(options: dict[str, Any], part: Part) -> dict[str, Any]:
-    """The options of the block: parameters, masks, gradients and given statistics cut alike."""
+    """Cut parameters, masks, gradients and given statistics to the block."""
     cut = options | {"shape": [len(kept) for kept in part.indices], "num_groups": part.num_groups}
     for name in ("mask", "upstream"):
         if options[name] is not None:
@@ -164,11 +173,7 @@ def cut_options(options: dict[str, Any], part: Part) -> dict[str, Any]:
 
 
 def describe_whole(explanation: Explanation, shape: tuple[int, ...]) -> dict[str, Any]:
-    """The statistics of the whole for the group that is shown, which those of the block are not."""
+    """Return the whole input's statistics of the shown group, which differ from the block's."""
     steps = [step for step in explanation.steps if step.id in OF_GROUPS]
-    found = [[step.title, plain_number(float(step.value[explanation.shown]))] for step in steps]
-    return {"shape": list(shape), "group": explanation.shown, "statistics": found}
-
-
-def _asset(name: str) -> str:
-    return resources.files("evenkeel.explain").joinpath("assets", name).read_text(encoding="utf-8")
+    statistics = [[step.title, plain_number(float(step.value[explanation.shown]))] for step in steps]
+    return {"shape": list(shape), "group": explanation.shown, "statistics": statistics}

@@ -7,8 +7,9 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
+from evenkeel.explain._format import DOTS, shorten
 from evenkeel.explain._mathtext import plain_text
-from evenkeel.explain._view import DOTS, shorten
+from evenkeel.explain._words import PHRASES, STEPS, tell
 
 if TYPE_CHECKING:
     from evenkeel.explain._data import Explanation, Step
@@ -21,7 +22,7 @@ ROWS = 4  # rows of a table of numbers that a shortened rendering shows
 
 
 def list_text(values: np.ndarray, *, full: bool) -> str:
-    """A vector as text, such as `[0.146, 0.108, …, 0.11]`, or the whole of it."""
+    """Write a vector, such as `[0.146, 0.108, …, 0.11]`, or the whole of it."""
     flat = values.reshape(-1)
     if full:
         return f"[{', '.join(f'{v:.17g}' if v != round(v, 6) else f'{v:.6g}' for v in flat.tolist())}]"
@@ -31,23 +32,18 @@ def list_text(values: np.ndarray, *, full: bool) -> str:
 
 
 def value_lines(step: Step, *, full: bool) -> list[str]:
-    """A step's value as lines: one for a vector, one for each row of a tensor."""
+    """Write a step's value: one line for a vector, one for each row of a tensor."""
     value = step.value
     if step.id == "groups" and value.max() <= 0:
-        return [one_group(int((value == 0).sum()))]
+        return [tell(PHRASES["one_group"], {"members": int((value == 0).sum())}.__getitem__)]
     if value.ndim <= 1:
         return [list_text(value, full=full)]
     rows = value.reshape(-1, value.shape[-1])
     # One row left out would take the line that says so.
     if full or len(rows) <= ROWS + 1:
         return [list_text(row, full=full) for row in rows]
-    shown = [list_text(row, full=False) for row in rows[: ROWS - 1]]
-    return [*shown, f"… {len(rows) - ROWS:,} more rows", list_text(rows[-1], full=False)]
-
-
-def one_group(members: int) -> str:
-    """What the groups' numbers say where there is one group only."""
-    return f"all {members:,} share one statistic" if members > 1 else "it shares with no other"
+    first = [list_text(row, full=False) for row in rows[: ROWS - 1]]
+    return [*first, f"… {len(rows) - ROWS:,} more rows", list_text(rows[-1], full=False)]
 
 
 def print_explanation(explanation: Explanation, *, full: bool = False, file: IO[str] | None = None) -> None:
@@ -88,20 +84,17 @@ def print_explanation(explanation: Explanation, *, full: bool = False, file: IO[
 
 
 def step_lines(step: Step, *, full: bool) -> list[str]:
-    """The formula, the numbers and the value of a step, as plain text."""
+    """Write a step's formula, numbers and value as plain text."""
     formula, numbers = plain_text(step.formula), plain_text(step.substituted)
     lines = [numbers] if numbers.startswith(formula) and "=" not in formula else [formula, numbers]
     lines = list(dict.fromkeys(lines))
-    if full or step.value.ndim > 1 or (step.value.size > 1 and step.id in GROUP_LISTS):
-        lines += value_lines(step, full=full)
-    return lines
+    return lines + value_lines(step, full=full) if full or is_listed(step) else lines
 
 
-GROUP_LISTS = {
-    *("groups", "mean", "variance", "sample_variance", "std", "sample_std", "mean_square", "rms", "minimum", "maximum"),
-    *("range", "denominator", "eps_effect", "mean_g", "mean_g_xhat", "share_one", "share_xhat", "share_kept"),
-    *("sum_at_max", "sum_at_min"),
-}
+def is_listed(step: Step) -> bool:
+    """Whether the value is listed below the formula: of tensors, and of statistics of several groups."""
+    of_groups = step.id == "groups" or STEPS[step.id].shape == "groups"
+    return step.value.ndim > 1 or (step.value.size > 1 and of_groups)
 
 
 def to_markdown(explanation: Explanation, *, full: bool = False) -> str:
@@ -123,7 +116,7 @@ def to_markdown(explanation: Explanation, *, full: bool = False) -> str:
     for number, step in enumerate(explanation.steps, start=1):
         formula = step.formula if step.formula == step.substituted else f"{step.formula}\n$$\n\n$$\n{step.substituted}"
         parts += [f"## {number}. {step.title}", f"$$\n{formula}\n$$", step.meaning]
-        if full or step.value.ndim > 1 or (step.value.size > 1 and step.id in GROUP_LISTS):
+        if full or is_listed(step):
             parts.append("\n".join(["```text", *value_lines(step, full=full), "```"]))
     parts.append("## Checks")
     rows = ["| check | value | expected | passed | note |", "| --- | ---: | ---: | --- | --- |"]

@@ -1,23 +1,25 @@
-"""From what the caller gave to what the arithmetic needs: the input, who shares statistics, parameters, options."""
+"""Resolve what the caller gave: the input, who shares statistics, parameters, options."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
-from evenkeel._spec import EpsMode
+from evenkeel._spec import NormSpec
 from evenkeel.explain._data import plain
 from evenkeel.explain._layout import Layout, build_layout, expand_mask
+from evenkeel.explain._words import CHOICES
 
 if TYPE_CHECKING:
     from evenkeel.explain._norms import Norm
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+OF_SPEC = ("eps", "eps_mode", "weight_offset")  # the options of `walk` that a spec holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,33 +28,32 @@ class Setup:
 
     Attributes:
         norm: the norm.
+        spec: its options, ε as a number.
         tensor: the input in its dtype, as the library's functions get it.
         x: the same values in float64.
         layout: who shares statistics, and which parameter each element has.
         valid: of the input's shape, False where masked.
         masked: whether there is a mask.
-        gamma: γ', one number for each parameter, or None.
+        weight: γ without the offset, one number for each parameter, or None.
+        gamma: γ' = weight_offset + γ, likewise.
         beta: β likewise.
         mean, variance, std: given statistics, a number for each group, or None.
-        eps, eps_mode, correction, low, high, scale, alpha: the norm's numbers.
-        weight, weight_offset: what γ' is made of.
+        correction, low, high, scale, alpha: the numbers of the norms that are no layers.
     """
 
     norm: Norm
+    spec: NormSpec
     tensor: torch.Tensor
     x: np.ndarray
     layout: Layout
     valid: np.ndarray
     masked: bool
     weight: np.ndarray | None
-    weight_offset: float
     gamma: np.ndarray | None
     beta: np.ndarray | None
     mean: np.ndarray | None
     variance: np.ndarray | None
     std: np.ndarray | None
-    eps: float
-    eps_mode: EpsMode
     correction: int
     low: float
     high: float
@@ -64,10 +65,25 @@ class Setup:
         """Whether the statistics are constants, which gradients do not pass through."""
         return self.variance is not None or self.norm.family == "image"
 
+    @property
+    def eps(self) -> float:
+        """ε, 0 for a norm without one."""
+        return self.spec.eps or 0.0
+
+    def elements(self, values: np.ndarray) -> np.ndarray:
+        """Arrange (groups, members), or a column of one value for each group, in the input's shape."""
+        result = np.empty(self.x.size)
+        result[self.layout.order] = values
+        return result.reshape(self.x.shape)
+
     def options(self, *, upstream: np.ndarray | None, backward: bool) -> dict[str, Any]:
-        """The resolved options, JSON-ready: the keys that `evenkeel.explain._data` lists."""
-        family, lay = self.norm.family, self.layout
-        has_eps = "eps" in self.norm.options
+        """Return the options as JSON-ready data: the keys that `evenkeel.explain._data` lists."""
+        lay = self.layout
+        numbers: dict[str, Any] = {name: getattr(self.spec, name) for name in OF_SPEC}
+        numbers |= {"correction": self.correction, "feature_range": [self.low, self.high]}
+        numbers |= {"scale": self.scale, "alpha": self.alpha}
+        affine = {"weight": self.weight, "bias": self.beta}
+        statistics = {"mean": self.mean, "variance": self.variance, "std": self.std}
         return {
             "shape": list(self.x.shape),
             "dtype": str(self.tensor.dtype).removeprefix("torch."),
@@ -76,59 +92,59 @@ class Setup:
             "sample_axis": lay.sample_axis,
             "channel_axis": lay.channel_axis,
             "num_groups": lay.num_groups,
-            "eps": self.eps if has_eps else None,
-            "eps_mode": self.eps_mode if has_eps else None,
-            "weight_offset": self.weight_offset if "weight_offset" in self.norm.options else None,
-            "correction": self.correction if "correction" in self.norm.options else None,
-            "feature_range": [self.low, self.high] if family == "minmax" else None,
-            "scale": self.scale if family == "image" else None,
-            "alpha": self.alpha if family == "dyt" else None,
-            "weight": None if self.weight is None else plain(self.weight.reshape(lay.parameter_shape)),
-            "bias": None if self.beta is None else plain(self.beta.reshape(lay.parameter_shape)),
+            **{name: value if name in self.norm.options else None for name, value in numbers.items()},
+            **{name: None if p is None else plain(p.reshape(lay.parameter_shape)) for name, p in affine.items()},
             "mask": self.valid.astype(int).tolist() if self.masked else None,
-            "mean": None if self.mean is None else plain(self.mean),
-            "variance": None if self.variance is None else plain(self.variance),
-            "std": None if self.std is None else plain(self.std),
+            **{name: None if s is None else plain(s) for name, s in statistics.items()},
             "backward": backward,
             "upstream": None if upstream is None else plain(upstream),
         }
 
 
-def set_up(x: Any, norm: Norm, given: dict[str, Any], dtype: str | torch.dtype | None) -> Setup:
-    """Resolve the input and the options that were given (None: not given)."""
-    chosen = {name: value for name, value in given.items() if value is not None}
-    for name in chosen:
+def read_spec(norm: Norm, given: dict[str, Any]) -> tuple[NormSpec, dict[str, Any]]:
+    """Split the options that are not None into the norm's spec and those that no spec holds."""
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
         if name not in norm.options:
             raise InvalidArgumentError(f"explain: {norm.name} has no option {name}; it takes {', '.join(norm.options)}")
-    options: dict[str, Any] = norm.defaults | chosen
+    answers = {name: given.pop(name) for name in OF_SPEC if name in given}
+    if "weight_offset" in answers:
+        answers["weight_offset"] = number("weight_offset", answers["weight_offset"])
+    if answers.get("eps_mode", "inside") not in tuple(CHOICES["eps_mode"]):
+        raise InvalidArgumentError(
+            f"explain: eps_mode must be one of {', '.join(CHOICES['eps_mode'])}, but got {answers['eps_mode']!r}"
+        )
+    if "eps" in answers:
+        answers["eps"] = number("eps", answers["eps"])
+        if answers["eps"] < 0:
+            raise InvalidArgumentError(f"explain: eps must be at least 0, but got {answers['eps']}")
+    return replace(norm.spec, **answers), given
+
+
+def set_up(x: Any, norm: Norm, spec: NormSpec, given: dict[str, Any], dtype: str | torch.dtype | None = None) -> Setup:
+    """Resolve the input and the options: a spec, and those that no spec holds."""
+    options = norm.defaults | given
     tensor = as_tensor(x, dtype)
     values = tensor.double().numpy().copy()
-    channels = np.size(np.asarray(options["mean"])) if norm.family == "image" else None
-    layout = build_layout(norm, values.shape, chosen, channels)
+    colours = np.size(np.asarray(options["mean"])) if norm.family == "image" else 0
+    layout = build_layout(norm, values.shape, given, colours)
     valid = expand_mask(options.get("mask"), values.shape, layout)
     statistics = {name: per_group(name, options.get(name), layout, norm) for name in ("mean", "variance", "std")}
     check_statistics(norm, statistics)
     weight, bias = (parameter(name, options.get(name), layout) for name in ("weight", "bias"))
-    offset = number("weight_offset", options.get("weight_offset", 0.0))
     low, high = feature_range(options.get("feature_range", (0.0, 1.0)))
-    eps_mode: Any = options.get("eps_mode", "inside")
-    if eps_mode not in get_args(EpsMode):
-        raise InvalidArgumentError(
-            f"explain: eps_mode must be one of {', '.join(get_args(EpsMode))}, but got {eps_mode!r}"
-        )
+    eps = machine_epsilon(tensor.dtype) if spec.eps is None else spec.eps
     return Setup(
         norm=norm,
+        spec=replace(spec, eps=eps, weight=weight is not None, bias=bias is not None),
         tensor=tensor,
         x=values,
         layout=layout,
         valid=valid,
         masked=options.get("mask") is not None,
         weight=weight,
-        weight_offset=offset,
-        gamma=None if weight is None else weight + offset,
+        gamma=None if weight is None else weight + spec.weight_offset,
         beta=bias,
-        eps=resolve_eps(options.get("eps", 0.0), tensor.dtype),
-        eps_mode=eps_mode,
         correction=correction(options.get("correction", 0)),
         low=low,
         high=high,
@@ -139,7 +155,7 @@ def set_up(x: Any, norm: Norm, given: dict[str, Any], dtype: str | torch.dtype |
 
 
 def as_tensor(x: Any, dtype: str | torch.dtype | None) -> torch.Tensor:
-    """The input as a floating tensor on the CPU: floating dtypes stay, everything else becomes float64."""
+    """Return the input as a tensor on the CPU: floating dtypes stay, everything else becomes float64."""
     if isinstance(x, torch.Tensor):
         tensor = x.detach().cpu()
         if tensor.is_sparse or tensor.is_quantized or tensor.is_meta:
@@ -150,12 +166,11 @@ def as_tensor(x: Any, dtype: str | torch.dtype | None) -> torch.Tensor:
         raise InvalidTypeError("explain: expected real numbers, but got complex ones; pass x.real or x.abs()")
     if tensor.numel() == 0:
         raise InvalidInputError(f"explain: the input is empty (shape {tuple(tensor.shape)}); give at least one number")
-    wanted = find_dtype(dtype, tensor.dtype)
-    return tensor.reshape(tensor.shape or (1,)).to(wanted)
+    return tensor.reshape(tensor.shape or (1,)).to(find_dtype(dtype, tensor.dtype))
 
 
 def as_array(x: Any) -> np.ndarray:
-    """An array from numbers, nested lists or numpy; a plain message where that is impossible."""
+    """Convert numbers, nested lists or numpy to an array."""
     try:
         array = np.asarray(x)
     except ValueError as error:
@@ -171,23 +186,23 @@ def as_array(x: Any) -> np.ndarray:
 
 
 def find_dtype(dtype: str | torch.dtype | None, own: torch.dtype) -> torch.dtype:
-    """The dtype to explain in: the one asked for, or the input's own where it is floating, or float64."""
+    """Return the dtype to explain in: the given one, or the input's own where it is floating, or float64."""
     if dtype is None:
         return own if own in DTYPES.values() else torch.float64
-    found = DTYPES.get(str(dtype).removeprefix("torch."))
-    if found is None:
+    name = str(dtype).removeprefix("torch.")
+    if name not in DTYPES:
         raise InvalidArgumentError(f"explain: dtype must be one of {', '.join(DTYPES)}, but got {dtype!r}")
-    return found
+    return DTYPES[name]
 
 
 def numbers(name: str, value: Any) -> np.ndarray:
-    """An option of one or more numbers as float64."""
+    """Return an option of one or more numbers as float64."""
     array = value.detach().cpu().double().numpy() if isinstance(value, torch.Tensor) else as_array(value)
     return array.astype(np.float64)
 
 
 def number(name: str, value: Any, *, positive: bool = False) -> float:
-    """An option of one finite number."""
+    """Return an option of one finite number."""
     array = numbers(name, value)
     if array.size != 1 or not math.isfinite(array.item()) or (positive and array.item() <= 0):
         kind = "one positive number" if positive else "one finite number"
@@ -195,25 +210,20 @@ def number(name: str, value: Any, *, positive: bool = False) -> float:
     return float(array.item())
 
 
-def resolve_eps(value: Any, dtype: torch.dtype) -> float:
-    """ε as a number; None is the machine epsilon of the library's arithmetic."""
-    if value is None:
-        return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
-    eps = number("eps", value)
-    if eps < 0:
-        raise InvalidArgumentError(f"explain: eps must be at least 0, but got {eps}")
-    return eps
+def machine_epsilon(dtype: torch.dtype) -> float:
+    """Return the machine epsilon of the library's arithmetic on a dtype: ε where a spec says None."""
+    return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 
 def correction(value: Any) -> int:
-    """0 for the population deviation, 1 for the sample one."""
+    """Return 0 for the population deviation, 1 for the sample one."""
     if value not in (0, 1):
         raise InvalidArgumentError(f"explain: correction must be 0 (population) or 1 (sample), but got {value}")
     return int(value)
 
 
 def feature_range(value: Any) -> tuple[float, float]:
-    """The two ends of min-max scaling."""
+    """Return the two ends of min-max scaling."""
     ends = numbers("feature_range", value).reshape(-1)
     if ends.size != 2 or not np.isfinite(ends).all() or ends[0] >= ends[1]:
         raise InvalidArgumentError(
@@ -223,7 +233,7 @@ def feature_range(value: Any) -> tuple[float, float]:
 
 
 def parameter(name: str, value: Any, layout: Layout) -> np.ndarray | None:
-    """Weight or bias as a flat array with one number for each parameter; a single number is repeated."""
+    """Return weight or bias as a flat array of one number for each parameter; a single number is repeated."""
     if value is None:
         return None
     array = numbers(name, value)
@@ -238,7 +248,7 @@ def parameter(name: str, value: Any, layout: Layout) -> np.ndarray | None:
 
 
 def per_group(name: str, value: Any, layout: Layout, norm: Norm) -> np.ndarray | None:
-    """Given statistics as a flat array with one number for each group; a single number is repeated."""
+    """Return given statistics as a flat array of one number for each group; a single number is repeated."""
     if value is None:
         return None
     array = numbers(name, value).reshape(-1)

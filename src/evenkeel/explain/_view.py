@@ -1,63 +1,21 @@
-"""One group's numbers as LaTeX: what the substituted formulas are made of."""
+"""One group's numbers: the facts that the templates ask for."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from evenkeel.explain._format import latex_number
+from evenkeel.explain._words import STEPS, Template, tell
 
+if TYPE_CHECKING:
     from evenkeel.explain._setup import Setup
 
-__all__ = ["View", "latex_list", "latex_number", "short", "shorten"]
-
-WHOLE = 6  # lists up to this length are written out
-DIGITS = 6
-DOTS = r"\dots"  # in lists that `shorten` shortened
-
-
-def latex_number(value: float) -> str:
-    """A number with six significant digits in LaTeX."""
-    if math.isnan(value):
-        return r"\text{NaN}"
-    if math.isinf(value):
-        return r"\infty" if value > 0 else r"-\infty"
-    text = f"{value:.{DIGITS}g}"
-    if "e" not in text:
-        return "0" if text == "-0" else text
-    mantissa, exponent = text.split("e")
-    power = f"10^{{{int(exponent)}}}"
-    return {"1": power, "-1": f"-{power}"}.get(mantissa, rf"{mantissa} \times {power}")
-
-
-def short(value: float) -> str:
-    """A number in prose: 1e-5, not 1e-05."""
-    return f"{value:.6g}".replace("e-0", "e-").replace("e+0", "e+")
-
-
-def shorten(items: list[str]) -> list[str]:
-    """Long lists by their first two items, dots and the last."""
-    return items if len(items) <= WHOLE else [*items[:2], DOTS, items[-1]]
-
-
-def few(values: np.ndarray) -> np.ndarray:
-    """The first and the last values only, where `shorten` drops those between anyway."""
-    return values if len(values) <= WHOLE else np.concatenate([values[:WHOLE], values[-1:]])
-
-
-def latex_list(values: np.ndarray) -> str:
-    """A vector in LaTeX, shortened."""
-    return f"[{', '.join(shorten([latex_number(v) for v in few(values).tolist()]))}]"
-
-
-def bracketed(value: float) -> str:
-    """A number that may follow an operator."""
-    text = latex_number(value)
-    return f"({text})" if text.startswith("-") else text
+__all__ = ["View"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,44 +27,86 @@ class View:
         group: its number.
         groups: how many there are.
         n: its valid members.
-        values: the steps by id, its valid members or its one number.
+        upstream_given: whether the upstream gradient was given.
+        values: the steps by id, its valid members or its one number; gamma, beta and factor likewise.
     """
 
     setup: Setup
     group: int
     groups: int
     n: int
-    values: dict[str, np.ndarray]
+    upstream_given: bool
+    values: dict[str, float | np.ndarray]
 
-    def value(self, step: str) -> float:
-        """A step's number for this group."""
-        return float(self.values[step][0])
+    def tell(self, template: Template, **facts: Any) -> str:
+        """Fill in a template with these facts and those of the group."""
+        return tell(template, lambda name: facts[name] if name in facts else self.fact(name))
 
-    def num(self, step: str) -> str:
-        """A step's number for this group in LaTeX."""
-        return latex_number(self.value(step))
+    def fact(self, name: str) -> Any:
+        """Return a step, None where this norm lacks it, or another fact."""
+        if name in FACTS:
+            return FACTS[name](self)
+        if name not in self.values and name not in STEPS:
+            raise KeyError(f"no template may ask for {name!r}")
+        return self.values.get(name)
 
-    def signed(self, step: str) -> str:
-        """The same, in brackets where it is negative."""
-        return bracketed(self.value(step))
+    def number(self, step: str) -> float:
+        """Return a step that is one number for each group."""
+        return float(self.values[step])
 
-    def vec(self, step: str) -> str:
-        """A step's members in LaTeX, shortened."""
-        return latex_list(self.values[step])
+    @property
+    def result(self) -> np.ndarray:
+        """The normalized values."""
+        return np.asarray(self.values["normalized"])
 
-    def terms(self, term: Callable[..., str], *steps: str) -> str:
-        """A sum over the members, written out and shortened."""
-        columns = [few(self.values[step]).tolist() for step in steps]
-        return " + ".join(shorten([term(*numbers) for numbers in zip(*columns, strict=True)]))
 
-    def plain_sum(self, step: str) -> str:
-        """Σ of a step's members."""
-        return self.terms(bracketed, step)
+def distance(v: View) -> float:
+    """Return the mean distance from the mean."""
+    return float(np.abs(v.values["centred"]).mean()) if v.n else math.nan
 
-    def square_sum(self, step: str) -> str:
-        """Σ of a step's squares."""
-        return self.terms(lambda v: f"{bracketed(v)}^2", step)
 
-    def product_sum(self, first: str, second: str) -> str:
-        """Σ of the products of two steps."""
-        return self.terms(lambda a, b: rf"{bracketed(a)} \cdot {bracketed(b)}", first, second)
+def square(v: View) -> float:
+    """Return the statistic under the root of the denominator."""
+    return v.number("mean_square" if v.setup.norm.family == "rms" else "variance")
+
+
+FACTS: dict[str, Callable[[View], Any]] = {
+    "norm": lambda v: v.setup.norm.name,
+    "family": lambda v: v.setup.norm.family,
+    "shared_by": lambda v: v.setup.norm.shared_by,
+    "result": lambda v: v.setup.norm.result,
+    "takes_eps": lambda v: "eps" in v.setup.norm.options,
+    "takes_weight": lambda v: "weight" in v.setup.norm.options,
+    "given": lambda v: v.setup.given,
+    "weight": lambda v: v.setup.gamma is not None,
+    "bias": lambda v: v.setup.beta is not None,
+    "eps": lambda v: v.setup.spec.eps,
+    "eps_mode": lambda v: v.setup.spec.eps_mode,
+    "weight_offset": lambda v: v.setup.spec.weight_offset,
+    "correction": lambda v: v.setup.correction,
+    "scale": lambda v: v.setup.scale,
+    "alpha": lambda v: v.setup.alpha,
+    "low": lambda v: v.setup.low,
+    "width": lambda v: v.setup.high - v.setup.low,
+    "upstream_given": lambda v: v.upstream_given,
+    "shape": lambda v: " × ".join(map(str, v.setup.x.shape)),
+    "dtype": lambda v: str(v.setup.tensor.dtype).removeprefix("torch."),
+    "size": lambda v: v.setup.x.size,
+    "masked": lambda v: int((~v.setup.valid).sum()),
+    "group": lambda v: v.group,
+    "groups": lambda v: v.groups,
+    "n": lambda v: v.n,
+    "square": square,
+    "root": lambda v: math.sqrt(square(v)),
+    "distance": distance,
+    "sample_ratio": lambda v: v.number("sample_std") / v.number("std") if v.number("std") else 1.0,
+    "bound": lambda v: math.sqrt(max(0, v.n - 1)),
+    "factor_text": lambda v: latex_number(v.number("factor")),
+    "finite_result": lambda v: bool(v.n) and bool(np.isfinite(v.result).all()),
+    "result_most": lambda v: float(np.abs(v.result).max()),
+    "result_mean": lambda v: float(v.result.mean()),
+    "result_std": lambda v: float(v.result.std()),
+    "result_rms": lambda v: math.sqrt(float(np.square(v.result).mean())),
+    "difference_dx": lambda v: np.asarray(v.values["finite_difference"])[:, 1],
+    "difference_numeric": lambda v: np.asarray(v.values["finite_difference"])[:, 2],
+}

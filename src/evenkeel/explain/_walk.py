@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.explain._backward import backward, finite_difference, parameter_gradients, slope_factor
+from evenkeel.explain._backward import backward, finite_difference, parameter_gradients
 from evenkeel.explain._checks import backward_checks, forward_checks
 from evenkeel.explain._data import Check, Explanation, Step, default_upstream
 from evenkeel.explain._forward import Rows, forward, rows_of
 from evenkeel.explain._norms import find_norm
 from evenkeel.explain._notes import notes
-from evenkeel.explain._setup import Setup, numbers, set_up
+from evenkeel.explain._setup import Setup, numbers, read_spec, set_up
 from evenkeel.explain._view import View
-from evenkeel.explain._words import FORWARD
-from evenkeel.explain._words_backward import BACKWARD
+from evenkeel.explain._words import PHRASES, STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
 
     from evenkeel._spec import EpsMode
 
-__all__ = ["walk"]
-
-INTERNAL = ("factor",)  # kept for the words and checks, no step of its own
+__all__ = ["explain", "output_of", "walk"]
 
 
 def walk(
@@ -104,42 +101,30 @@ def walk(
         >>> [check.passed for check in explanation.checks]
         [True, True, True]
     """
-    given = {
-        "axis": axis,
-        "channel_axis": channel_axis,
-        "groups": groups,
-        "eps": eps,
-        "eps_mode": eps_mode,
-        "mask": mask,
-        "weight": weight,
-        "bias": bias,
-        "weight_offset": weight_offset,
-        "mean": mean,
-        "variance": variance,
-        "std": std,
-        "correction": correction,
-        "feature_range": feature_range,
-        "scale": scale,
-        "alpha": alpha,
-    }
-    setup = set_up(x, find_norm(norm), given, dtype)
+    given: dict[str, Any] = {"axis": axis, "channel_axis": channel_axis, "groups": groups}
+    given |= {"eps": eps, "eps_mode": eps_mode, "mask": mask, "weight": weight, "bias": bias}
+    given |= {"weight_offset": weight_offset, "mean": mean, "variance": variance, "std": std}
+    given |= {"correction": correction, "feature_range": feature_range, "scale": scale, "alpha": alpha}
+    kind = find_norm(norm)
+    spec, given = read_spec(kind, given)
+    return explain(set_up(x, kind, spec, given, dtype), show, backward, upstream)
+
+
+def explain(setup: Setup, show: int, want_backward: bool, upstream: Any) -> Explanation:
+    """Explain a setup, with the numbers of one group in the formulas."""
     group, gradient = check_group(show, setup), check_upstream(upstream, setup)
     # What inf - inf or an overflow gives is part of the explanation, not a warning.
     with np.errstate(all="ignore"):
-        return Walk(setup, group, gradient, backward).explanation()
+        return Walk(setup, group, gradient, want_backward).explanation()
 
 
-def output_of(x: Any, options: dict[str, Any]) -> np.ndarray:
-    """The output of `walk` alone, for trying what a layer computes."""
-    given = {name: value for name, value in options.items() if name != "norm"}
-    setup = set_up(x, find_norm(options["norm"]), given, None)
-    result = np.empty(setup.x.size)
-    result[setup.layout.order] = forward(rows_of(setup))["output"]
-    return result.reshape(setup.x.shape)
+def output_of(setup: Setup) -> np.ndarray:
+    """Compute the output alone, to try what a layer computes."""
+    return setup.elements(forward(rows_of(setup))["output"])
 
 
 def check_group(show: int, setup: Setup) -> int:
-    """The group to show, which has to exist."""
+    """Return the group to show, which has to exist."""
     count = setup.layout.order.shape[0]
     try:
         group = operator.index(show)
@@ -151,7 +136,7 @@ def check_group(show: int, setup: Setup) -> int:
 
 
 def check_upstream(upstream: Any, setup: Setup) -> np.ndarray | None:
-    """The upstream gradient, which has the input's shape."""
+    """Return the upstream gradient, which has the input's shape."""
     if upstream is None:
         return None
     array = numbers("upstream", upstream)
@@ -172,20 +157,15 @@ class Walk:
         self.setup, self.group, self.given_upstream, self.want_backward = setup, group, upstream, want_backward
         self.rows: Rows = rows_of(setup)
         self.steps = forward(self.rows)
-        self.forward_ids = list(self.steps)
         self.extra: dict[str, np.ndarray] = {}
         self.checks = forward_checks(self.rows, self.steps, self.flat("output"), group)
         if want_backward:
             self.go_back()
 
     def flat(self, name: str) -> np.ndarray:
-        """A step as it is told: elements in the input's shape, groups as they are."""
+        """Return a step's value: elements in the input's shape, groups as they are."""
         values = self.steps[name]
-        if values.ndim == 1:
-            return values
-        result = np.empty(self.setup.x.size)
-        result[self.setup.layout.order] = values
-        return result.reshape(self.setup.x.shape)
+        return values if values.ndim == 1 else self.setup.elements(values)
 
     def go_back(self) -> None:
         """Add the backward steps and their checks."""
@@ -193,66 +173,52 @@ class Walk:
         g = default_upstream(setup.x.shape) if self.given_upstream is None else self.given_upstream
         g = np.where(setup.valid, g, 0.0)
         self.steps |= backward(self.rows, self.steps, g.reshape(-1)[setup.layout.order])
-        if "projected" in self.steps:
-            self.steps["factor"] = slope_factor(self.rows, self.steps)
         names = [name for name in ("upstream", "g_hat", "slope", "normalized") if name in self.steps]
-        parameter_gradients(setup, self.extra, {name: self.flat(name).reshape(-1) for name in names})
+        self.extra = parameter_gradients(setup, {name: self.flat(name).reshape(-1) for name in names})
         dx = self.flat("dx")
-        differences = finite_difference(setup, self.group, dx, g)
-        self.extra["finite_difference"] = differences
+        differences = self.extra["finite_difference"] = finite_difference(setup, self.group, dx, g)
         self.checks += backward_checks(self.rows, self.steps, dx, g, differences, self.group)
 
     def explanation(self) -> Explanation:
-        """The data that `walk` returns."""
+        """Return the steps, checks and notes as data."""
         view = self.view()
-        values = {"input": self.setup.x}
-        if self.setup.norm.family != "dyt":
-            values["groups"] = self.group_numbers()
-        values |= {name: self.flat(name) for name in self.steps if name not in INTERNAL} | self.extra
-        table = FORWARD | BACKWARD
+        values = {"input": self.setup.x} | {name: self.flat(name) for name in self.steps} | self.extra
+        if self.setup.spec.statistic != "none":
+            groups = self.setup.elements(np.arange(view.groups, dtype=np.float64)[:, None])
+            values["groups"] = np.where(self.setup.valid, groups, -1.0)
         steps = [
             Step(
                 id=name,
-                title=table[name].title,
-                formula=table[name].formula(view),
-                substituted=table[name].substituted(view),
-                value=value,
-                meaning=table[name].meaning(view),
+                title=words.title,
+                formula=view.tell(words.formula),
+                substituted=view.tell(words.numbers),
+                value=values[name],
+                meaning=view.tell(words.meaning),
             )
-            for name, value in values.items()
+            for name, words in STEPS.items()
+            if name in values
         ]
-        shape = " × ".join(str(n) for n in self.setup.x.shape)
         return Explanation(
             norm=self.setup.norm.key,
-            title=f"{self.setup.norm.name} of {shape} number{'s' * (self.setup.x.size > 1)}",
+            title=view.tell(PHRASES["title"]),
             options=self.setup.options(upstream=self.given_upstream, backward=self.want_backward),
             shown=self.group,
             steps=tuple(steps),
             checks=tuple[Check, ...](self.checks),
-            notes=notes(self.rows, self.steps),
+            notes=tuple(notes(self.rows, self.steps, view)),
         )
 
-    def group_numbers(self) -> np.ndarray:
-        """For every element the number of its group, -1 where masked."""
-        order = self.setup.layout.order
-        result = np.empty(self.setup.x.size)
-        result[order] = np.arange(len(order))[:, None]
-        return np.where(self.setup.valid, result.reshape(self.setup.x.shape), -1.0)
-
     def view(self) -> View:
-        """The shown group's numbers: the valid members of elements, the one number of statistics."""
+        """Return the shown group's numbers: the valid members of elements, the one number of statistics."""
         keep = self.rows.valid[self.group]
-        picked = {n: v[[self.group]] if v.ndim == 1 else v[self.group][keep] for n, v in self.steps.items()}
-        picked["input"] = self.rows.x[self.group][keep]
-        for name, array in (("gamma", self.rows.gamma), ("beta", self.rows.beta)):
-            if array is not None:
-                picked[name] = array[self.group][keep]
-        if self.given_upstream is None:
-            picked["default_upstream"] = np.zeros(0)
+        arrays = self.steps | {"input": self.rows.x, "gamma": self.rows.gamma, "beta": self.rows.beta}
+        own = {name: v[self.group] for name, v in arrays.items() if v is not None}
         return View(
             setup=self.setup,
             group=self.group,
             groups=self.setup.layout.order.shape[0],
             n=int(keep.sum()),
-            values=picked | self.extra,
+            upstream_given=self.given_upstream is not None,
+            values={name: v[keep] if v.ndim else float(v) for name, v in own.items()}
+            | {name: v if name == "finite_difference" else v.reshape(-1) for name, v in self.extra.items()},
         )

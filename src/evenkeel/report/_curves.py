@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenkeel.report import _plotly
-from evenkeel.report._panels import Axis, Histogram, Panel, Series
+from evenkeel.report._panels import Axis, Histogram, Panel, Series, bins
 from evenkeel.report._style import Style, assign_styles
 from evenkeel.report._table import Cell, Table
 
@@ -101,21 +101,21 @@ def histograms(
     """
     styles = styles or assign_styles(item.name for item in items)
     rows: list[list[Cell]] = [
-        [item.name, left, right, count, density]
+        [item.name, *ends_and_count, density]
         for item in items
-        for left, right, count, density in zip(item.edges, item.edges[1:], item.counts, item.density(), strict=False)
+        for ends_and_count, density in zip(bins(item), item.density(), strict=True)
     ]
     table = Table(["histogram", "from", "to", "count", "density"], rows)
-    shown = [item for item in items if any(item.counts)]
-    peaks = [max(item.density()) for item in shown]
+    counted = [item for item in items if any(item.counts)]
+    peaks = [max(item.density()) for item in counted]
     log = bool(peaks) and max(peaks) / min(peaks) >= 10
     floor = max(peaks, default=1.0) * DENSITY_FLOOR if log else 0.0
     y = Axis("share of values per unit", log=log)
-    traces = [trace for item in shown for trace in _outline(item, styles[item.name], floor, x, y)]
-    labels = [_plotly.label(item.name, item.note, styles[item.name], _shoulder(item), log) for item in shown]
+    traces = [trace for item in counted for trace in _outline(item, styles[item.name], floor, x, y)]
+    labels = [_plotly.label(item.name, item.note, styles[item.name], _shoulder(item), log) for item in counted]
     top = max(peaks, default=1.0)
     span_y = (math.log10(floor), math.log10(top) + 0.1) if log else (0.0, top * 1.06)
-    layout = _plotly.layout(x, y, _central(shown), span_y, logs=(False, log), height=HEIGHT)
+    layout = _plotly.layout(x, y, _central(counted), span_y, logs=(False, log), height=HEIGHT)
     return _plotly.panel(traces, layout, table, heading, labels)
 
 
@@ -145,11 +145,10 @@ def _curve(item: Series, style: Style, log: bool, x: Axis, y: Axis) -> dict[str,
 
 
 def _band(item: Series, style: Style, log: bool) -> list[dict[str, Any]]:
-    if item.low is None or item.high is None:
-        return []
+    """Fill the range between low and high, where there are at least two positions with both."""
     edges = [
         (a, low, high)
-        for a, low, high in zip(item.x, item.low, item.high, strict=True)
+        for a, low, high in zip(item.x, item.low or (), item.high or (), strict=False)
         if _plotly.drawable(low, log) and _plotly.drawable(high, log)
     ]
     if len(edges) < 2:
@@ -200,7 +199,7 @@ def _wide_table(series: Sequence[Series], x: Axis) -> Table:
 
 
 def _outline(item: Histogram, style: Style, floor: float, x: Axis, y: Axis) -> list[dict[str, Any]]:
-    """The steps of a density, closed down to the floor at both ends, over a faint filling."""
+    """Draw the steps of a density, closed down to the floor at both ends, over a faint filling."""
     density = [max(value, floor) for value in item.density()]
     steps = {
         "type": "scatter",
@@ -218,20 +217,19 @@ def _outline(item: Histogram, style: Style, floor: float, x: Axis, y: Axis) -> l
 
 
 def _shoulder(item: Histogram) -> tuple[float, float]:
-    """The rightmost bin with half the peak's density: a place on the outline where a label's line can start."""
+    """Return a point of the outline where a label's line can start: the rightmost bin with half the peak's density."""
     density = item.density()
     index = max(i for i, value in enumerate(density) if value >= max(density) / 2)
     return item.edges[index + 1], density[index] * 0.75
 
 
 def _central(items: Sequence[Histogram]) -> tuple[float, float]:
-    """The smallest range that holds every histogram without its outermost tails."""
+    """Return the smallest range that holds every histogram without its outermost tails."""
     ends: list[float] = []
     for item in items:
-        limit = TAIL * math.fsum(item.counts)
-        seen = 0.0
-        for left, right, count in zip(item.edges, item.edges[1:], item.counts, strict=False):
-            before, seen = seen, seen + count
-            if seen > limit and before < math.fsum(item.counts) - limit:
+        total, below = math.fsum(item.counts), 0.0
+        for left, right, count in bins(item):
+            if below + count > TAIL * total and below < total - TAIL * total:
                 ends += [left, right]
+            below += count
     return (min(ends), max(ends)) if ends else (-1.0, 1.0)

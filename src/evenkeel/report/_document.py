@@ -42,7 +42,7 @@ def render_document(title: str, body: str, *, style: str = "", script: str = "")
 
 
 def embed_json(value: Any) -> str:
-    r"""JSON that is safe inside a script element: nothing in it can end the element or open a comment.
+    r"""Write JSON that is safe inside a script element: nothing in it can end the element or open a comment.
 
     Args:
         value: plain data without NaN and infinity, which JSON cannot hold.

@@ -24,7 +24,7 @@ ROWS_SHOWN = 200
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found: a title that says it, and a text that backs it with numbers.
+    """One finding: a title that states it, and a text that backs it with numbers.
 
     Example:
         >>> Finding("pre-rms ends lowest", "1.412 nats per byte.").title
@@ -63,7 +63,7 @@ class Page:
     Args:
         title: the heading of the page.
         lead: the opening paragraphs.
-        findings: what was found, most important first; shown before every section.
+        findings: most important first, before every section.
         sections: the rest, in order.
         footer: a last line in small type.
 
@@ -139,19 +139,19 @@ def write_page(page: Page, path: str | os.PathLike[str]) -> Path:
 
 
 def script_json(value: Any) -> str:
-    """What the drawing script reads, as JSON that is safe inside a script element."""
+    """Return the drawing script's data as JSON that is safe inside a script element."""
     return embed_json(_drawable(value))
 
 
 def figure_file(figure: Figure, panel: Panel) -> str:
-    """The name of a panel's downloads, without its ending."""
+    """Return the name of a panel's downloads, without its ending."""
     return f"{figure.name}-{slug(panel.heading)}" if panel.heading else figure.name
 
 
 def _drawable(value: Any) -> Any:
-    """The value with null for non-finite numbers, which JSON cannot hold, and the others to seven digits.
+    """Round numbers to seven digits, and replace non-finite ones, which JSON cannot hold, by None.
 
-    No screen shows more, and long tails of digits are most of a large page; downloads keep every digit.
+    No screen has more digits, and they would be most of a large page; downloads keep every digit.
     """
     if isinstance(value, float):
         return float(f"{value:.7g}") if math.isfinite(value) else None
@@ -163,12 +163,12 @@ def _drawable(value: Any) -> Any:
 
 
 def browser_panel(panel: Panel) -> dict[str, Any]:
-    """What the drawing script needs of a panel."""
+    """Return what the drawing script needs of a panel."""
     return {"spec": panel.spec, "labels": list(panel.labels), "hints": panel.hints}
 
 
 @functools.cache
 def _packed_plotly() -> str:
-    """Plotly's script, compressed to about two fifths of its size even after base64; the same bytes every time."""
+    """Return Plotly's script, compressed to about two fifths of its size after base64; the same bytes every time."""
     source = require("plotly.offline").get_plotlyjs().encode()
     return base64.b64encode(gzip.compress(source, compresslevel=9, mtime=0)).decode()

@@ -17,7 +17,7 @@ class Axis:
     """One axis: its label with unit, and its scale.
 
     Args:
-        label: what is shown, with the unit.
+        label: the quantity, with its unit.
         log: logarithmic, linear, or None to choose logarithmic where positive values span a ratio of 8 or more.
         integer: ticks at whole numbers only.
         ticks: names for the positions 0, 1, 2, … instead of numbers.
@@ -38,8 +38,8 @@ class Axis:
 
     def is_log(self, values: Iterable[float | None]) -> bool:
         """Whether these values are drawn on a logarithmic axis."""
-        everything = (*values, *self.include)
-        numbers = [max(value, self.floor) for value in everything if value is not None and math.isfinite(value)]
+        covered = (*values, *self.include)
+        numbers = [max(value, self.floor) for value in covered if value is not None and math.isfinite(value)]
         positive = [value for value in numbers if value > 0]
         if self.log is not None:
             return self.log and bool(positive)
@@ -140,23 +140,25 @@ class Histogram:
             )
 
     def density(self) -> list[float]:
-        """The share of all values per unit of x, bin by bin: it integrates to 1 (0 where nothing was counted)."""
+        """Return the share of all values per unit of x, bin by bin: it integrates to 1 (0 without any value)."""
         total = math.fsum(self.counts)
-        widths = [right - left for left, right in zip(self.edges, self.edges[1:], strict=False)]
-        return [
-            count / (total * width) if total and width else 0.0
-            for count, width in zip(self.counts, widths, strict=True)
-        ]
+        widths = [(count, right - left) for left, right, count in bins(self)]
+        return [count / (total * width) if total and width else 0.0 for count, width in widths]
 
     def spread(self) -> tuple[float, float]:
-        """Mean and standard deviation of the counted values, each value taken at the middle of its bin."""
+        """Return mean and standard deviation, each value taken at the middle of its bin; NaN without any value."""
         total = math.fsum(self.counts)
         if not total:
             return math.nan, math.nan
-        middles = [(left + right) / 2 for left, right in zip(self.edges, self.edges[1:], strict=False)]
-        mean = math.fsum(count * middle for count, middle in zip(self.counts, middles, strict=True)) / total
-        square = math.fsum(c * (middle - mean) ** 2 for c, middle in zip(self.counts, middles, strict=True))
+        middles = [((left + right) / 2, count) for left, right, count in bins(self)]
+        mean = math.fsum(count * middle for middle, count in middles) / total
+        square = math.fsum(count * (middle - mean) ** 2 for middle, count in middles)
         return mean, math.sqrt(square / total)
+
+
+def bins(item: Histogram) -> list[tuple[float, float, float]]:
+    """Return left edge, right edge and count of every bin."""
+    return list(zip(item.edges[:-1], item.edges[1:], item.counts, strict=True))
 
 
 @dataclass(frozen=True)

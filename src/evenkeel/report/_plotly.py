@@ -16,12 +16,12 @@ NAME_WIDTH = 28
 
 
 def escape_label(text: str) -> str:
-    """Text made safe for Plotly, which reads a few HTML tags and entities in labels."""
+    """Escape text for Plotly, which reads a few HTML tags and entities in labels."""
     return html.escape(text, quote=False)
 
 
 def shorten(name: str) -> str:
-    """A name cut to what fits beside a plot; the tables have it in full."""
+    """Cut a name to what fits beside a plot; the tables have it in full."""
     return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"
 
 
@@ -31,12 +31,12 @@ def drawable(value: float | None, log: bool) -> TypeGuard[float]:
 
 
 def clean(values: Iterable[float | None], log: bool) -> list[float | None]:
-    """The values with a gap wherever one cannot be drawn."""
+    """Replace the values that cannot be drawn by None, a gap."""
     return [value if drawable(value, log) else None for value in values]
 
 
 def hover(x: Axis, y: Axis | None = None) -> str:
-    """What is shown under the pointer: the name of the series, then the coordinates with their units."""
+    """Return the template of the text under the pointer: the series, then the coordinates with their units."""
     coordinates = [f"{escape_label(x.label)}: %{{x:.4~g}}"]
     if y is not None:
         coordinates.append(f"{escape_label(y.label)}: %{{y:.4~g}}")
@@ -44,7 +44,7 @@ def hover(x: Axis, y: Axis | None = None) -> str:
 
 
 def label(name: str, note: str, style: Style, point: tuple[float, float], log: bool) -> dict[str, Any]:
-    """A direct label and the point it belongs to, in axis coordinates (the logarithm on a logarithmic axis)."""
+    """Return a direct label and its point in axis coordinates (the logarithm on a logarithmic axis)."""
     x, y = point
     return {
         "name": escape_label(shorten(name)),
@@ -57,7 +57,7 @@ def label(name: str, note: str, style: Style, point: tuple[float, float], log: b
 
 
 def padded(values: Sequence[float], *, log: bool, room: float = 0.06) -> tuple[float, float]:
-    """The axis range over values, with some room on both sides; in powers of ten if logarithmic."""
+    """Return the axis range over values, with some room on both sides; in powers of ten if logarithmic."""
     if not values:
         return (0.0, 1.0)
     low, high = min(values), max(values)
@@ -76,7 +76,7 @@ def layout(
     logs: tuple[bool, bool],
     height: float,
 ) -> dict[str, Any]:
-    """The layout of every plot: fixed ranges (labels are placed from them), no chrome, the palette's light colours."""
+    """Return the layout of a plot: fixed ranges (labels are placed from them), no chrome, light colours."""
     axes: dict[str, Any] = {}
     for name, axis, span, log in (("xaxis", x, span_x, logs[0]), ("yaxis", y, span_y, logs[1])):
         axes[name] = {
@@ -114,7 +114,7 @@ def panel(
     labels: Sequence[dict[str, Any]] = (),
     **hints: Any,
 ) -> Panel:
-    """A panel whose figure has passed Plotly's own schema check."""
+    """Return a panel whose figure has passed Plotly's own schema check."""
     if not traces and "annotations" not in layout:
         middle = {"xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5, "showarrow": False}
         layout["annotations"] = [middle | {"text": "no values to draw"}]

@@ -89,9 +89,10 @@ def dots(
         if row.low is not None and row.high is not None:
             dot["error_x"] = _whisker(row, style.colour)
         ring = {"color": style.colour, "symbol": "circle-open", "size": 7}
-        points = {"type": "scatter", "mode": "markers", "marker": ring, "hoverinfo": "skip"}
-        traces += [points | {"x": list(row.points), "y": [-position] * len(row.points)}, dot]
-        values += [value for value in (row.value, row.low, row.high, *row.points) if value is not None]
+        points = [point for point in row.points if _plotly.drawable(point, log)]
+        rings = {"type": "scatter", "mode": "markers", "marker": ring, "hoverinfo": "skip"}
+        traces += [rings | {"x": points, "y": [-position] * len(points)}, dot]
+        values += [value for value in (row.value, row.low, row.high, *points) if value is not None]
     return _rows_panel(rows, traces, x, _plotly.padded(values, log=log), heading, unit, digits=4, log=log)
 
 

@@ -58,7 +58,7 @@ class Table:
                 )
 
     def csv(self) -> str:
-        """The table as comma-separated values with full precision, one header line."""
+        """Return comma-separated values with full precision and one header line."""
         stream = io.StringIO()
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(self.columns)
@@ -66,25 +66,25 @@ class Table:
         return stream.getvalue()
 
     def texts(self) -> list[list[str]]:
-        """The rows as a reader sees them: whole numbers in full, others to four digits or the step, None as nothing."""
+        """Return the cells as text: whole numbers in full, others to four digits or the step, None as nothing."""
         steps = self.steps or [math.nan] * len(self.rows)
         return [[cell_text(cell, step) for cell in row] for row, step in zip(self.rows, steps, strict=True)]
 
     def select(self, columns: Sequence[int]) -> "Table":
-        """The table with some of its columns only."""
+        """Return a table of some of the columns."""
         rows = [[row[index] for index in columns] for row in self.rows]
         return Table([self.columns[index] for index in columns], rows, self.title, self.steps)
 
     def data_uri(self) -> str:
-        """The CSV as a `data:` address, so that a page can offer it without another file."""
+        """Return the CSV as a `data:` address, so that a page can offer it without another file."""
         return "data:text/csv;charset=utf-8;base64," + base64.b64encode(self.csv().encode()).decode()
 
     def numeric_columns(self) -> list[bool]:
-        """For every column whether it is set flush right."""
+        """Return for every column whether it is set flush right."""
         return [self.numeric(index) for index in range(len(self.columns))]
 
     def name_column(self) -> int | None:
-        """The first column that holds words, by which a reader knows the rows; None if there is none."""
+        """Return the first column of words, by which a reader knows the rows; None if there is none."""
         columns = range(len(self.columns))
         return next((index for index in columns if self._filled(index) and not self.numeric(index)), None)
 
@@ -98,18 +98,18 @@ class Table:
 
 
 def cell_text(cell: Cell, step: float = math.nan) -> str:
-    """A cell as a reader sees it: whole numbers in full, others to four digits or the step, nothing for None."""
+    """Write a cell: whole numbers in full, others to four digits or the step, nothing for None."""
     if cell is None:
         return ""
     if isinstance(cell, str):
         return cell
     if isinstance(cell, int):
         return f"{cell:,}"
-    return format_number(cell, digits=shown_digits(cell, step))
+    return format_number(cell, digits=digits_to(step, cell))
 
 
-def shown_digits(value: float, step: float) -> int:
-    """Significant digits down to the step's, as far as the value has any; four at least."""
+def digits_to(step: float, value: float) -> int:
+    """Return a value's significant digits down to the step's, as far as it has any; four at least."""
     if not (value and math.isfinite(value) and step >= 0):
         return DIGITS
     own, _, exponent = f"{value:.14e}".lstrip("-").replace(".", "").partition("e")
@@ -142,13 +142,13 @@ def print_table(table: Table, *, file: IO[str] | None = None) -> None:
 
 
 def _widths(table: Table) -> list[int]:
-    """The widest cell of every column."""
+    """Return the width of every column's widest cell."""
     texts = table.texts()
     return [max((len(row[index]) for row in texts), default=0) for index in range(len(table.columns))]
 
 
 def _parts(table: Table, width: int) -> list[Table]:
-    """The table, or its columns over tables of about one width where numbers take too much; each has the names."""
+    """Split a table that is too wide into tables of about one width; each has the names."""
     # beside a column stand two blanks, and its heading is broken between words only
     heads = [max(map(len, name.split()), default=0) for name in table.columns]
     needed = [
@@ -168,7 +168,7 @@ def _parts(table: Table, width: int) -> list[Table]:
 
 
 def _groups(needed: Sequence[int], columns: Sequence[int], room: int) -> list[list[int]]:
-    """Columns in their order, as many to a group as there is room for; one at least."""
+    """Group columns in their order, as many as there is room for; one at least."""
     groups: list[list[int]] = []
     for index in columns:
         if groups and sum(needed[i] for i in [*groups[-1], index]) <= room:
@@ -179,7 +179,7 @@ def _groups(needed: Sequence[int], columns: Sequence[int], room: int) -> list[li
 
 
 def _rich_table(table: Table, width: int) -> Any:
-    """The table as Rich prints it within a width."""
+    """Convert a table for Rich, to print it within a width."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text

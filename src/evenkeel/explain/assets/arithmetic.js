@@ -2,6 +2,7 @@
 // Pure functions: no document, no state. An element that the mask leaves out counts as 0 in every sum.
 (function () {
   "use strict";
+  const NORMS = window.evenkeel.words.norms;
 
   const product = (shape) => shape.reduce((a, b) => a * b, 1);
 
@@ -10,6 +11,8 @@
     for (let level = nested; Array.isArray(level); level = level[0]) shape.push(level.length);
     return shape;
   }
+
+  const missing = (value) => value === null || value === undefined;
 
   // JSON has no NaN and no infinity: there they are strings.
   const number = (value) => typeof value === "string" ? Number(value) : value === null ? NaN : Number(value);
@@ -69,78 +72,64 @@
 
   // The same over each group's members, in their order.
   const total = (p, values) => p.members.map((list) => list.reduce((sum, i) => sum + values[i], 0));
+  const means = (p, values) => total(p, values).map((sum, g) => sum / Math.max(p.n[g], 1));
 
   const perElement = (groups, compute) => groups.map((group, i) => (group < 0 ? 0 : compute(i, group)));
   const eachGroup = (count, compute) => Array.from({ length: count }, (_, group) => compute(group));
-  const maximum = (a, b) => (Number.isNaN(a) || Number.isNaN(b) ? NaN : Math.max(a, b));
 
   function denominatorOf(square, eps, mode) {
     if (mode === "inside") return Math.sqrt(square + eps);
     if (mode === "outside") return Math.sqrt(square) + eps;
-    return maximum(Math.sqrt(square), eps);
+    return Math.max(Math.sqrt(square), eps);
   }
 
   const oneIfZero = (value) => (value === 0 ? 1 : value);
   const shrinkage = (root, d) => (d === 0 ? NaN : 100 * (1 - root / d));
 
-  // p.moments: mean, centred, variance and what follows from them, given or computed.
+  // Mean and deviations, from a given mean or the computed one.
   function moments(p, v, values) {
-    const { groups, count, n } = p;
-    const given = p.givenMean;
-    const m0 = given || total(p, values).map((sum, g) => (n[g] ? sum / n[g] : 0));
-    const first = perElement(groups, (i, g) => values[i] - m0[g]);
-    const r = given ? m0.map(() => 0) : total(p, first).map((sum, g) => (n[g] ? sum / n[g] : 0));
-    v.mean = eachGroup(count, (g) => (given ? m0[g] : m0[g] + r[g]));
-    v.centred = perElement(groups, (i, g) => first[i] - r[g]);
+    const m0 = p.givenMean || means(p, values);
+    const first = perElement(p.groups, (i, g) => values[i] - m0[g]);
+    const r = p.givenMean ? m0.map(() => 0) : means(p, first);
+    v.mean = p.givenMean || m0.map((value, g) => value + r[g]);
+    v.centred = perElement(p.groups, (i, g) => first[i] - r[g]);
   }
 
-  function spread(p, v) {
-    const { groups, count, n } = p;
-    const squares = total(p, v.centred.map((c) => c * c));
-    v.variance = p.givenVariance || squares.map((sum, g) => (n[g] ? sum / n[g] : 1));
-    v.sample_variance = squares.map((sum, g) => (n[g] < 2 || p.givenVariance ? NaN : sum / (n[g] - 1)));
-    v.std = v.variance.map(Math.sqrt);
-    v.sample_std = v.sample_variance.map(Math.sqrt);
-  }
-
+  // The square under the root: of a group without members it is 1.
   function statistics(p, v) {
-    const { groups, count, n, x } = p;
-    if (p.norm === "rms") {
-      v.mean_square = total(p, x.map((a) => a * a)).map((sum, g) => (n[g] ? sum / n[g] : 1));
+    if (p.row.family === "rms") {
+      v.mean_square = means(p, p.x.map((a) => a * a)).map((q, g) => (p.n[g] ? q : 1));
       v.rms = v.mean_square.map(Math.sqrt);
       return v.mean_square;
     }
-    moments(p, v, x);
-    spread(p, v);
-    if (p.norm !== "standardize" || !p.correction) return v.variance;
-    return v.sample_variance.map((value) => (Number.isNaN(value) ? 0 : value));
+    moments(p, v, p.x);
+    const squares = v.centred.map((c) => c * c);
+    v.variance = p.givenVariance || means(p, squares).map((value, g) => (p.n[g] ? value : 1));
+    v.sample_variance = total(p, squares).map((sum, g) => (p.n[g] < 2 || p.givenVariance ? NaN : sum / (p.n[g] - 1)));
+    v.std = v.variance.map(Math.sqrt);
+    v.sample_std = v.sample_variance.map(Math.sqrt);
+    return p.correction ? v.sample_variance.map((value) => (Number.isNaN(value) ? 0 : value)) : v.variance;
   }
 
-  function extremes(p, v) {
-    v.minimum = new Array(p.count).fill(Infinity);
-    v.maximum = new Array(p.count).fill(-Infinity);
-    p.groups.forEach((g, i) => {
-      if (g < 0) return;
-      if (Number.isNaN(p.x[i]) || p.x[i] < v.minimum[g]) v.minimum[g] = Number.isNaN(v.minimum[g]) ? NaN : p.x[i];
-      if (Number.isNaN(p.x[i]) || p.x[i] > v.maximum[g]) v.maximum[g] = Number.isNaN(v.maximum[g]) ? NaN : p.x[i];
-    });
-    for (const ends of [v.minimum, v.maximum]) ends.forEach((_, g) => { if (!p.n[g]) ends[g] = 0; });
-    v.range = v.maximum.map((value, g) => value - v.minimum[g]);
+  // Math.min and Math.max give NaN where one of the two is NaN.
+  const extremes = (p, pick) => p.members.map((list) => (list.length ? list.reduce((most, i) => pick(most, p.x[i]), p.x[list[0]]) : 0));
+
+  function divide(p, v, square, top) {
+    const takesEps = p.row.options.includes("eps");
+    v.denominator = square.map((u) => (takesEps ? denominatorOf(u, p.eps, p.mode) : oneIfZero(Math.sqrt(u))));
+    if (takesEps) v.eps_effect = v.denominator.map((d, g) => shrinkage(Math.sqrt(square[g]), d));
+    v.normalized = perElement(p.groups, (i, g) => top[i] / v.denominator[g]);
+    p.square = square;
   }
 
-  // The normalized values of each family; p.scale of a parameter is looked up by the element's place.
+  // The normalized values of each family.
   const FAMILIES = {
-    moments(p, v) {
-      const square = statistics(p, v);
-      const plain = p.norm === "standardize";
-      v.denominator = square.map((u) => (plain ? oneIfZero(Math.sqrt(u)) : denominatorOf(u, p.eps, p.mode)));
-      if (!plain) v.eps_effect = v.denominator.map((d, g) => shrinkage(Math.sqrt(square[g]), d));
-      const top = p.norm === "rms" ? p.x : v.centred;
-      v.normalized = perElement(p.groups, (i, g) => top[i] / v.denominator[g]);
-      p.square = square;
-    },
-    range(p, v) {
-      extremes(p, v);
+    moments: (p, v) => divide(p, v, statistics(p, v), v.centred),
+    rms: (p, v) => divide(p, v, statistics(p, v), p.x),
+    minmax(p, v) {
+      v.minimum = extremes(p, Math.min);
+      v.maximum = extremes(p, Math.max);
+      v.range = v.maximum.map((value, g) => value - v.minimum[g]);
       v.denominator = v.range.map(oneIfZero);
       v.normalized = perElement(p.groups, (i, g) => (p.x[i] - v.minimum[g]) / v.denominator[g]);
     },
@@ -156,10 +145,6 @@
       v.normalized = perElement(p.groups, (i) => Math.tanh(v.stretched[i]));
     },
   };
-  // How many parameters a norm can have: a weight, or a weight and a bias.
-  const PARAMETERS = { layer: 2, batch: 2, instance: 2, group: 2, dyt: 2, rms: 1 };
-  const FAMILY = { minmax: "range", image: "image", dyt: "dyt" };
-  const family = (norm) => FAMILY[norm] || "moments";
 
   function affine(p, v) {
     v.scaled = perElement(p.groups, (i) => v.normalized[i] * p.gain(i));
@@ -168,8 +153,9 @@
   }
 
   function forward(p) {
-    const v = { input: p.x, groups: p.groups };
-    FAMILIES[family(p.norm)](p, v);
+    const v = { input: p.x };
+    if (p.row.spec.statistic !== "none") v.groups = p.groups;
+    FAMILIES[p.row.family](p, v);
     affine(p, v);
     return v;
   }
@@ -188,8 +174,9 @@
     v.share_kept = eachGroup(count, (g) => (100 - (along.one ? v.share_one[g] : 0)) - v.share_xhat[g]);
   }
 
+  // k of the definition: how much of the component along x̂ goes, given where ε enters.
   function epsFactor(p, g, d) {
-    if (p.norm === "standardize") return p.correction ? p.n[g] / Math.max(p.n[g] - 1, 1) : 1;
+    if (p.correction) return Math.max(p.n[g], 1) / Math.max(p.n[g] - 1, 1);
     const root = Math.sqrt(p.square[g]);
     if (p.mode === "inside") return 1;
     if (p.mode === "outside") return root === 0 ? 0 : d / root;
@@ -197,15 +184,15 @@
   }
 
   function projectedGradient(p, v) {
-    const { groups, count, n } = p;
-    const centre = p.norm !== "rms";
-    if (centre) v.mean_g = total(p, v.g_hat).map((sum, g) => (n[g] ? sum / n[g] : 0));
-    v.mean_g_xhat = total(p, v.g_hat.map((a, i) => a * v.normalized[i])).map((sum, g) => (n[g] ? sum / n[g] : 0));
+    const { groups, count } = p;
+    const centre = p.row.family !== "rms";
+    if (centre) v.mean_g = means(p, v.g_hat);
+    v.mean_g_xhat = means(p, v.g_hat.map((a, i) => a * v.normalized[i]));
     shares(p, v, { one: centre });
-    const k = eachGroup(count, (g) => epsFactor(p, g, v.denominator[g]));
+    v.factor = eachGroup(count, (g) => epsFactor(p, g, v.denominator[g]));
     v.projected = perElement(groups, (i, g) => {
       const rest = centre ? v.g_hat[i] - v.mean_g[g] : v.g_hat[i];
-      return rest - v.normalized[i] * (k[g] * v.mean_g_xhat[g]);
+      return rest - v.normalized[i] * (v.factor[g] * v.mean_g_xhat[g]);
     });
     v.dx = perElement(groups, (i, g) => v.projected[i] / v.denominator[g]);
   }
@@ -233,7 +220,8 @@
       if (p.givenMean) v.dx = perElement(p.groups, (i, g) => v.g_hat[i] / v.denominator[g]);
       else projectedGradient(p, v);
     },
-    range: rangeGradient,
+    rms: projectedGradient,
+    minmax: rangeGradient,
     image(p, v) {
       v.dx = perElement(p.groups, (i, g) => v.g_hat[i] / v.denominator[g] / p.unitScale);
     },
@@ -254,7 +242,7 @@
   function differences(p, v) {
     const members = p.members[p.shown] || [];
     const d = v.denominator ? v.denominator[p.shown] : 1;
-    const h = (p.norm === "image" ? d * p.unitScale : d) / 131072;
+    const h = (d * p.unitScale) / 131072;
     return checkedMembers(p).map((index) => {
       const moved = (step) => {
         const x = p.x.slice();
@@ -271,12 +259,10 @@
   function backward(p, v) {
     v.upstream = perElement(p.groups, (i) => p.upstream[i]);
     v.g_hat = perElement(p.groups, (i) => v.upstream[i] * p.gain(i));
-    GRADIENTS[family(p.norm)](p, v);
-    if (p.parameters) {
-      const { places, count, bias } = p.parameters;
-      v.dweight = sums(v.upstream.map((g, i) => g * v.normalized[i]), places, count);
-      if (bias) v.dbias = sums(v.upstream, places, count);
-    }
+    GRADIENTS[p.row.family](p, v);
+    const count = product(p.parameterShape);
+    if (p.row.options.includes("weight")) v.dweight = sums(v.upstream.map((g, i) => g * v.normalized[i]), p.places, count);
+    if (p.row.options.includes("bias")) v.dbias = sums(v.upstream, p.places, count);
     v.finite_difference = differences(p, v);
   }
 
@@ -292,22 +278,21 @@
     groupOrder(shape, options).forEach((i) => { if (groups[i] >= 0) members[groups[i]].push(i); });
     const axes = options.parameter_axes || [];
     const places = project(shape, all.filter((axis) => axes.includes(axis)));
+    const given = (name) => (missing(options[name]) ? null : flatten(options[name]));
     const offset = options.weight_offset || 0;
-    const weight = options.weight === null || options.weight === undefined ? null : flatten(options.weight).map((w) => w + offset);
-    const bias = options.bias === null || options.bias === undefined ? null : flatten(options.bias);
+    const weight = given("weight") && given("weight").map((w) => w + offset);
+    const bias = given("bias");
     const [low, high] = options.feature_range || [0, 1];
-    const given = (name) => (options[name] === null || options[name] === undefined ? null : flatten(options[name]));
     const p = {
-      norm, x, shape, groups, count, members, shown, mask, n: members.map((list) => list.length),
+      row: NORMS[norm], x, shape, groups, count, members, shown, mask, n: members.map((list) => list.length),
       eps: options.eps ?? 0, mode: options.eps_mode || "inside", correction: options.correction || 0,
       alpha: options.alpha ?? 1, unitScale: options.scale ?? 1, low, high,
       givenMean: given("mean"), givenVariance: given("variance"), givenStd: given("std"),
-      weight, bias, places, offset, dtype: options.dtype || "float64", given: options.upstream !== null && options.upstream !== undefined, parameterShape: axes.map((axis) => shape[axis]),
+      weight, bias, places, offset, dtype: options.dtype || "float64", given: !missing(options.upstream), parameterShape: axes.map((axis) => shape[axis]),
       gain: (i) => (weight ? weight[places[i]] : 1), shift: (i) => (bias ? bias[places[i]] : 0), scales: weight !== null,
       upstream: given("upstream") || defaultUpstream(x.length),
     };
-    if (norm === "minmax") Object.assign(p, { gain: () => high - low, shift: () => low, scales: high - low !== 1 });
-    if (PARAMETERS[norm]) p.parameters = { places, count: product(p.parameterShape), bias: PARAMETERS[norm] > 1 };
+    if (p.row.family === "minmax") Object.assign(p, { gain: () => high - low, shift: () => low, scales: high - low !== 1 });
     return p;
   }
 
@@ -320,8 +305,8 @@
     const { channel_axis: channel, sample_axis: sample, num_groups: each } = options;
     const size = shape[channel] / each;
     const place = project(shape, [channel]);
-    const row = sample === null || sample === undefined ? place.map(() => 0) : project(shape, [sample]);
-    const samples = sample === null || sample === undefined ? 1 : shape[sample];
+    const row = missing(sample) ? place.map(() => 0) : project(shape, [sample]);
+    const samples = missing(sample) ? 1 : shape[sample];
     return { groups: place.map((c, i) => row[i] * each + Math.floor(c / size)), count: samples * each };
   }
 
@@ -331,15 +316,15 @@
     if (!options.num_groups) return elements;
     const all = shape.map((_, axis) => axis);
     const { channel_axis: channel, sample_axis: sample } = options;
-    const front = [sample, channel].filter((axis) => axis !== null && axis !== undefined);
+    const front = [sample, channel].filter((axis) => !missing(axis));
     const place = project(shape, [...front, ...all.filter((axis) => !front.includes(axis))].filter((a, i, list) => list.indexOf(a) === i));
     return elements.sort((a, b) => place[a] - place[b]);
   }
 
-  window.evenkeel = Object.assign(window.evenkeel || {}, {
+  Object.assign(window.evenkeel, {
     arithmetic: {
-      product, shapeOf, flatten, nest, stridesOf, coordinates, project, defaultUpstream, sums, prepare, forward,
-      backward, epsFactor, groupNumbers, denominatorOf, family, PARAMETERS, plainNumber,
+      product, missing, shapeOf, flatten, nest, stridesOf, coordinates, defaultUpstream, prepare, forward, backward, groupNumbers, denominatorOf,
+      plainNumber,
     },
   });
 })();

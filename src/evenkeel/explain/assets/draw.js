@@ -58,9 +58,9 @@
     const raw = (high - low) / most;
     const power = 10 ** Math.floor(Math.log10(raw));
     const step = [1, 2, 5, 10].find((m) => m * power >= raw) * power;
-    const found = [];
-    for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i++) found.push(i * step);
-    return found;
+    const marks = [];
+    for (let i = Math.ceil(low / step); i * step <= high + step * 1e-9; i++) marks.push(i * step);
+    return marks;
   }
 
   function spanOf(values) {

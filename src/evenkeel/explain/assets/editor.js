@@ -205,7 +205,7 @@
       table.addEventListener("keydown", arrows);
       box.append(table);
     }
-    if (has(state, "offset")) {
+    if (has(state, "weight_offset")) {
       box.append(html("label", { class: "field" }, ["added to γ", field({ label: "weight offset", get: () => state.offset, set: (value) => { state.offset = value; changed(); }, error, check: (value) => (Number.isFinite(value) ? "" : "it must be finite") })]));
     }
   }
@@ -247,7 +247,7 @@
     if (has(state, "correction")) labelled("deviation", select([[0, "population (n)"], [1, "sample (n − 1)"]], state.correction, (value) => { state.correction = Number(value); changed(); }, "deviation"));
     if (has(state, "alpha")) number("α", () => state.alpha, (value) => { state.alpha = value; }, (value) => (Number.isFinite(value) ? "" : "α must be finite"));
     if (has(state, "scale")) number("scale", () => state.scale, (value) => { state.scale = value; }, (value) => (value > 0 && Number.isFinite(value) ? "" : "the scale must be positive"));
-    if (has(state, "range")) {
+    if (has(state, "feature_range")) {
       number("low", () => state.range[0], (value) => { state.range[0] = value; }, (value) => (value < state.range[1] && Number.isFinite(value) ? "" : "low must be below high"));
       number("high", () => state.range[1], (value) => { state.range[1] = value; }, (value) => (value > state.range[0] && Number.isFinite(value) ? "" : "high must be above low"));
     }

@@ -2,23 +2,13 @@
 (function () {
   "use strict";
   const SYMBOLS = {
-    alpha: "α", beta: "β", gamma: "γ", delta: "δ", Delta: "Δ", epsilon: "ε", varepsilon: "ε", eta: "η", theta: "θ",
-    lambda: "λ", mu: "μ", nu: "ν", sigma: "σ", Sigma: "Σ", tau: "τ", phi: "φ", pi: "π", ell: "ℓ", hbar: "ℏ",
-    infty: "∞", partial: "∂", nabla: "∇", ldots: "…", dots: "…", cdots: "⋯", prime: "′", emptyset: "∅", top: "⊤",
+    alpha: "α", beta: "β", gamma: "γ", epsilon: "ε", mu: "μ", sigma: "σ", partial: "∂", infty: "∞", dots: "…",
   };
-  const OPERATORS = {
-    cdot: "·", times: "×", odot: "⊙", pm: "±", mp: "∓", le: "≤", leq: "≤", ge: "≥", geq: "≥", ne: "≠", neq: "≠",
-    approx: "≈", equiv: "≡", sim: "∼", to: "→", rightarrow: "→", mapsto: "↦", in: "∈", notin: "∉", mid: "∣", vert: "|",
-    sum: "∑", prod: "∏", lVert: "‖", rVert: "‖", Vert: "‖", "|": "‖", lvert: "|", rvert: "|", langle: "⟨", rangle: "⟩",
-    "{": "{", "}": "}", "%": "%", "#": "#", "&": "&", _: "_", colon: ":", div: "÷", neg: "¬", land: "∧", perp: "⊥",
-    lfloor: "⌊", rfloor: "⌋", lceil: "⌈", rceil: "⌉",
-  };
-  const NAMES = new Set(["max", "min", "tanh", "log", "ln", "exp", "sin", "cos", "erf", "diag"]);
-  const SPACES = { ",": ".17em", ":": ".22em", ";": ".28em", " ": ".33em", quad: "1em", qquad: "2em", "!": "0" };
-  const ACCENTS = { hat: "^", widehat: "^", bar: "¯", overline: "¯", tilde: "~", vec: "→", dot: "˙" };
-  const PLAIN = new Set(["mathrm", "text", "operatorname", "textrm", "mathit", "texttt", "textbf"]);
+  const OPERATORS = { cdot: "·", times: "×", approx: "≈", sum: "∑", "%": "%" };
+  const NAMES = new Set(["max", "min", "tanh"]);
+  const SPACES = { ",": ".17em", ";": ".28em", quad: "1em" };
   const OPERATES = /^(\+|-|\\cdot)$/;
-  const BREAKS = new Set(["=", "≈", "≤", "≥", "→", "≡"]);
+  const BREAKS = new Set(["=", "\\approx"]);
 
   function tokens(source) {
     return source.match(/\\[a-zA-Z]+|\\.|\d+(?:\.\d+)?|\s+|[^]/gu) || [];
@@ -36,7 +26,7 @@
       const token = list[list.at];
       if (token === "{" && depth++ === 0) continue;
       if (token === "}" && --depth === 0) { list.at++; break; }
-      text += token === "\\," || token === "\\ " || token === "~" ? " " : token.replace(/^\\(?=[^a-zA-Z])/, "");
+      text += token;
     }
     return text;
   }
@@ -55,28 +45,23 @@
   }
 
   function command(list, name) {
-    if (name === "frac" || name === "tfrac" || name === "dfrac") return tag("mfrac", group(list) + group(list));
+    if (name === "frac") return tag("mfrac", group(list) + group(list));
     if (name === "sqrt") return tag("msqrt", group(list));
-    if (name in ACCENTS) return tag("mover", group(list) + tag("mo", ACCENTS[name]), ' accent="true"');
-    if (PLAIN.has(name)) {
+    if (name === "hat") return tag("mover", group(list) + tag("mo", "^"), ' accent="true"');
+    if (name === "text" || name === "mathrm") {
       skipSpace(list);
       const text = rawGroup(list).replace(/^\s|\s$/g, "\u00a0");
       // Not <mtext>: that is space-like, and an operator beside it loses its own space.
       return tag("mi", escape(text), ' mathvariant="normal"');
     }
-    if (name === "mathbf" || name === "boldsymbol" || name === "mathcal" || name === "mathbb") return group(list);
-    if (name === "left" || name === "right" || name === "big" || name === "Big" || name === "bigl" || name === "bigr") {
+    if (name === "left" || name === "right") {
       skipSpace(list);
-      const fence = list[list.at++] || "";
-      const sign = fence.startsWith("\\") ? OPERATORS[fence.slice(1)] || "" : fence === "." ? "" : fence;
-      return sign ? tag("mo", escape(sign), ' stretchy="true"') : "";
+      return tag("mo", escape(list[list.at++]), ' stretchy="true"');
     }
     if (name in SPACES) return `<mspace width="${SPACES[name]}"></mspace>`;
     if (NAMES.has(name)) return tag("mi", name, ' mathvariant="normal"');
-    if (name === "sum" || name === "prod") return tag("mo", OPERATORS[name], ' movablelimits="false"');
-    if (name in OPERATORS) return tag("mo", escape(OPERATORS[name]), /vert|Vert|^\|$/i.test(name) ? ' stretchy="false"' : "");
-    if (name in SYMBOLS) return tag("mi", SYMBOLS[name], name === "infty" || name === "ldots" || name === "dots" ? ' mathvariant="normal"' : "");
-    if (name === "displaystyle" || name === "textstyle" || name === "limits" || name === "nolimits") return "";
+    if (name in OPERATORS) return tag("mo", OPERATORS[name], name === "sum" ? ' movablelimits="false"' : "");
+    if (name in SYMBOLS) return tag("mi", SYMBOLS[name], name === "infty" || name === "dots" ? ' mathvariant="normal"' : "");
     return tag("mtext", escape("\\" + name), ' class="unknown"');
   }
 
@@ -90,7 +75,6 @@
     if (/^\p{L}$/u.test(token)) return tag("mi", escape(token));
     if (token === "-") return tag("mo", "−", sign(list) ? ' form="prefix" lspace="0" rspace="0"' : "");
     if (token === "'") return tag("mo", "′");
-    if (token === "&") return "";
     return tag("mo", escape(token), /[()[\]|]/.test(token) ? ' stretchy="false"' : "");
   }
 
@@ -98,7 +82,7 @@
   function sign(list) {
     let before = list.at - 2;
     while (before >= 0 && /^\s+$/.test(list[before])) before--;
-    return before < 0 || /^([[({,+\-=]|\\to|\\approx|\\cdot|\\times)$/.test(list[before]);
+    return before < 0 || /^([[({,+\-=]|\\approx|\\cdot|\\times)$/.test(list[before]);
   }
 
   function scripts(list, base) {
@@ -111,7 +95,7 @@
       else break;
     }
     if (lower === null && upper === null) return base;
-    const sum = base.includes("∑") || base.includes("∏");
+    const sum = base.includes("∑");
     if (lower !== null && upper !== null) return tag(sum ? "munderover" : "msubsup", base + lower + upper);
     if (lower !== null) return tag(sum ? "munder" : "msub", base + lower);
     return tag(sum ? "mover" : "msup", base + upper);
@@ -130,7 +114,6 @@
   }
 
   const join = (pieces) => pieces.map((piece) => piece.markup).join("");
-  const relation = (piece) => BREAKS.has(piece.source) || BREAKS.has(OPERATORS[piece.source.slice(1)]);
 
   // One line of LaTeX as HTML: several <math> elements, so that a line can break before a relation or an operator and
   // after a comma.
@@ -142,7 +125,7 @@
     let comma = false;
     for (const piece of row(list, undefined)) {
       depth += /^(\\left|[([]$)/.test(piece.source) ? 1 : /^(\\right|[)\]])/.test(piece.source) ? -1 : 0;
-      const before = depth === 0 && (relation(piece) || (OPERATES.test(piece.source) && !piece.markup.includes("prefix")));
+      const before = depth === 0 && (BREAKS.has(piece.source) || (OPERATES.test(piece.source) && !piece.markup.includes("prefix")));
       const breaks = (before || comma) && parts[parts.length - 1].length > 0;
       if (breaks) parts.push([]);
       comma = piece.source === ",";
@@ -153,5 +136,5 @@
     return parts.map((part) => tag("span", tag("math", tag("mrow", join(part)), ' displaystyle="true"'))).join(" ");
   }
 
-  window.evenkeel = Object.assign(window.evenkeel || {}, { mathml: markup });
+  window.evenkeel.mathml = markup;
 })();

@@ -2,29 +2,25 @@
 (function () {
   "use strict";
   const { html, format, formatList, bars } = window.evenkeel.draw;
-  const { nest, product, flatten, coordinates } = window.evenkeel.arithmetic;
-  const { mathml, walk, NAMES, editor, sharing, flow } = window.evenkeel;
+  const { product, shapeOf, flatten, coordinates, defaultUpstream, prepare } = window.evenkeel.arithmetic;
+  const { mathml, walk, words, telling, from, commas, editor, sharing, flow } = window.evenkeel;
   const { fromSeed, toConfig, changeNorm, command, encode, decode, has } = window.evenkeel.state;
   const seed = JSON.parse(document.getElementById("seed").textContent);
   const start = fromSeed(seed);
   const at = (id) => document.getElementById(id);
-  const BACKWARD = new Set([
-    "upstream", "g_hat", "mean_g", "mean_g_xhat", "share_one", "share_xhat", "share_kept", "projected", "sum_at_max", "sum_at_min",
-    "slope", "dx", "dalpha", "dweight", "dbias", "finite_difference",
-  ]);
   const INLINE = 12;
   const capital = (text) => text[0].toUpperCase() + text.slice(1);
   let state = structuredClone(start);
   const view = { channelLast: false, whole: false, selected: 0 };
 
   // A step's value: one number, a short list, or a table that folds away.
-  function valueOf(step, members) {
+  function valueOf(step) {
     const numbers = flatten(step.value);
-    const shape = window.evenkeel.arithmetic.shapeOf(step.value);
+    const shape = shapeOf(step.value);
     if (step.id === "finite_difference") return differences(step.value);
     if (step.id === "groups" && numbers.every((group) => group <= 0)) {
-      const members = numbers.filter((group) => group === 0).length;
-      return html("p", { class: "value" }, [html("span", { class: "is", text: members > 1 ? `all ${members} share one statistic` : "it shares with no other" })]);
+      const text = telling.tell(words.phrases.one_group, from({ members: numbers.filter((group) => group === 0).length }));
+      return html("p", { class: "value" }, [html("span", { class: "is", text })]);
     }
     const unit = step.id.startsWith("share") || step.id === "eps_effect" ? " %" : "";
     if (numbers.length === 1) return html("p", { class: "value" }, [html("span", { class: "is", text: format(numbers[0], 9) + unit })]);
@@ -83,17 +79,19 @@
     for (const details of at(id).querySelectorAll("details")) details.open = open.has(details.dataset.step);
   }
 
-  const step = (explanation, id) => { const found = explanation.steps.find((one) => one.id === id); return found ? flatten(found.value) : null; };
+  const step = (explanation, id) => { const one = explanation.steps.find((each) => each.id === id); return one ? flatten(one.value) : null; };
 
   function lead(explanation, members) {
     const of = (id) => { const values = step(explanation, id); return values && values[state.shown]; };
-    const name = capital(NAMES[state.norm]);
+    const { name, family } = words.norms[state.norm];
     const where = explanation.count > 1 ? ` in group ${state.shown} of ${explanation.count}` : "";
     const size = `${members.length} number${members.length === 1 ? "" : "s"}${where}`;
-    if (state.norm === "rms") return `${name} of ${size}: the root mean square is ${format(of("rms"), 5)}. Every step below is computed as you type.`;
-    if (state.norm === "minmax") return `${name} of ${size}: from ${format(of("minimum"), 5)} to ${format(of("maximum"), 5)}. Every step below is computed as you type.`;
-    if (state.norm === "dyt") return `${name} of ${size}: no statistic, a tanh of slope ${format(state.alpha, 4)}. Every step below is computed as you type.`;
-    return `${name} of ${size}: the mean is ${format(of("mean"), 5)}, the standard deviation ${format(of("std"), 5)}. Every step below is computed as you type.`;
+    const statistics = {
+      rms: () => `the root mean square is ${format(of("rms"), 5)}`,
+      minmax: () => `from ${format(of("minimum"), 5)} to ${format(of("maximum"), 5)}`,
+      dyt: () => `no statistic, a tanh of slope ${format(state.alpha, 4)}`,
+    }[family] || (() => `the mean is ${format(of("mean"), 5)}, the standard deviation ${format(of("std"), 5)}`);
+    return `${capital(name)} of ${size}: ${statistics()}. Every step below is computed as you type.`;
   }
 
   function checkItem(check) {
@@ -142,20 +140,20 @@
     // One scale for the gradients; dx, divided by d, has its own.
     const shown = rows.slice(0, -1).map((row) => ({ ...row, values: row.values.slice(0, 64) }));
     body.querySelector(".bars").replaceChildren(bars(shown, labels), bars([{ ...rows[rows.length - 1], values: rows[rows.length - 1].values.slice(0, 64) }], labels));
-    list("backward-steps", explanation.steps.filter((one) => BACKWARD.has(one.id)));
+    list("backward-steps", explanation.steps.filter((one) => one.id in words.backward));
   }
 
   function upstreamEditor(explanation, error) {
     const grid = html("table", { class: "grid upstream" });
     const values = () => {
-      if (!state.upstream) state.upstream = window.evenkeel.arithmetic.defaultUpstream(state.x.length);
+      if (!state.upstream) state.upstream = defaultUpstream(state.x.length);
       return state.upstream;
     };
     const columns = state.shape.length > 1 ? state.shape[state.shape.length - 1] : Math.min(8, state.x.length);
-    const given = () => state.upstream || window.evenkeel.arithmetic.defaultUpstream(state.x.length);
+    const present = () => state.upstream || defaultUpstream(state.x.length);
     for (let first = 0; first < state.x.length; first += columns) {
       grid.append(html("tr", {}, Array.from({ length: Math.min(columns, state.x.length - first) }, (_, c) => html("td", {}, [
-        editor.field({ label: `upstream gradient ${first + c}`, get: () => given()[first + c], set: (value) => { values()[first + c] = value; update(); }, error }),
+        editor.field({ label: `upstream gradient ${first + c}`, get: () => present()[first + c], set: (value) => { values()[first + c] = value; update(); }, error }),
       ]))));
     }
     grid.addEventListener("keydown", editor.arrows);
@@ -177,13 +175,13 @@
 
   function update() {
     const explanation = walk(toConfig(state));
-    const numbers = window.evenkeel.arithmetic.prepare(toConfig(state));
+    const numbers = prepare(toConfig(state));
     const members = numbers.members[state.shown];
     explanation.count = numbers.count;
-    at("title").textContent = `${capital(NAMES[state.norm])}, step by step`;
+    at("title").textContent = `${capital(words.norms[state.norm].name)}, step by step`;
     at("lead").textContent = lead(explanation, members);
     at("notes").replaceChildren(...explanation.notes.map((text) => html("li", { text })));
-    list("forward", explanation.steps.filter((one) => !BACKWARD.has(one.id)));
+    list("forward", explanation.steps.filter((one) => one.id in words.forward));
     at("checks").replaceChildren(...explanation.checks.map(checkItem), ...startChecks().map(checkItem));
     editor.showResults(step(explanation, "output"));
     editor.refresh();
@@ -197,7 +195,7 @@
   }
 
   function buildShown() {
-    const { count } = window.evenkeel.arithmetic.prepare(toConfig(state));
+    const { count } = prepare(toConfig(state));
     at("shown-row").hidden = count < 2;
     at("shown").replaceChildren(...Array.from({ length: count }, (_, g) => html("option", { value: g, text: g, selected: g === state.shown })));
   }
@@ -240,7 +238,8 @@
   }
 
   function wire() {
-    at("norm").append(...Object.entries(NAMES).map(([key, name]) => html("option", { value: key, text: capital(name) })));
+    at("norm").append(...Object.entries(words.norms).map(([key, { name }]) => html("option", { value: key, text: capital(name) })));
+    at("eps-mode").append(...Object.entries(words.choices.eps_mode).map(([key, text]) => html("option", { value: key, text })));
     at("norm").addEventListener("change", () => { changeNorm(state, at("norm").value); rebuild(); });
     at("eps-slider").addEventListener("input", () => {
       state.eps = Number((10 ** Number(at("eps-slider").value)).toPrecision(2));
@@ -278,7 +277,7 @@
     const { shape, group, statistics } = seed.whole;
     const numbers = statistics.map(([title, value]) => `${title.toLowerCase()} ${format(Number(value), 6)}`).join(", ");
     at("whole").hidden = false;
-    at("whole").textContent = `The input has ${product(shape).toLocaleString("en-US")} numbers (${shape.join(" × ")}). This page works on a part of it, ${start.shape.join(" × ")}, as if it were all, so its statistics are the part's.` +
+    at("whole").textContent = `The input has ${commas(product(shape))} numbers (${shape.join(" × ")}). This page works on a part of it, ${start.shape.join(" × ")}, as if it were all, so its statistics are the part's.` +
       (numbers ? ` Those of the whole, computed by Python for its group ${group}: ${numbers}.` : "");
   }
 

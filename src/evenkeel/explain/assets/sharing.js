@@ -2,8 +2,8 @@
 (function () {
   "use strict";
   const { html, format } = window.evenkeel.draw;
-  const { product, stridesOf } = window.evenkeel.arithmetic;
-  const { denominatorOf, groupNumbers } = window.evenkeel.arithmetic;
+  const { product, stridesOf, denominatorOf, groupNumbers } = window.evenkeel.arithmetic;
+  const { usualGroups } = window.evenkeel.state;
   const COLOURS = ["series2", "series1", "series3", "series6", "series5", "series4", "muted"];
   const MOST = { samples: 4, channels: 8, positions: 8 };
   const letter = (group) => (group < 26 ? String.fromCharCode(65 + group) : String.fromCharCode(64 + Math.floor(group / 26)) + String.fromCharCode(65 + (group % 26)));
@@ -37,10 +37,8 @@
     return { samples, channels, positions, values, valid, made: true };
   }
 
-  const halves = (channels) => [2, 3, 5, 7].find((n) => channels % n === 0 && channels > n) || 1;
-
   function norms(tensor, whole) {
-    const groups = halves(tensor.channels);
+    const groups = usualGroups(tensor.channels);
     const each = tensor.channels / groups;
     return [
       { name: "BatchNorm", shared: [0, 2], who: "one channel, over all samples and positions", tell: (n, c) => `channel ${c} of every sample and position` },
@@ -97,13 +95,13 @@
   function move(event, cells, shape, shown) {
     if (!event.target.place) return;
     const [n, c, l] = event.target.place;
-    const wanted = { ArrowLeft: [n, c, l - 1], ArrowRight: [n, c, l + 1], ArrowUp: [n, c - 1, l], ArrowDown: [n, c + 1, l], PageUp: [n - 1, c, l], PageDown: [n + 1, c, l], Home: [n, c, 0], End: [n, c, shown[2] - 1] }[event.key];
-    if (!wanted) return;
+    const target = { ArrowLeft: [n, c, l - 1], ArrowRight: [n, c, l + 1], ArrowUp: [n, c - 1, l], ArrowDown: [n, c + 1, l], PageUp: [n - 1, c, l], PageDown: [n + 1, c, l], Home: [n, c, 0], End: [n, c, shown[2] - 1] }[event.key];
+    if (!target) return;
     event.preventDefault();
-    if (wanted[1] < 0 && wanted[0] > 0) { wanted[0]--; wanted[1] = shown[1] - 1; }
-    if (wanted[1] >= shown[1]) { wanted[0]++; wanted[1] = 0; }
-    const next = cells.get((wanted[0] * shape[1] + wanted[1]) * shape[2] + wanted[2]);
-    if (next && wanted.every((at, axis) => at >= 0 && at < shown[axis])) next.focus();
+    if (target[1] < 0 && target[0] > 0) { target[0]--; target[1] = shown[1] - 1; }
+    if (target[1] >= shown[1]) { target[0]++; target[1] = 0; }
+    const next = cells.get((target[0] * shape[1] + target[1]) * shape[2] + target[2]);
+    if (next && target.every((at, axis) => at >= 0 && at < shown[axis])) next.focus();
   }
 
   function tell(one, tensor, state, i) {

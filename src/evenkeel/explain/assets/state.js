@@ -1,26 +1,20 @@
 // What the reader can change, and how it becomes the options that `walk` takes.
 (function () {
   "use strict";
-  const { product, flatten, nest } = window.evenkeel.arithmetic;
-  const ROWS = ["layer", "rms", "standardize", "minmax", "dyt"];
-  const OPTIONS = {
-    layer: ["eps", "weight", "bias", "offset"], rms: ["eps", "weight", "offset"], batch: ["eps", "weight", "bias", "offset"],
-    instance: ["eps", "weight", "bias", "offset"], group: ["groups", "eps", "weight", "bias", "offset"],
-    standardize: ["correction"], minmax: ["range"], image: ["scale"], dyt: ["alpha", "weight", "bias"],
-  };
-  const IMAGENET = { mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225] };
-  const has = (state, option) => OPTIONS[state.norm].includes(option);
-  const missing = (value) => value === null || value === undefined;
+  const { product, missing, flatten, nest } = window.evenkeel.arithmetic;
+  const { norms: NORMS, choices } = window.evenkeel.words;
+  const has = (state, option) => NORMS[state.norm].options.includes(option);
+  const DEFAULTS = Object.assign({}, ...Object.values(NORMS).map((row) => row.defaults));
 
   function fromSeed(seed) {
     const o = seed.options;
     const list = (value) => (missing(value) ? null : flatten(value));
     return {
       norm: seed.norm, shape: o.shape.slice(), x: flatten(seed.input), shown: seed.shown || 0, dtype: o.dtype,
-      axis: ROWS.includes(seed.norm) ? o.shared.slice() : null, channelAxis: missing(o.channel_axis) ? null : o.channel_axis,
-      groups: o.num_groups || 1, eps: missing(o.eps) ? 1e-5 : Number(o.eps), mode: o.eps_mode || "inside",
-      offset: o.weight_offset || 0, correction: o.correction || 0, range: o.feature_range || [0, 1],
-      scale: missing(o.scale) ? 255 : o.scale, alpha: missing(o.alpha) ? 0.5 : o.alpha,
+      axis: NORMS[seed.norm].options.includes("axis") ? o.shared.slice() : null, channelAxis: missing(o.channel_axis) ? null : o.channel_axis,
+      groups: o.num_groups || DEFAULTS.groups, eps: missing(o.eps) ? NORMS.layer.spec.eps : Number(o.eps), mode: o.eps_mode || "inside",
+      offset: o.weight_offset || 0, correction: o.correction || DEFAULTS.correction, range: o.feature_range || DEFAULTS.feature_range.slice(),
+      scale: missing(o.scale) ? DEFAULTS.scale : o.scale, alpha: missing(o.alpha) ? DEFAULTS.alpha : o.alpha,
       weight: list(o.weight), bias: list(o.bias), mask: list(o.mask), mean: list(o.mean), variance: list(o.variance), std: list(o.std),
       backward: Boolean(o.backward), upstream: list(o.upstream),
     };
@@ -28,28 +22,27 @@
 
   // The axes that share and those that have parameters, as explain/_layout.py decides them.
   function layout(state) {
-    const { norm, shape } = state;
+    const { shape } = state;
+    const { axes, family } = NORMS[state.norm];
     const all = shape.map((_, axis) => axis);
-    const without = (...axes) => all.filter((axis) => !axes.includes(axis));
-    const rows = (shared, parameters) => ({ shared, parameter_axes: parameters, sample_axis: null, channel_axis: null, num_groups: null });
-    if (ROWS.includes(norm)) {
-      const axes = state.axis || [norm === "standardize" || norm === "minmax" ? 0 : shape.length - 1];
-      return rows(axes, axes);
+    const lay = (shared, parameters, channel = null, sample = null, groups = null) =>
+      ({ shared, parameter_axes: parameters, sample_axis: sample, channel_axis: channel, num_groups: groups });
+    if (!missing(axes.rows)) {
+      const shared = state.axis || [axes.rows < 0 ? shape.length + axes.rows : axes.rows];
+      return lay(shared, shared);
     }
-    if (shape.length === 1 && (norm === "batch" || norm === "instance")) return rows([0], []);
-    const least = norm === "group" ? 2 : 3;
-    const channel = !missing(state.channelAxis) ? state.channelAxis : norm === "image" ? imageAxis(state) : norm === "batch" || shape.length >= least ? 1 : 0;
-    if (norm === "batch" || norm === "image") return { ...rows(without(channel), [channel]), channel_axis: channel };
-    const sample = shape.length >= least ? all.find((axis) => axis !== channel) : null;
-    return { shared: without(channel, sample), parameter_axes: [channel], sample_axis: sample, channel_axis: channel, num_groups: norm === "group" ? state.groups : null };
+    if (axes.lone_vector && shape.length === 1) return lay([0], []);
+    const fresh = () => (family === "image" ? imageAxis(state) : shape.length >= axes.channels_from ? 1 : 0);
+    const channel = missing(state.channelAxis) ? fresh() : state.channelAxis;
+    const sample = axes.samples && shape.length >= axes.channels_from ? all.find((axis) => axis !== channel) : null;
+    return lay(all.filter((axis) => axis !== channel && axis !== sample), [channel], channel, sample, has(state, "groups") ? state.groups : null);
   }
 
   function imageAxis(state) {
     const { shape } = state;
     const likely = shape.length === 4 ? [1, 3] : [shape.length - 1, 0];
     const count = state.mean ? state.mean.length : 3;
-    const found = likely.find((axis) => shape[axis] === count);
-    return found === undefined ? likely[0] : found;
+    return likely.find((axis) => shape[axis] === count) ?? likely[0];
   }
 
   function parameterShape(state) {
@@ -61,17 +54,19 @@
     const sizes = where.parameter_axes.map((axis) => state.shape[axis]);
     const when = (option, value) => (has(state, option) ? value : null);
     const nested = (values, shape) => (values ? nest(values, shape) : null);
-    const image = state.norm === "image";
+    const image = has(state, "std");
     const options = {
       shape: state.shape, dtype: state.dtype, ...where,
-      eps: when("eps", state.eps), eps_mode: when("eps", state.mode), weight_offset: when("offset", state.offset),
-      correction: when("correction", state.correction), feature_range: when("range", state.range), scale: when("scale", state.scale),
+      eps: when("eps", state.eps), eps_mode: when("eps", state.mode), weight_offset: when("weight_offset", state.offset),
+      correction: when("correction", state.correction), feature_range: when("feature_range", state.range), scale: when("scale", state.scale),
       alpha: when("alpha", state.alpha), weight: when("weight", nested(state.weight, sizes)), bias: when("bias", nested(state.bias, sizes)),
       mask: nested(state.mask, state.shape), mean: state.mean, variance: image ? null : state.variance, std: image ? state.std : null,
       backward: state.backward, upstream: state.backward ? nested(state.upstream, state.shape) : null,
     };
     return { norm: state.norm, input: nest(state.x, state.shape), options, shown: state.shown };
   }
+
+  const usualGroups = (channels) => [2, 3, 5, 7].find((n) => channels % n === 0 && channels > n) || 1;
 
   // Another norm on the same numbers, with that norm's own defaults where the old options make no sense.
   function changeNorm(state, norm) {
@@ -80,13 +75,10 @@
     if (norm === "image") {
       const channels = state.shape[imageAxis(state)];
       const constants = (values) => Array.from({ length: channels }, (_, i) => values[i % values.length]);
-      Object.assign(state, { channelAxis: imageAxis(state), mean: constants(IMAGENET.mean), std: constants(IMAGENET.std), mask: null });
+      Object.assign(state, { channelAxis: imageAxis(state), mean: constants(DEFAULTS.mean), std: constants(DEFAULTS.std), mask: null });
     }
     if (norm === "dyt") state.mask = null;
-    if (norm === "group") {
-      const channels = state.shape[layout(state).channel_axis];
-      state.groups = [2, 3, 5, 7].find((n) => channels % n === 0 && channels > n) || 1;
-    }
+    if (norm === "group") state.groups = usualGroups(state.shape[layout(state).channel_axis]);
     if (parameterShape(state).join() !== before) state.weight = state.bias = null;
     if (!has(state, "bias")) state.bias = null;
     if (!has(state, "weight")) state.weight = null;
@@ -121,16 +113,16 @@
     const vector = state.shape.length === 1;
     words.push(vector ? state.x.map(word).join(" ") : "-");
     words.push(`--norm ${state.norm}`);
-    if (ROWS.includes(state.norm) && !vector) words.push(`--axis ${quote(where.shared)}`);
+    if (has(state, "axis") && !vector) words.push(`--axis ${quote(where.shared)}`);
     if (!missing(where.channel_axis) && !vector) words.push(`--channel-axis ${where.channel_axis}`);
-    if (state.norm === "group") words.push(`--groups ${state.groups}`);
+    if (has(state, "groups")) words.push(`--groups ${state.groups}`);
     if (has(state, "eps")) words.push(`--eps ${state.eps}`, `--eps-mode ${state.mode}`);
     if (has(state, "correction")) words.push(`--correction ${state.correction}`);
-    if (has(state, "range")) words.push(`--feature-range=${quote(state.range)}`);
+    if (has(state, "feature_range")) words.push(`--feature-range=${quote(state.range)}`);
     if (has(state, "scale")) words.push(`--scale ${state.scale}`);
     if (has(state, "alpha")) words.push(`--alpha ${state.alpha}`);
     for (const name of ["weight", "bias"]) if (has(state, name) && state[name]) words.push(`--${name}=${shaped(state[name], parameterShape(state))}`);
-    if (has(state, "offset") && state.offset) words.push(`--weight-offset ${state.offset}`);
+    if (has(state, "weight_offset") && state.offset) words.push(`--weight-offset ${state.offset}`);
     for (const name of ["mean", "variance", "std"]) if (state[name]) words.push(`--${name}=${quote(state[name])}`);
     if (state.mask) words.push(`--mask=${shaped(state.mask, state.shape)}`);
     if (state.dtype !== "float64") words.push(`--dtype ${state.dtype}`);
@@ -148,11 +140,11 @@
   function decode(fragment, start) {
     if (!fragment.startsWith("#s=")) return null;
     try {
-      const found = JSON.parse(decodeURIComponent(fragment.slice(3)));
+      const sent = JSON.parse(decodeURIComponent(fragment.slice(3)));
       const state = { ...structuredClone(start) };
       const numbers = (value) => Array.isArray(value) && value.every((item) => typeof item === "number" || ["NaN", "Infinity", "-Infinity"].includes(item));
       for (const name of Object.keys(start)) {
-        const value = found[name];
+        const value = sent[name];
         if (["x", "shape", "axis", "range", "weight", "bias", "mask", "mean", "variance", "std", "upstream"].includes(name)) {
           if (value !== null && !numbers(value)) return null;
           state[name] = value === null ? null : value.map(Number);
@@ -161,7 +153,7 @@
         else if (typeof start[name] === "boolean") state[name] = Boolean(value);
         else state[name] = String(value);
       }
-      const fits = OPTIONS[state.norm] && ["inside", "outside", "clamp"].includes(state.mode) && product(state.shape) === state.x.length && state.x.length <= 256;
+      const fits = NORMS[state.norm] && state.mode in choices.eps_mode && product(state.shape) === state.x.length && state.x.length <= 256;
       return fits && window.evenkeel.walk(toConfig(state)) ? state : null;
     } catch (error) {
       return null;
@@ -169,6 +161,6 @@
   }
 
   Object.assign(window.evenkeel, {
-    state: { fromSeed, toConfig, changeNorm, resize, command, encode, decode, layout, parameterShape, has },
+    state: { fromSeed, toConfig, changeNorm, resize, command, encode, decode, layout, parameterShape, usualGroups, has },
   });
 })();

@@ -1,4 +1,4 @@
-"""What shows progress is a context: bars run from its beginning to its end, lines and silence need neither."""
+"""The context in which progress is displayed: bars start and stop with it, lines and silence need neither."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-__all__ = ["Shown"]
+__all__ = ["ProgressContext"]
 
 
-class Shown:
-    """A context in which Rich's bars run, if a subclass has any.
+class ProgressContext:
+    """Run the Rich bars of a subclass, if it has any, from the context's beginning to its end.
 
     Attributes:
         progress: the bars, or None.
