@@ -133,10 +133,9 @@ def set_up(x: Any, norm: Norm, spec: NormSpec, given: dict[str, Any], dtype: str
     check_statistics(norm, statistics)
     weight, bias = (parameter(name, options.get(name), layout) for name in ("weight", "bias"))
     low, high = feature_range(options.get("feature_range", (0.0, 1.0)))
-    eps = machine_epsilon(tensor.dtype) if spec.eps is None else spec.eps
     return Setup(
         norm=norm,
-        spec=replace(spec, eps=eps, weight=weight is not None, bias=bias is not None),
+        spec=replace(spec, eps=spec.epsilon(tensor.dtype), weight=weight is not None, bias=bias is not None),
         tensor=tensor,
         x=values,
         layout=layout,
@@ -208,11 +207,6 @@ def number(name: str, value: Any, *, positive: bool = False) -> float:
         kind = "one positive number" if positive else "one finite number"
         raise InvalidArgumentError(f"explain: {name} must be {kind}, but got {value}")
     return float(array.item())
-
-
-def machine_epsilon(dtype: torch.dtype) -> float:
-    """Return the machine epsilon of the library's arithmetic on a dtype: ε where a spec says None."""
-    return float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 
 def correction(value: Any) -> int:
