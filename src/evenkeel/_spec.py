@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict, get_args
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
 import torch
 
 from evenkeel._errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["Activation", "Cast", "EpsMode", "Memory", "NormSpec", "ResidualRounding", "Shares", "Statistic"]
 
@@ -42,18 +45,26 @@ def machine_epsilon(dtype: torch.dtype) -> float:
     return 2.0**-52 if dtype == torch.float64 else 2.0**-23  # torch.finfo takes 2 µs
 
 
-class RowNormOptions(TypedDict, total=False):
-    """The keyword-only options of a row norm, at their defaults where left out."""
+class NormOptions(TypedDict, total=False):
+    """The keyword-only options of every norm."""
 
     eps_mode: EpsMode
     weight_offset: float
+
+
+class RowNormOptions(NormOptions, total=False):
+    """The keyword-only options of a row norm."""
+
     cast: Cast
 
 
 class ChannelNormOptions(RowNormOptions, total=False):
-    """The keyword-only options of a channel norm, at their defaults where left out."""
+    """The keyword-only options of a channel norm."""
 
     activation: Activation | None
+
+
+OPTION_DEFAULTS: dict[str, Any] = {"eps_mode": "inside", "weight_offset": 0.0, "cast": "late", "activation": None}
 
 
 class RowOptions(NamedTuple):
@@ -75,6 +86,18 @@ class ChannelOptions(NamedTuple):
     eps_mode: int
     weight_offset: float
     activation: int
+
+
+def choice_problem(answers: Mapping[str, Any]) -> str:
+    """Say which answer is not one of its choices, or ""."""
+    for name, choices in CHOICES.items():
+        if name not in answers:
+            continue
+        answer = answers[name]
+        if answer not in choices and not (answer is None and name in OPTIONAL):
+            words = "None, 'relu' or 'silu'" if name == "activation" else f"one of {', '.join(choices)}"
+            return f"{name} must be {words}, but got {answer!r}"
+    return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,44 +155,13 @@ class NormSpec:
     residual_rounding: ResidualRounding | None = None
 
     def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            answer = getattr(self, name)
-            if answer not in choices and not (answer is None and name in OPTIONAL):
-                words = "None, 'relu' or 'silu'" if name == "activation" else f"one of {', '.join(choices)}"
-                raise InvalidArgumentError(f"NormSpec: {name} must be {words}, but got {answer!r}")
-        if problem := self._contradiction():
+        if problem := choice_problem(vars(self)) or self._contradiction():
             raise InvalidArgumentError(f"NormSpec: {problem}")
-        if self.eps is not None and self.shares == "token" and self.statistic in ROW_STATISTICS:
-            # made once: making it for each call would take a fifth of the call on one row
-            object.__setattr__(self, "row_options", self._row_options(float(self.eps)))
-
-    if TYPE_CHECKING:
-
-        @property
-        def row_options(self) -> RowOptions:
-            """The options of the row operators; only of a spec that has such operators and a number for eps."""
-
-    def epsilon(self, dtype: torch.dtype) -> float:
-        """The number that eps stands for with inputs of a dtype."""
-        return machine_epsilon(dtype) if self.eps is None else self.eps
-
-    def channel_options(self, groups: int) -> ChannelOptions:
-        """The options of the channel operators, for a number of groups in a sample or 0 for the whole batch."""
-        if self.eps is None:
-            raise InvalidArgumentError("NormSpec: a norm over channels needs a number for eps, but got None")
-        eps_mode, activation = EPS_MODES[self.eps_mode], ACTIVATIONS[self.activation]
-        return ChannelOptions(groups, float(self.eps), eps_mode, float(self.weight_offset), activation)
-
-    @property
-    def late(self) -> NormSpec:
-        """The same spec with one rounding at the end."""
-        return self if self.cast == "late" else replace(self, cast="late")
 
     def _contradiction(self) -> str:
-        # not math.isfinite: torch.compile has symbols for numbers that change between calls
-        if self.eps is not None and not -math.inf < self.eps < math.inf:
+        if self.eps is not None and not math.isfinite(self.eps):
             return f"eps must be a finite number or None, but got {self.eps!r}"
-        if not -math.inf < self.weight_offset < math.inf:
+        if not math.isfinite(self.weight_offset):
             return f"weight_offset must be finite, but got {self.weight_offset}"
         if self.center and self.statistic in ("rms", "l2", "none"):
             return f"statistic={self.statistic!r} has no centre to subtract; pass center=False"
@@ -178,14 +170,24 @@ class NormSpec:
                 f"memory='running' needs statistics that outlive a sample, but shares={self.shares!r}; "
                 "use shares='channel', 'sample_channel' or 'feature'"
             )
+        if self.groups is not None and (self.shares != "sample_group" or self.groups < 1):
+            return f"groups={self.groups!r} needs shares='sample_group' and a positive number; leave it out"
+        if self.residual_rounding is not None and self.shares != "token":
+            return f"residual_rounding needs shares='token', but shares={self.shares!r}; leave it out"
         return ""
 
-    def _row_options(self, eps: float) -> RowOptions:
-        return RowOptions(
-            ROW_STATISTICS[self.statistic],
-            eps,
-            EPS_MODES[self.eps_mode],
-            float(self.weight_offset),
-            self.cast == "early",
-            self.residual_rounding != "unrounded",
-        )
+    def epsilon(self, dtype: torch.dtype) -> float:
+        """Return the number that eps stands for with inputs of a dtype.
+
+        Args:
+            dtype: the input's.
+
+        Returns:
+            eps, or the machine epsilon of the compute dtype where eps is None.
+
+        Example:
+            >>> import torch, evenkeel as ek
+            >>> ek.nn.RMSNorm(4).spec.epsilon(torch.bfloat16) == torch.finfo(torch.float32).eps
+            True
+        """
+        return machine_epsilon(dtype) if self.eps is None else self.eps

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
-from evenkeel._spec import machine_epsilon
+from evenkeel._spec import NormOptions, machine_epsilon
 from evenkeel.functional._common import overridden
-from evenkeel.functional._rows import add_rows, add_rows_reference, sum_dtype
-from evenkeel.functional._specs import row_spec
+from evenkeel.functional._rows import add_rows, add_rows_reference
+from evenkeel.functional._specs import keyword_options, row_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from evenkeel._spec import EpsMode, ResidualRounding, RowNormOptions
+    from evenkeel._spec import EpsMode, ResidualRounding
 
 
+def least_epsilon(input: Tensor, residual: Tensor) -> float:
+    """The machine epsilon of the sum's arithmetic."""
+    return min(machine_epsilon(input.dtype), machine_epsilon(residual.dtype))
+
+
+@keyword_options(NormOptions)
 def add_layer_norm_reference(
     input: Tensor,
     residual: Tensor,
@@ -29,13 +35,14 @@ def add_layer_norm_reference(
     eps: float = 1e-5,
     *,
     residual_rounding: ResidualRounding = "rounded",
-    **options: Unpack[RowNormOptions],
+    **options: Unpack[NormOptions],
 ) -> tuple[Tensor, Tensor]:
     """`add_layer_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     spec = row_spec("add_layer_norm", "moments", eps, residual_rounding=residual_rounding, **options)
     return add_rows_reference(input, residual, weight, bias, len(normalized_shape), spec)
 
 
+@keyword_options(NormOptions)
 def add_rms_norm_reference(
     input: Tensor,
     residual: Tensor,
@@ -44,9 +51,10 @@ def add_rms_norm_reference(
     eps: float | None = None,
     *,
     residual_rounding: ResidualRounding = "rounded",
-    **options: Unpack[RowNormOptions],
+    **options: Unpack[NormOptions],
 ) -> tuple[Tensor, Tensor]:
     """`add_rms_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
+    eps = least_epsilon(input, residual) if eps is None else eps
     spec = row_spec("add_rms_norm", "rms", eps, residual_rounding=residual_rounding, **options)
     return add_rows_reference(input, residual, weight, None, len(normalized_shape), spec)
 
@@ -163,6 +171,6 @@ def add_rms_norm(
         more: dict[str, Any] = {"weight": weight, "eps": eps, "eps_mode": eps_mode, "backend": backend}
         more |= {"weight_offset": weight_offset, "residual_rounding": residual_rounding}
         return overridden(add_rms_norm, (input, residual, weight), input, residual, normalized_shape, **more)
-    eps = machine_epsilon(sum_dtype(input, residual)) if eps is None else eps
+    eps = least_epsilon(input, residual) if eps is None else eps
     spec = row_spec("add_rms_norm", "rms", eps, eps_mode, weight_offset, "late", residual_rounding)
     return add_rows("add_rms_norm", spec, input, residual, normalized_shape, weight, None, backend)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._spec import ChannelNormOptions
 from evenkeel.functional._channel_checks import (
     check_channels,
     check_pair,
@@ -14,19 +15,20 @@ from evenkeel.functional._channel_checks import (
     check_vectors,
     expand_mask,
 )
-from evenkeel.functional._channel_kernels import channels, effective_cast, runs_kernel
+from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel
 from evenkeel.functional._channels import batch_and_positions, count_shared, tracked_reference, update_running
 from evenkeel.functional._common import overridden
-from evenkeel.functional._specs import channel_spec
+from evenkeel.functional._specs import channel_spec, keyword_options
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from torch import Tensor
 
-    from evenkeel._spec import Activation, Cast, ChannelNormOptions, EpsMode
+    from evenkeel._spec import Activation, Cast, EpsMode
 
 
+@keyword_options(ChannelNormOptions)
 def batch_norm_reference(
     input: Tensor,
     running_mean: Tensor | None,
@@ -127,9 +129,9 @@ def batch_norm(
     check_vectors("batch_norm", input.shape[1], running_mean=running_mean, running_var=running_var, **affine)
     valid = expand_mask("batch_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)
-    if not runs_kernel(backend, spec, input, (weight, bias), running, valid):
+    if not runs_channel_kernel(backend, spec, input, (weight, bias), running, valid):
         return tracked_reference(spec, input, running, weight, bias, valid, training, momentum)
-    y, moments, variance = channels(spec, 0, input, weight, bias, (None, None) if training else running, valid)
+    y, moments, variance = channels(spec, input, weight, bias, (None, None) if training else running, valid)
     if training and running_mean is not None:
         mean = moments[:, 0]
         count = count_shared(mean, input.shape, batch_and_positions(input), valid)

@@ -15,12 +15,13 @@ from evenkeel.functional._channels import (
     per_channel,
 )
 from evenkeel.functional._common import compute_dtype, needs_gradient, reference_gradients
-from evenkeel.kernels import choose, composite_required
+from evenkeel.kernels import composite_required, runs_kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from evenkeel._spec import ChannelOptions, NormSpec
+    from evenkeel.functional._specs import CallSpec
 
 
 class ChannelsFunction(torch.autograd.Function):
@@ -89,41 +90,38 @@ def channels_reference(
     return in_format_of(y, x)
 
 
-def effective_cast(spec: NormSpec, input: Tensor, *parameters: Tensor | None) -> NormSpec:
+def effective_cast(spec: CallSpec, input: Tensor, *parameters: Tensor | None) -> CallSpec:
     """Replace ``early`` by ``late`` where they agree: in the compute dtype, unless the result is promoted."""
-    if spec.cast == "late" or compute_dtype(input) != input.dtype:
+    if spec.late is None or compute_dtype(input) != input.dtype:
         return spec
     dtypes = [p.dtype for p in parameters if p is not None]
     return spec if any(torch.promote_types(dtype, input.dtype) != input.dtype for dtype in dtypes) else spec.late
 
 
-def runs_kernel(
+def runs_channel_kernel(
     backend: str,
-    spec: NormSpec,
+    spec: CallSpec,
     input: Tensor,
     parameters: tuple[Tensor | None, ...],
     running: tuple[Tensor | None, ...],
     valid: Tensor | None,
 ) -> bool:
     """Whether the kernels run a channel norm with its `effective_cast`, or else the reference."""
-    kernels = choose("channels", backend, spec, input, *parameters, *running, valid)
-    return kernels is not None and not needs_gradient(*running) and not composite_required()
+    by_kernel = runs_kernel("channels", backend, spec, input, *parameters, *running, valid)
+    return by_kernel and not needs_gradient(*running) and not composite_required()
 
 
 def channels(
-    spec: NormSpec,
-    groups: int,
+    spec: CallSpec,
     input: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
     remembered: tuple[Tensor | None, Tensor | None],
     valid: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the kernel: y, the statistics, of which the mean is the first column, and their biased variances.
-
-    ``groups`` is the number of groups in a sample, or 0 for one statistic per channel over the batch.
-    """
-    tensors, options = (input, weight, bias, *remembered, valid), spec.channel_options(groups)
+    """Run the kernel: y, the statistics, of which the mean is the first column, and their biased variances."""
+    options = spec.channel_options(input.shape[1], remembered=remembered[0] is not None)
+    tensors = (input, weight, bias, *remembered, valid)
     results: tuple[Tensor, Tensor, Tensor]
     if needs_gradient(input, weight, bias):
         results = ChannelsFunction.apply(*tensors, spec, options)

@@ -9,7 +9,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._out import overlap, unshared
-from evenkeel.kernels import KERNEL_DTYPES, choose, composite_required
+from evenkeel.kernels import KERNEL_DTYPES, composite_required, runs_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -139,7 +139,7 @@ def column_moments(
         )
     if weight is not None:
         _check_weight(x, weight)
-    if choose("columns", backend, None, x, weight) is None:
+    if not runs_kernel("columns", backend, None, x, weight):
         return column_moments_reference(x, weight=weight)
     weights = None if weight is None else weight.double()
     moments = torch.ops.evenkeel.column_moments.default(x.detach().unsqueeze(0), weights)
@@ -154,7 +154,7 @@ def _separate_column_moments(columns: list[Tensor], weight: Tensor | None, backe
     if not columns or weight is not None:
         what = "no columns" if not columns else "a weight, which only a table takes; see torch.stack"
         raise InvalidInputError(f"column_moments: expected a list of columns alone, but got {what}")
-    if choose("columns", backend, None, *columns) is None:
+    if not runs_kernel("columns", backend, None, *columns):
         moments = [column_moments_reference(x.unsqueeze(-1)) for x in columns]
         return ColumnMoments(*(torch.cat(parts) for parts in zip(*moments, strict=True)))
     return ColumnMoments(*torch.ops.evenkeel.separate_column_moments.default([x.detach() for x in columns]))
@@ -278,10 +278,10 @@ def column_affine(
     dtype = dtype or (default_dtype(x) if out is None else out.dtype)
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
     parameters = (shift, scale) if offset is None else (shift, scale, offset)
-    kernels = choose("columns", backend, None, x, *parameters, out)
+    by_kernel = runs_kernel("columns", backend, None, x, *parameters, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *parameters))
     by_reference = needs_grad and (clip is not None or any(p.requires_grad for p in parameters))
-    if kernels is None or by_reference or composite_required() or torch.compiler.is_compiling():
+    if not by_kernel or by_reference or composite_required() or torch.compiler.is_compiling():
         y = column_affine_reference(x, shift, scale, offset, clip=clip, dtype=dtype)
         return y if out is None else out.copy_(y)
     if needs_grad:
@@ -341,7 +341,7 @@ def finite_column_affine(
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
     parameters = (shift, scale) if offset is None else (shift, scale, offset)
     in_place = out is not None and overlap(out, x)
-    if in_place or choose("columns", "auto", None, x, *parameters, out) is None:
+    if in_place or not runs_kernel("columns", "auto", None, x, *parameters, out):
         return None if has_infinity(x) else column_affine(x, shift, scale, offset, clip=clip, out=out)
     infinite = torch.zeros(1, dtype=torch.bool)
     y = run_column_affine(x, map_arguments(shift, scale, offset, clip), out, dtype, infinite)

@@ -8,7 +8,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel.functional._common import check_floating, compute_dtype
-from evenkeel.kernels import choose
+from evenkeel.kernels import runs_kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -66,5 +66,5 @@ def dyt(
             dyt, (input, alpha_tensor, weight, bias), input, alpha, weight=weight, bias=bias, backend=backend
         )
     check_floating("dyt", "input", input)
-    choose("elements", backend, None, input)
+    runs_kernel("elements", backend, None, input)
     return dyt_reference(input, alpha, weight, bias)

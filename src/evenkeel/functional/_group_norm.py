@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._spec import ChannelNormOptions
 from evenkeel.functional._channel_checks import check_values_per_channel, expand_mask
-from evenkeel.functional._channel_kernels import channels, effective_cast, runs_kernel
+from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel
 from evenkeel.functional._channels import in_format_of, normalize_groups
 from evenkeel.functional._common import check_floating, overridden
-from evenkeel.functional._specs import channel_spec
+from evenkeel.functional._specs import channel_spec, keyword_options
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from torch import Tensor
 
-    from evenkeel._spec import Activation, Cast, ChannelNormOptions, EpsMode
+    from evenkeel._spec import Activation, Cast, EpsMode
 
 
+@keyword_options(ChannelNormOptions)
 def group_norm_reference(
     input: Tensor,
     num_groups: int,
@@ -99,9 +101,9 @@ def group_norm(
     check_group_norm(input, num_groups, weight, bias)
     valid = expand_mask("group_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)
-    if not runs_kernel(backend, spec, input, (weight, bias), (), valid):
+    if not runs_channel_kernel(backend, spec, input, (weight, bias), (), valid):
         return in_format_of(normalize_groups(input, num_groups, weight, bias, valid, spec), input)
-    return channels(spec, num_groups, input, weight, bias, (None, None), valid)[0]
+    return channels(spec, input, weight, bias, (None, None), valid)[0]
 
 
 def check_group_norm(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None) -> None:

@@ -12,7 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._columns import ColumnMoments, check_result_dtype, column_moments_reference
 from evenkeel.functional._out import unshared
-from evenkeel.kernels import choose, composite_required
+from evenkeel.kernels import composite_required, runs_kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,9 +99,9 @@ def image_normalize(
     _check_scale(spread, max_value, dtype)
     if out is not None:
         _check_out(channels_first(images, layout), out, dtype)
-    kernels = choose("images", backend, None, images, centre, spread, out)
+    by_kernel = runs_kernel("images", backend, None, images, centre, spread, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (images, centre, spread))
-    if kernels is None or needs_grad or composite_required() or torch.compiler.is_compiling():
+    if not by_kernel or needs_grad or composite_required() or torch.compiler.is_compiling():
         y = image_normalize_reference(images, centre, spread, layout=layout, max_value=max_value, dtype=dtype)
         return y if out is None else out.copy_(y)
     planes = channels_first(images, layout)
@@ -148,7 +148,7 @@ def image_moments(images: Tensor, *, layout: ImageLayout, backend: str = "auto")
     planes = channels_first(images.detach(), layout)
     leading, channels = planes.shape[:-3], planes.shape[-3]
     pixels = planes.movedim(-3, -1).reshape(math.prod(leading), planes.shape[-2] * planes.shape[-1], channels)
-    if choose("columns", backend, None, pixels) is None:
+    if not runs_kernel("columns", backend, None, pixels):
         moments = column_moments_reference(pixels)
     else:
         moments = ColumnMoments(*torch.ops.evenkeel.column_moments.default(pixels, None))

@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING
 from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidInputError
+from evenkeel._spec import RowNormOptions
 from evenkeel.functional._channel_checks import check_channels, check_pair, check_vectors, expand_mask
-from evenkeel.functional._channel_kernels import channels, effective_cast, runs_kernel
+from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel
 from evenkeel.functional._channels import count_shared, tracked_reference, update_running
 from evenkeel.functional._common import overridden
-from evenkeel.functional._specs import channel_spec
+from evenkeel.functional._specs import channel_spec, keyword_options
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode, RowNormOptions
+    from evenkeel._spec import Cast, EpsMode
 
 
+@keyword_options(RowNormOptions)
 def instance_norm_reference(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -105,12 +107,12 @@ def instance_norm(
     check_vectors("instance_norm", input.shape[1], **vectors)
     running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)
-    if not runs_kernel(backend, spec, input, (weight, bias), running, valid):
+    if not runs_channel_kernel(backend, spec, input, (weight, bias), running, valid):
         return tracked_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
     dense = input.contiguous()  # as torch does: the result is contiguous whatever the input's layout
     if not use_input_stats:
-        return channels(spec, 0, dense, weight, bias, running, valid)[0]
-    y, moments, variance = channels(spec, input.shape[1], dense, weight, bias, (None, None), valid)
+        return channels(spec, dense, weight, bias, running, valid)[0]
+    y, moments, variance = channels(spec, dense, weight, bias, (None, None), valid)
     if running_mean is not None:
         mean, variance = (m.reshape(input.shape[:2]) for m in (moments[:, 0], variance))
         count = count_shared(mean, input.shape, list(range(2, input.ndim)), valid)

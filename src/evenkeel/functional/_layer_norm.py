@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
+from evenkeel._spec import RowNormOptions
 from evenkeel.functional._common import overridden
 from evenkeel.functional._rows import rows, rows_reference
-from evenkeel.functional._specs import row_spec
+from evenkeel.functional._specs import keyword_options, row_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode, RowNormOptions
+    from evenkeel._spec import Cast, EpsMode
 
 
+@keyword_options(RowNormOptions)
 def layer_norm_reference(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -27,7 +29,7 @@ def layer_norm_reference(
     eps: float = 1e-5,
     **options: Unpack[RowNormOptions],
 ) -> Tensor:
-    """`layer_norm` in plain PyTorch, for any floating dtype and its first options: the definition (no checks)."""
+    """`layer_norm` in plain PyTorch, for any floating dtype: the definition (shapes are not checked)."""
     spec = row_spec("layer_norm", "moments", eps, **options)
     return rows_reference(input, weight, bias, len(normalized_shape), spec)
 

@@ -11,8 +11,9 @@ from evenkeel._errors import InvalidArgumentError
 from evenkeel.functional._common import check_floating, compute_dtype, range_scale, reciprocal_scale
 from evenkeel.functional._out import deliver, prepare_out, writable
 from evenkeel.functional._rows import rows
+from evenkeel.functional._shards import is_distributed
 from evenkeel.functional._specs import row_spec
-from evenkeel.kernels import choose
+from evenkeel.kernels import runs_kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,15 +97,18 @@ def normalize(
         check_floating("normalize", "input", input)
     if p == 2.0 and is_last_axis(input, dim):
         return rows("normalize", spec, input, input.shape[-1:], None, None, backend, out)
-    choose("vectors", backend, spec, input)
     if out is not None:
         prepare_out("normalize", out, input.dtype, input)
+    runs_kernel("vectors", backend, spec, input)
+    if out is not None:
         writable("normalize", out, input.dtype, 1, input)  # it refuses overlaps
     result = normalize_reference(input, p, dim, eps, eps_mode=eps_mode)
     return result if out is None else deliver(result, out)
 
 
 def is_last_axis(input: Tensor, dim: int | tuple[int, ...]) -> bool:
-    """Whether the vectors lie along the last axis of a real input, which is what the kernel reads."""
+    """Whether the vectors lie along the last axis of a real input, which the kernel reads; each process has its own."""
+    if type(input) is not torch.Tensor and is_distributed(input):
+        return False
     axis = dim[0] if not isinstance(dim, int) and len(dim) == 1 else dim
     return input.ndim > 0 and (axis == -1 or axis == input.ndim - 1) and not input.is_complex()

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
-from evenkeel._spec import machine_epsilon
+from evenkeel._spec import RowNormOptions, machine_epsilon
 from evenkeel.functional._common import overridden
 from evenkeel.functional._rows import rows, rows_reference
-from evenkeel.functional._specs import row_spec
+from evenkeel.functional._specs import keyword_options, row_spec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode, RowNormOptions
+    from evenkeel._spec import Cast, EpsMode
 
 
+@keyword_options(RowNormOptions)
 def rms_norm_reference(
     input: Tensor,
     normalized_shape: Sequence[int],
@@ -27,7 +28,8 @@ def rms_norm_reference(
     eps: float | None = None,
     **options: Unpack[RowNormOptions],
 ) -> Tensor:
-    """`rms_norm` in plain PyTorch, for any floating dtype and its first options: the definition (no checks)."""
+    """`rms_norm` in plain PyTorch, for any floating dtype: the definition (shapes are not checked)."""
+    eps = machine_epsilon(input.dtype) if eps is None else eps
     return rows_reference(input, weight, None, len(normalized_shape), row_spec("rms_norm", "rms", eps, **options))
 
 

@@ -26,7 +26,7 @@ from evenkeel.functional._common import (
 from evenkeel.functional._export import standard, standard_rows
 from evenkeel.functional._out import deliver, prepare_out, writable
 from evenkeel.functional._shards import is_distributed, rows_of_shards
-from evenkeel.kernels import choose, composite_required, fits, rows_backward, rows_forward, rows_inference
+from evenkeel.kernels import composite_required, normalize_small, rows_backward, rows_inference, runs_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,13 +34,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from evenkeel._spec import NormSpec
+    from evenkeel.functional._specs import CallSpec
 
 # Beyond these the output does not determine the normalized row: its errors would grow by as much.
 SMALLEST_RECOMPUTABLE_WEIGHT, MOST_SHIFT_OF_WEIGHT = 2.0**-10, 16.0
 
 
+def fits(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
+    """Whether `check_rows` has nothing to raise: the cheap question."""
+    axes = len(shape)
+    sizes = x.shape
+    return (
+        axes > 0
+        and (sizes[-axes:] == shape if axes > 1 else len(sizes) > 0 and sizes[-1] == shape[0])
+        and x.dtype.is_floating_point
+        and (weight is None or (weight.shape == shape and weight.dtype.is_floating_point))
+        and (bias is None or (bias.shape == shape and bias.dtype.is_floating_point))
+    )
+
+
 def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> None:
     """Raise `InvalidInputError`, in torch's words, unless the trailing shape and the affine fit the input."""
+    if fits(input, shape, weight, bias):
+        return
     if not shape:
         raise InvalidInputError(
             f"{name}: Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
@@ -64,12 +80,13 @@ def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor 
     check_floating(name, "input", input)
 
 
-def check_recomputable(weight: Tensor | None, bias: Tensor | None, spec: NormSpec) -> None:
-    """Raise `InvalidInputError` unless the output determines the normalized values; a graph checks as it runs."""
-    if weight is None or torch.compiler.is_compiling():
+def check_recomputable(input: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec) -> None:
+    """Raise `InvalidInputError` unless the output determines the normalized values, which the kernel has found out."""
+    if weight is None:
         return
-    scale = effective_weight(weight.detach(), spec).abs().flatten()
-    shift = torch.zeros_like(scale) if bias is None else bias.detach().abs().flatten()
+    dtype = compute_dtype(input)
+    scale = effective_weight(weight.detach(), spec).to(dtype).abs().flatten()
+    shift = torch.zeros_like(scale) if bias is None else bias.detach().to(dtype).abs().flatten()
     refused = ~((scale >= SMALLEST_RECOMPUTABLE_WEIGHT) & (shift <= MOST_SHIFT_OF_WEIGHT * scale))
     if refused.any():
         index = int(refused.nonzero()[0, 0])
@@ -121,7 +138,8 @@ def add_rows_reference(
 class RowsFunction(torch.autograd.Function):
     """First derivatives by the kernel; a backward that must itself be differentiable runs the reference.
 
-    With a residual it returns two tensors, y and the sum, otherwise y.
+    With a residual it returns two tensors, y and the sum, otherwise y. ``from_output`` saves y instead of x;
+    ``computed`` are y and the statistics where they are there already.
     """
 
     @staticmethod
@@ -132,11 +150,16 @@ class RowsFunction(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         axes: int,
-        spec: NormSpec,
+        spec: CallSpec,
         from_output: bool,
+        computed: tuple[Tensor, Tensor] | None = None,
     ) -> Any:
-        recomputable = from_output and torch.compiler.is_compiling()  # `check_recomputable` has looked otherwise
-        y, total, statistics = rows_forward(x, residual, weight, bias, axes, spec.row_options, recomputable)
+        if computed is not None:
+            y, statistics = computed
+        else:
+            y, total, statistics = torch.ops.evenkeel.rows_forward.default(
+                x, residual, weight, bias, axes, *spec.row_options, from_output
+            )
         ctx.axes, ctx.spec, ctx.from_output = axes, spec, from_output
         if residual is None:
             # the following layer keeps y anyway, so that it costs nothing to keep it here
@@ -154,9 +177,9 @@ class RowsFunction(torch.autograd.Function):
         needed: tuple[bool, bool, bool, bool] = ctx.needs_input_grad[:4]
         if dy is None:  # only of a sum whose norm nobody used
             addends = (None, None) if dsum is None else (dsum.to(ctx.dtypes[0]), dsum)
-            return (*addends, None, None, None, None, None)
+            return (*addends, None, None, None, None, None, None)
         if torch.is_grad_enabled() or composite_required():
-            return (*RowsFunction.backward_by_reference(ctx, dy, dsum, needed), None, None, None)
+            return (*RowsFunction.backward_by_reference(ctx, dy, dsum, needed), None, None, None, None)
         dx, dresidual, dweight, dbias = rows_backward(
             dy, dsum, ctx.saved_tensors, ctx.axes, ctx.spec.row_options, needed, ctx.from_output
         )
@@ -168,6 +191,7 @@ class RowsFunction(torch.autograd.Function):
             dresidual if needed[1] else None,
             dweight if needed[2] else None,
             dbias if needed[3] else None,
+            None,
             None,
             None,
             None,
@@ -205,7 +229,7 @@ class RowsFunction(torch.autograd.Function):
 
 def rows(
     name: str,
-    spec: NormSpec,
+    spec: CallSpec,
     input: Tensor,
     normalized_shape: Sequence[int],
     weight: Tensor | None,
@@ -216,8 +240,16 @@ def rows(
 ) -> Tensor:
     """Check, choose the backend and run: the body of `layer_norm`, `rms_norm` and `normalize`."""
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
+    trained = is_grad_enabled() and needs_gradient(input, weight, bias)
+    if backend == "auto" and out is None and not (trained and memory_efficient):
+        small = normalize_small(input, shape, weight, bias, spec.row_options, trained)
+        if small is not None:
+            y: Tensor = small
+            if trained:
+                y = RowsFunction.apply(input, None, weight, bias, len(shape), spec, False, small)
+            return y
+    check_rows(name, input, shape, weight, bias)
     if type(input) is not torch.Tensor and is_distributed(input):
-        check_rows(name, input, shape, weight, bias)
         if out is not None:
             raise InvalidInputError(f"{name}: out= does not take a DTensor; leave it out")
 
@@ -225,38 +257,45 @@ def rows(
             return rows(name, spec, x, shape, w, b, backend, None, memory_efficient)
 
         return rows_of_shards(name, local_rows, input, len(shape), weight, bias)
-    if spec.cast == "early" and not (fits(input, shape, weight, bias) and rounds_early(input, weight, bias)):
+    if spec.late is not None and not rounds_early(input, weight, bias):
         spec = spec.late
     if out is not None:
-        check_rows(name, input, shape, weight, bias)
         dtype = result_dtype(input, weight, bias) if spec.cast == "early" else input.dtype
         prepare_out(name, out, dtype, input, weight, bias)
         return rows_into(out, name, spec, input, len(shape), weight, bias, backend)
-    trained = is_grad_enabled() and needs_gradient(input, weight, bias)
-    if not trained:
-        y = rows_inference(input, weight, bias, shape, spec, backend)
-        if y is not None:
-            return y
-    if not fits(input, shape, weight, bias):
-        check_rows(name, input, shape, weight, bias)
-    by_kernel = choose("rows", backend, spec, input, weight, bias) is not None
+    by_kernel = runs_kernel("rows", backend, spec, input, weight, bias)
     if trained and memory_efficient and not by_kernel and not input.is_meta:
         raise BackendError(
             "memory_efficient=True needs the compiled kernel, which cannot run this call (backend='cpu' says why); "
             "pass memory_efficient=False"
         )
-    if not (trained and by_kernel) or composite_required():
+    if not by_kernel or composite_required():
         return rows_reference(input, weight, bias, len(shape), spec)
-    if memory_efficient:
-        check_recomputable(weight, bias, spec)
-    y_trained: Tensor = RowsFunction.apply(input, None, weight, bias, len(shape), spec, memory_efficient)
-    return y_trained
+    if not trained:
+        return rows_inference(input, weight, bias, len(shape), spec.row_options)
+    return differentiable_rows(input, weight, bias, len(shape), spec, memory_efficient)
+
+
+def differentiable_rows(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, spec: CallSpec, from_output: bool
+) -> Tensor:
+    """`RowsFunction`, with the kernel's refusal of parameters that it cannot divide by as an error of ours."""
+    y: Tensor
+    if not from_output or torch.compiler.is_compiling():
+        y = RowsFunction.apply(input, None, weight, bias, axes, spec, from_output)
+        return y
+    try:
+        y = RowsFunction.apply(input, None, weight, bias, axes, spec, True)
+    except RuntimeError:
+        check_recomputable(input, weight, bias, spec)
+        raise
+    return y
 
 
 def rows_into(
     out: Tensor,
     name: str,
-    spec: NormSpec,
+    spec: CallSpec,
     input: Tensor,
     axes: int,
     weight: Tensor | None,
@@ -265,21 +304,20 @@ def rows_into(
 ) -> Tensor:
     """Choose the backend and run into a prepared ``out`` of the input's shape."""
     dtype = result_dtype(input, weight, bias) if spec.cast == "early" else input.dtype
-    by_kernel = choose("rows", backend, spec, input, weight, bias) is not None and not composite_required()
+    by_kernel = runs_kernel("rows", backend, spec, input, weight, bias) and not composite_required()
     direct = writable(name, out, dtype, axes, input, weight, bias)  # asked in any case: it refuses overlaps
     if by_kernel and direct:
         torch.ops.evenkeel.rows_out.default(input, weight, bias, axes, *spec.row_options, out)
         return out
     with torch.no_grad():
         if by_kernel:
-            operator = torch.ops.evenkeel.rows_inference.default
-            return deliver(operator(input, weight, bias, axes, *spec.row_options), out)
+            return deliver(rows_inference(input, weight, bias, axes, spec.row_options), out)
         return deliver(rows_reference(input, weight, bias, axes, spec), out)
 
 
 def add_rows(
     name: str,
-    spec: NormSpec,
+    spec: CallSpec,
     input: Tensor,
     residual: Tensor,
     normalized_shape: Sequence[int],
@@ -298,8 +336,7 @@ def add_rows(
             f"{name}: expected a residual of the input's shape {tuple(input.shape)}, but got {tuple(residual.shape)}; "
             "expand it first"
         )
-    kernels = choose("rows", backend, spec, input, residual, weight, bias)
-    if kernels is None or composite_required():
+    if not runs_kernel("rows", backend, spec, input, residual, weight, bias) or composite_required():
         return add_rows_reference(input, residual, weight, bias, len(shape), spec)
     if needs_gradient(input, residual, weight, bias):
         both: tuple[Tensor, Tensor] = RowsFunction.apply(input, residual, weight, bias, len(shape), spec, False)

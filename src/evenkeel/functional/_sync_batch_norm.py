@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
+from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError
 from evenkeel.functional._channel_checks import (
@@ -23,9 +24,15 @@ from evenkeel.functional._channels import (
     per_channel,
     update_running,
 )
-from evenkeel.functional._common import compute_dtype, effective_weight, reciprocal_scale, reference_gradients
+from evenkeel.functional._common import (
+    compute_dtype,
+    effective_weight,
+    overridden,
+    reciprocal_scale,
+    reference_gradients,
+)
 from evenkeel.functional._specs import channel_spec
-from evenkeel.kernels import choose, composite_required
+from evenkeel.kernels import composite_required, runs_kernel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -228,6 +235,10 @@ def sync_batch_norm(
     Pairwise Algorithm for Computing Sample Variances", 1979.
     """
     name = "sync_batch_norm"
+    tensors = (input, running_mean, running_var, weight, bias, mask)
+    if has_torch_function_variadic(*tensors):
+        more = {"eps_mode": eps_mode, "weight_offset": weight_offset, "cast": cast, "backend": backend, "mask": mask}
+        return overridden(sync_batch_norm, tensors, *tensors[:5], momentum, eps, group=group, **more)
     spec = channel_spec(name, "channel", eps, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast)
     check_channels(name, input)
     check_pair(name, running_mean, running_var)
@@ -235,7 +246,7 @@ def sync_batch_norm(
     check_vectors(name, input.shape[1], **vectors)
     if eps <= 0.0:
         raise InvalidArgumentError(f"{name} eps must be positive during training, but got {eps}")
-    choose("synchronized channels", backend, spec, input)
+    runs_kernel("synchronized channels", backend, spec, input)
     valid = expand_mask(name, mask, input)
     y, mean, variance, total = SyncBatchNormFunction.apply(input, weight, bias, valid, group, spec)
     if mask is None and input[:, :1].numel() <= 1 and int(total) == 1:  # so every process raises, or none

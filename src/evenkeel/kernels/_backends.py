@@ -1,4 +1,7 @@
-"""The only file that knows several backends exist: it says which there are, and chooses one."""
+"""The only file that knows several backends exist: it says which there are, and whether one runs a call.
+
+The operators are theirs in common: torch's dispatcher finds the kernels by the device of the tensors.
+"""
 
 from __future__ import annotations
 
@@ -34,23 +37,22 @@ BACKENDS = {"cpu": Backend(_cpu.supports, _cpu.availability, _cpu.facts)}
 NAMES = ("auto", "reference", *BACKENDS)
 
 
-def choose(pattern: str, backend: str, spec: NormSpec | None, *tensors: Tensor | None) -> Backend | None:
-    """The backend that runs a reduction pattern with a spec on these tensors, or None for the reference.
+def runs_kernel(pattern: str, backend: str, spec: NormSpec | None, *tensors: Tensor | None) -> bool:
+    """Whether a backend's kernels run a reduction pattern with a spec on these tensors, or else the reference.
 
     Raises:
         InvalidArgumentError: an unknown backend.
         BackendError: the backend was asked for by name and cannot run this.
     """
-    if backend == "reference":
-        return None
     if backend == "auto":
-        return next((one for one in BACKENDS.values() if not one.supports(pattern, spec, tensors)), None)
-    if backend not in BACKENDS:
+        return any(not one.supports(pattern, spec, tensors) for one in BACKENDS.values())
+    if backend not in NAMES:
         raise InvalidArgumentError(f"backend must be one of {', '.join(NAMES)}, but got {backend!r}")
-    named = BACKENDS[backend]
-    if reason := named.supports(pattern, spec, tensors):
+    if backend == "reference":
+        return False
+    if reason := BACKENDS[backend].supports(pattern, spec, tensors):
         raise BackendError(f"backend={backend!r} cannot run this call: {reason}; use backend='auto' or 'reference'")
-    return named
+    return True
 
 
 def kernels_available() -> dict[str, str]:

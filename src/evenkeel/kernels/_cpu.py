@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGER_DTYPES = (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64, torch.bool)
-# beside the floating ones; a mask is Boolean
-MORE_DTYPES = {"channels": (torch.bool,), "columns": INTEGER_DTYPES, "images": INTEGER_DTYPES}
+DTYPES = {
+    "rows": frozenset(KERNEL_DTYPES),
+    "channels": frozenset({*KERNEL_DTYPES, torch.bool}),  # of masks
+    "columns": frozenset({*KERNEL_DTYPES, *INTEGER_DTYPES}),
+    "images": frozenset({*KERNEL_DTYPES, *INTEGER_DTYPES}),
+}
 HALF_DTYPES = (torch.bfloat16, torch.float16)
 PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 
@@ -35,13 +39,15 @@ def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, 
         return "it has no kernel for this norm yet"
     if spec is not None and spec.cast == "early" and not _rounds_early(pattern, spec, *tensors):
         return "it has no kernel for cast='early' in this dtype yet"
+    dtypes = DTYPES[pattern]
     for tensor in tensors:
-        if tensor is not None and (reason := _tensor_refusal(pattern, tensor)):
+        plain = tensor is None or (tensor.is_cpu and tensor.dtype in dtypes and type(tensor) in PLAIN_TYPES)
+        if tensor is not None and not plain and (reason := _tensor_refusal(tensor, dtypes)):
             return reason
     if spec is not None and spec.residual_rounding is not None:
-        dtypes = [tensor.dtype for tensor in tensors[:2] if tensor is not None]
-        if (dtypes[0] == torch.float64) != (dtypes[1] == torch.float64):
-            return f"it adds float64 to float64 alone, but got {dtypes[0]} and {dtypes[1]}"
+        first, second = (tensor.dtype for tensor in tensors[:2] if tensor is not None)
+        if (first == torch.float64) != (second == torch.float64):
+            return f"it adds float64 to float64 alone, but got {first} and {second}"
     return ""
 
 
@@ -59,12 +65,12 @@ def _rounds_early(pattern: str, spec: NormSpec, x: Tensor | None, *parameters: T
     )
 
 
-def _tensor_refusal(pattern: str, tensor: Tensor) -> str:
+def _tensor_refusal(tensor: Tensor, dtypes: frozenset[torch.dtype]) -> str:
     if not tensor.is_cpu:
         return f"a tensor is on {tensor.device}"
-    if tensor.dtype not in KERNEL_DTYPES and tensor.dtype not in MORE_DTYPES.get(pattern, ()):
+    if tensor.dtype not in dtypes:
         return f"it does not take {tensor.dtype}"
-    if type(tensor) not in PLAIN_TYPES and is_traceable_wrapper_subclass(tensor):
+    if is_traceable_wrapper_subclass(tensor):
         return f"it does not take the tensor subclass {type(tensor).__name__}"
     return ""
 

@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evenkeel.kernels._backends import choose
 from evenkeel.kernels._operators import MISSING
 from evenkeel.kernels._small import differentiate, normalize
-from evenkeel.kernels._state import composite_required, unobserved
+from evenkeel.kernels._state import unobserved
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from evenkeel._spec import NormSpec, RowOptions
+    from evenkeel._spec import RowOptions
 
     Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
@@ -22,59 +21,27 @@ if TYPE_CHECKING:
 _inference: Any = None if MISSING else torch.ops.evenkeel.rows_inference.default._op
 
 
-def fits(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether the trailing sizes, the parameters' shapes and the dtypes go together."""
-    axes = len(shape)
-    sizes = x.shape
-    return (
-        axes > 0
-        and (sizes[-axes:] == shape if axes > 1 else len(sizes) > 0 and sizes[-1] == shape[0])
-        and x.dtype.is_floating_point
-        and (weight is None or (weight.shape == shape and weight.dtype.is_floating_point))
-        and (bias is None or (bias.shape == shape and bias.dtype.is_floating_point))
-    )
-
-
-def rows_inference(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, shape: tuple[int, ...], spec: NormSpec, backend: str
-) -> Tensor | None:
-    """Normalize over the trailing shape where no gradient will be asked for.
-
-    None where the arguments do not fit, or where the reference has to run. Small tensors are checked as they are read,
-    in a third of the time of these checks.
-    """
-    options = spec.row_options
-    if backend == "auto" and x.is_cpu and unobserved():
-        y: Tensor | None = normalize(x, shape, weight, bias, options, False)
-        if y is not None:
-            return y
-    if composite_required() or not fits(x, shape, weight, bias):
-        return None
-    if choose("rows", backend, spec, x, weight, bias) is None:
-        return None
-    operator = torch.ops.evenkeel.rows_inference.default if torch.compiler.is_compiling() else _inference
-    result: Tensor = operator(x, weight, bias, len(shape), *options)
-    return result
-
-
-def rows_forward(
+def normalize_small(
     x: Tensor,
-    residual: Tensor | None,
+    shape: tuple[int, ...],
     weight: Tensor | None,
     bias: Tensor | None,
-    axes: int,
     options: RowOptions,
-    recomputable: bool,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Normalize x, or its sum with the residual, over the trailing axes: y, that sum, and the statistics.
+    with_statistics: bool,
+) -> Any:
+    """Normalize small, dense CPU tensors over the trailing shape: y, or y and the statistics.
 
-    ``recomputable`` refuses parameters with which the output does not determine the normalized rows.
+    None for any other tensors, and for those that do not fit: they are checked as they are read, in a third of the
+    time that Python's checks take.
     """
-    if residual is None and not recomputable and x.is_cpu and unobserved():
-        small = normalize(x, axes, weight, bias, options, True)
-        if small is not None:
-            return small[0], None, small[1]
-    return torch.ops.evenkeel.rows_forward.default(x, residual, weight, bias, axes, *options, recomputable)
+    return normalize(x, shape, weight, bias, options, with_statistics) if x.is_cpu and unobserved() else None
+
+
+def rows_inference(x: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, options: RowOptions) -> Tensor:
+    """Normalize the trailing axes where no gradient will be asked for."""
+    operator = torch.ops.evenkeel.rows_inference.default if torch.compiler.is_compiling() else _inference
+    y: Tensor = operator(x, weight, bias, axes, *options)
+    return y
 
 
 def rows_backward(

@@ -45,6 +45,7 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
 
+    _options = (*NormOptions._options, "memory_efficient")
     _answers = {"statistic": "moments", "shares": "token"}
 
     def __init__(

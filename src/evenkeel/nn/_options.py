@@ -91,7 +91,7 @@ class NormOptions(torch.nn.Module):
 
     def extra_repr(self) -> str:
         """The arguments of torch.nn's module, then the options that differ from their defaults."""
-        options = {name: getattr(self, name, default) for name, default in DEFAULTS.items()}
+        options = {name: getattr(self, name) for name in DEFAULTS if name in self._options}
         changed = [f"{name}={value}" for name, value in options.items() if value != DEFAULTS[name]]
         return ", ".join([super().extra_repr(), *changed])
 

@@ -45,6 +45,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
 
+    _options = (*NormOptions._options, "memory_efficient")
     _answers = {"statistic": "rms", "shares": "token", "center": False}
 
     def __init__(

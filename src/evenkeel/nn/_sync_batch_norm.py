@@ -193,7 +193,7 @@ def check_convertible(name: str, module: torch.nn.Module) -> None:
             f"convert_sync_batchnorm: {name or 'the module'} is a {type(module).__name__} without a number of "
             "channels; run the model on one batch first"
         )
-    if getattr(module, "activation", None) is not None:
+    if isinstance(module, BatchNormForward) and module.activation is not None:
         raise InvalidInputError(
             f"convert_sync_batchnorm: {name or 'the module'} has an activation, which SyncBatchNorm has not; put the "
             "activation after it"
