@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -111,6 +112,13 @@ def torch_folder() -> Path:
     return Path(found.origin).parent
 
 
+def headers_of(source: Path) -> set[Path]:
+    """Return the headers of csrc/ that a file includes, and those that they include."""
+    names = re.findall(r'^#include "(.+)"', source.read_text(), re.MULTILINE)
+    direct = {Path(os.path.normpath(source.parent / name)) for name in names}
+    return direct.union(*map(headers_of, direct))
+
+
 def units(name: str) -> list[Unit]:
     """Return what has to be compiled for an extension."""
     if name == DIRECT_CALLS:
@@ -183,9 +191,8 @@ class BuildNative(build_ext):
 
     def compile_unit(self, unit: Unit) -> str:
         """Compile one unit, unless an object with the same command, source and headers is there already."""
-        inputs = [unit.source, *sorted({*Path("csrc").glob("*.h"), *unit.source.parent.glob("*.h")})]
         digest = hashlib.sha256(repr([self.compiler.compiler_so_cxx, unit.flags, version("torch")]).encode())
-        for path in inputs:
+        for path in [unit.source, *sorted(headers_of(unit.source))]:
             digest.update(path.read_bytes())
         name = f"{unit.source.stem}-{unit.isa}-{digest.hexdigest()[:16]}"
         final = OBJECTS / f"{name}.o"

@@ -95,10 +95,10 @@ Tensor empty_in_format(const Tensor& x, bool last) {
 // rounded. A vector's length further it may be read.
 class ChannelParameter {
  public:
-  ChannelParameter(const std::optional<Tensor>& parameter, double offset, const ChannelsGeometry& g)
+  ChannelParameter(const OptionalTensor& parameter, double offset, const ChannelsGeometry& g)
       : ChannelParameter(parameter, offset, g.channels, g.per_channel, g.repeat) {}
   // `each` times in a row, and the whole `times` times
-  ChannelParameter(const std::optional<Tensor>& parameter, double offset, int64_t channels, int64_t each,
+  ChannelParameter(const OptionalTensor& parameter, double offset, int64_t channels, int64_t each,
                    int64_t times) {
     constexpr int64_t vector = 16;
     if (!parameter) return;
@@ -134,7 +134,7 @@ void finish_streams() {
 bool keeps_gradient(const ChannelsCall& a) {
   constexpr int64_t largest_kept = 65536;
   const ChannelsGeometry& g = a.geometry;
-  return a.dy && a.out && !a.remembered && g.walk == Walk::planes && a.activation == Activation::silu &&
+  return a.dy && a.out && !a.remembered && g.walk == Walk::planes && a.options.activation == Activation::silu &&
          g.count <= largest_kept;
 }
 
@@ -223,28 +223,28 @@ void run(ChannelsCall a, int64_t items, int64_t partial, const Phases& phases) {
   over_statistics(phases.repair);
 }
 
-ChannelsCall call_of(const Tensor& x, bool last, int64_t groups, double eps, int64_t eps_mode, bool remembered,
-                     const std::optional<Tensor>& mask, int64_t activation, bool backward) {
-  STD_TORCH_CHECK(!remembered || groups == 0, "evenkeel: given statistics belong to channels, not to groups");
-  STD_TORCH_CHECK(activation >= 0 && activation <= 2, "evenkeel: activation must be 0 (none), 1 (relu) or 2 (silu)");
+ChannelsCall call_of(const Tensor& x, bool last, const ChannelsOptions& options, bool remembered,
+                     const OptionalTensor& mask, bool backward) {
+  STD_TORCH_CHECK(!remembered || options.groups == 0, "evenkeel: given statistics belong to channels, not to groups");
+  STD_TORCH_CHECK(options.activation >= Activation::none && options.activation <= Activation::silu,
+                  "evenkeel: activation must be 0 (none), 1 (relu) or 2 (silu)");
+  check_eps_mode(options.eps_mode);
   ChannelsCall a{};
-  a.geometry = geometry_of(x, last, groups, mask.has_value(), true, backward);
+  a.geometry = geometry_of(x, last, options.groups, mask.has_value(), true, backward);
   // given statistics: the order of memory is the fastest
   if (remembered && a.geometry.walk == Walk::planes) {
     a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value(), false, backward);
   }
   a.dtype = dtype_of(x);
-  a.eps = eps;
-  a.eps_mode = eps_mode_of(eps_mode);
+  a.options = options;
   a.remembered = remembered;
-  a.activation = static_cast<Activation>(activation);
   return a;
 }
 
 // The mask's memory and how much of it is valid.
 class Mask {
  public:
-  Mask(const std::optional<Tensor>& mask, const Tensor& x, ChannelsCall& a) {
+  Mask(const OptionalTensor& mask, const Tensor& x, ChannelsCall& a) {
     if (!mask) return;
     STD_TORCH_CHECK(mask->scalar_type() == ScalarType::Bool, "evenkeel: a mask must be boolean");
     const int64_t batch = x.sizes()[0], positions = a.geometry.positions;
@@ -309,15 +309,15 @@ void set_weight(ChannelsCall& a, const ChannelParameter& weight) {
 
 }  // namespace
 
-std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::optional<Tensor>& weight,
-                                                    const std::optional<Tensor>& bias,
-                                                    const std::optional<Tensor>& mean,
-                                                    const std::optional<Tensor>& variance,
-                                                    const std::optional<Tensor>& mask, int64_t groups, double eps,
-                                                    int64_t eps_mode, double weight_offset, int64_t activation) {
+std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const OptionalTensor& weight,
+                                                    const OptionalTensor& bias,
+                                                    const OptionalTensor& mean,
+                                                    const OptionalTensor& variance,
+                                                    const OptionalTensor& mask,
+                                                    const ChannelsOptions& options) {
   STD_TORCH_CHECK(mean.has_value() == variance.has_value(), "evenkeel: give the mean and the variance, or neither");
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, mean.has_value(), mask, activation, false);
+  ChannelsCall a = call_of(x, last, options, mean.has_value(), mask, false);
   Tensor y = empty_in_format(x, last);
   const int64_t channels = a.geometry.channels;
   const std::vector<int64_t> shape = statistics_shape(a);
@@ -325,7 +325,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
   Tensor statistics = empty(shape, arithmetic(a)), variances = empty({shape[0]}, arithmetic(a));
   const Tensor source = dense(x, last);
   const Mask valid(mask, x, a);
-  const ChannelParameter w(weight, weight_offset, a.geometry), b(bias, 0.0, a.geometry);
+  const ChannelParameter w(weight, options.weight_offset, a.geometry), b(bias, 0.0, a.geometry);
   a.x = source.data_ptr();
   set_weight(a, w);
   a.bias = b.data();
@@ -346,14 +346,13 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const std::
 }
 
 std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Tensor& x,
-                                                     const std::optional<Tensor>& weight,
-                                                     const std::optional<Tensor>& bias, const Tensor& statistics,
-                                                     const std::optional<Tensor>& mask, bool remembered,
-                                                     int64_t groups, double eps, int64_t eps_mode,
-                                                     double weight_offset, int64_t activation, bool need_dx,
-                                                     bool need_dweight, bool need_dbias) {
+                                                     const OptionalTensor& weight,
+                                                     const OptionalTensor& bias, const Tensor& statistics,
+                                                     const OptionalTensor& mask, bool remembered,
+                                                     const ChannelsOptions& options, bool need_dx, bool need_dweight,
+                                                     bool need_dbias) {
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, groups, eps, eps_mode, remembered, mask, activation, true);
+  ChannelsCall a = call_of(x, last, options, remembered, mask, true);
   STD_TORCH_CHECK(dtype_of(dy) == a.dtype && sizes_of(dy) == sizes_of(x), "evenkeel: dy must have x's dtype and shape");
   STD_TORCH_CHECK(statistics.scalar_type() == arithmetic(a) && sizes_of(statistics) == statistics_shape(a),
                   "evenkeel: statistics must be those that channels_forward returned for this input and these options");
@@ -367,7 +366,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   const ChannelsGeometry& g = a.geometry;
   const Tensor source = dense(x, last), upstream = dense(dy, last), saved = as_contiguous(statistics);
   const Mask valid(mask, x, a);
-  const ChannelParameter w(weight, weight_offset, a.geometry), b(bias, 0.0, a.geometry);
+  const ChannelParameter w(weight, options.weight_offset, a.geometry), b(bias, 0.0, a.geometry);
   const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(2 * g.lanes())]);
   std::vector<double> means(static_cast<size_t>(g.walk == Walk::groups ? 0 : 2 * g.statistics));
   a.x = source.data_ptr();

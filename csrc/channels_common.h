@@ -109,7 +109,7 @@ ChannelStatistics<C> conclude(const MergedSums& merged, const ChannelsCall& a, d
   ChannelStatistics<C> s{};
   if (merged.count == 0) {  // nothing valid: any statistics will do that are finite
     *variance = 1;
-    set_scale(s, *variance, a.eps, a.eps_mode);
+    set_scale(s, *variance, a.options.eps, a.options.eps_mode);
     return s;
   }
   const double n = merged.count, mean = merged.sum / n;
@@ -117,7 +117,7 @@ ChannelStatistics<C> conclude(const MergedSums& merged, const ChannelsCall& a, d
   s.mean_rest = static_cast<C>(mean - (static_cast<double>(s.mean) - merged.shift));
   const double spread = merged.square / n - mean * mean;
   *variance = spread < 0 ? 0 : spread;
-  set_scale(s, *variance, a.eps, a.eps_mode);
+  set_scale(s, *variance, a.options.eps, a.options.eps_mode);
   return s;
 }
 
@@ -128,14 +128,14 @@ void save_statistics(const ChannelsCall& a, int64_t index, const ChannelStatisti
   saved[1] = s.mean_rest;
   saved[2] = s.reciprocal;
   saved[3] = s.reciprocal_rest;
-  if (a.eps_mode != EpsMode::inside) saved[4] = s.bend;
+  if (a.options.eps_mode != EpsMode::inside) saved[4] = s.bend;
 }
 
 template <class C>
 ChannelStatistics<C> restore_statistics(const ChannelsCall& a, int64_t index) {
   if (a.remembered) index %= a.geometry.channels;
   const C* saved = static_cast<const C*>(a.statistics) + index * a.statistics_width();
-  return {saved[0], saved[1], saved[2], saved[3], a.eps_mode == EpsMode::inside ? C(1) : saved[4]};
+  return {saved[0], saved[1], saved[2], saved[3], a.options.eps_mode == EpsMode::inside ? C(1) : saved[4]};
 }
 
 template <class C>
@@ -252,7 +252,7 @@ inline Wide<C> wide_centred(typename Lanes<C>::vector x, const ChannelStatistics
 // stake, and a sample's gradient must not depend on the batch.
 inline bool has_few_elements(const ChannelsCall& a, int64_t statistic) {
   constexpr int64_t few = 64;
-  if (a.remembered) return a.activation != Activation::none && a.geometry.positions <= few;
+  if (a.remembered) return a.options.activation != Activation::none && a.geometry.positions <= few;
   return count_of(a, statistic) <= few;
 }
 
@@ -316,7 +316,7 @@ void by_dtype(DType dtype, const Body& body) {
 template <bool extras, class Body>
 inline void with_activation_of(const ChannelsCall& a, const Body& body) {
   if constexpr (extras) {
-    with_activation(a.activation, body);
+    with_activation(a.options.activation, body);
   } else {
     body(std::integral_constant<Activation, Activation::none>{});
   }
@@ -326,7 +326,7 @@ inline void with_activation_of(const ChannelsCall& a, const Body& body) {
 template <class Body>
 void by_dtype_and_extras(const ChannelsCall& a, const Body& body) {
   by_dtype(a.dtype, [&](auto t) {
-    if (!a.mask && a.activation == Activation::none && !has_few_elements(a, 0)) {
+    if (!a.mask && a.options.activation == Activation::none && !has_few_elements(a, 0)) {
       body(t, std::false_type{});
     } else {
       body(t, std::true_type{});

@@ -105,7 +105,7 @@ void write_one(const ChannelsCall& a, int64_t item) {
   using V = typename Lanes<C>::vector;
   const Span span = measure_span(a.geometry, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
-  const int64_t ahead = fetched_ahead(a.geometry, a.activation == Activation::silu);
+  const int64_t ahead = fetched_ahead(a.geometry, a.options.activation == Activation::silu);
   for_each_run(runs_of(a.geometry, span.statistic), span.begin, span.end,
                [&](int64_t offset, int64_t length, int64_t channel) {
     const T* x = static_cast<const T*>(a.x) + offset;
@@ -145,7 +145,7 @@ class Upstream {
       : statistics_(s),
         dy_(static_cast<const T*>(a.dy) + part.offset),
         valid_(valid_lanes<extras>(a, part.offset)),
-        activation_(a.activation),
+        activation_(a.options.activation),
         weight_(a.weight_of(part.channel)),
         bias_(a.bias_of(part.channel)),
         affine_(s, weight_, bias_),

@@ -208,7 +208,7 @@ class GroupColumns {
       at += stride;
     }
     for (int64_t i = 0; i < count_; ++i) weight_[i] = static_cast<C>(a.weight_of(column + i));
-    if (a.activation != Activation::none) {
+    if (a.options.activation != Activation::none) {
       for (int64_t i = 0; i < count_; ++i) bias_[i] = static_cast<C>(a.bias_of(column + i));
     }
     std::memset(gradients_, 0, 2 * stride * sizeof(C));
@@ -254,7 +254,7 @@ class GroupColumns {
         at.store(dx, ((at.load(upstream) * at.load(weight_) - mean_g) - centred * slope) * s.reciprocal);
       });
     };
-    if (call_.activation == Activation::none) return write(dy);
+    if (call_.options.activation == Activation::none) return write(dy);
     write(kept_);
   }
 

@@ -67,10 +67,10 @@ class WideAffine {
  public:
   explicit WideAffine(const ChannelsCall& a) : call_(a) {}
   double output(double x_hat, int64_t affine) const {
-    return activate<double>(Doubles{} + input(x_hat, affine), call_.activation)[0];
+    return activate<double>(Doubles{} + input(x_hat, affine), call_.options.activation)[0];
   }
   double gradient(double upstream, double x_hat, int64_t affine) const {
-    return through_activation<double>(Doubles{} + upstream, Doubles{} + input(x_hat, affine), call_.activation)[0];
+    return through_activation<double>(Doubles{} + upstream, Doubles{} + input(x_hat, affine), call_.options.activation)[0];
   }
 
  private:
@@ -174,7 +174,7 @@ void remember(const ChannelsCall& a, const double* mean, const double* variance)
       ChannelStatistics<C> s{};
       s.mean = static_cast<C>(mean[channel]);
       s.mean_rest = static_cast<C>(mean[channel] - static_cast<double>(s.mean));
-      set_scale(s, variance[channel], a.eps, a.eps_mode);
+      set_scale(s, variance[channel], a.options.eps, a.options.eps_mode);
       save_statistics(a, channel, s);
       static_cast<C*>(a.variance)[channel] = static_cast<C>(variance[channel]);
     }

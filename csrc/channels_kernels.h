@@ -16,7 +16,16 @@
 
 namespace evenkeel {
 
-enum class Activation : int { none, relu, silu };
+enum class Activation : int64_t { none, relu, silu };
+
+// The options of the channel operators, in the order of their schemas.
+struct ChannelsOptions {
+  int64_t groups;  // of a sample; 0: one statistic per channel over the batch
+  double eps;
+  EpsMode eps_mode;
+  double weight_offset;
+  Activation activation;  // of y; the backward computes what it was applied to once more
+};
 
 constexpr int64_t strip = 512;  // columns at a time: their sums stay in the first-level cache
 
@@ -57,10 +66,8 @@ inline bool is_normal(double v) {
 struct ChannelsCall {
   ChannelsGeometry geometry;
   DType dtype;  // of x, dy and out
-  double eps;
-  EpsMode eps_mode;
+  ChannelsOptions options;
   bool remembered;  // the statistics are given: nothing flows back through them
-  Activation activation;  // of y; the backward computes what it was applied to once more
   // (batch, positions): 1 where valid, or null if all are. Elsewhere y and dx are 0, and x may be anything. With a mask
   // a column is a channel and a row a position.
   const uint8_t* mask;
@@ -87,7 +94,7 @@ struct ChannelsCall {
   double* sums;   // backward: (2, lanes), the sums of dy, and of dy * x_hat
   double* products() const { return sums + geometry.lanes(); }
   double* means;  // backward: (statistics, 2), the means of g and g * x_hat
-  int statistics_width() const { return eps_mode == EpsMode::inside ? 4 : 5; }
+  int statistics_width() const { return options.eps_mode == EpsMode::inside ? 4 : 5; }
 };
 
 // A phase over [begin, end) of the items or statistics.

@@ -196,7 +196,7 @@ class Upstream {
   Upstream(const ChannelsCall& a, const Block& block, const ColumnFactors<C>& factors, const ColumnStatistics<C>& s)
       : factors_(factors),
         statistics_(s),
-        activation_(a.activation),
+        activation_(a.options.activation),
         exactly_(is_exact<extras>(a, block.outer) || (extras && s.any_cancels)) {}
   template <class At>
   Wide<C> wide(const At& at, const T* dy, const T* x) const {

@@ -72,10 +72,12 @@ Rows rows_of(Tensor& t, const RowsSpec& spec) {
   return {t.data_ptr(), dtype_of(t), RowLayout{1, {spec.rows}, {spec.features}}};
 }
 
-RowsSpec spec_of(const Tensor& x, int64_t axes, int64_t statistic, double eps, int64_t eps_mode) {
+RowsSpec spec_of(const Tensor& x, int64_t axes, const RowsOptions& options) {
   const auto sizes = x.sizes();
-  STD_TORCH_CHECK(statistic >= 0 && statistic <= 2, "evenkeel: statistic must be 0 (rms), 1 (moments) or 2 (l2)");
-  RowsSpec spec{1, 1, static_cast<Statistic>(statistic), eps, eps_mode_of(eps_mode)};
+  STD_TORCH_CHECK(options.statistic >= Statistic::rms && options.statistic <= Statistic::l2,
+                  "evenkeel: statistic must be 0 (rms), 1 (moments) or 2 (l2)");
+  check_eps_mode(options.eps_mode);
+  RowsSpec spec{options, 1, 1};
   const int64_t leading = static_cast<int64_t>(sizes.size()) - axes;
   STD_TORCH_CHECK(axes >= 0 && leading >= 0, "evenkeel: axes must lie between 0 and the input's dimensions");
   for (int64_t axis = 0; axis < leading; ++axis) spec.rows *= sizes[axis];
@@ -86,7 +88,7 @@ RowsSpec spec_of(const Tensor& x, int64_t axes, int64_t statistic, double eps, i
 // A parameter's own memory, or a contiguous copy's.
 class Contiguous {
  public:
-  Contiguous(const std::optional<Tensor>& parameter, int64_t features) {
+  Contiguous(const OptionalTensor& parameter, int64_t features) {
     if (!parameter) return;
     STD_TORCH_CHECK(parameter->numel() == features, "evenkeel: weight and bias must have one element a feature");
     tensor_ = as_contiguous(*parameter);
@@ -140,9 +142,9 @@ void check_shape(const char* name, const Tensor& t, const Tensor& x) {
   STD_TORCH_CHECK(sizes_of(t) == sizes_of(x), "evenkeel: ", name, " must have x's shape");
 }
 
-// The dtype in which an early norm ends: the promoted one of x and weight.
-ScalarType early_dtype(const Tensor& x, const std::optional<Tensor>& weight) {
-  return !weight || weight->scalar_type() == x.scalar_type() ? x.scalar_type() : ScalarType::Float;
+// y's dtype: x's, or the promoted one of x and weight where x is rounded early.
+ScalarType output_dtype(const Tensor& x, const OptionalTensor& weight, const RowsOptions& options) {
+  return options.early && weight && weight->scalar_type() != x.scalar_type() ? ScalarType::Float : x.scalar_type();
 }
 
 template <class C>
@@ -156,12 +158,12 @@ void check_recomputable(const C* weight, const C* bias, int64_t features) {
   }
 }
 
-// What a lacks is found here: all but the spec and the places of the rows and the statistics.
-void run_forward(RowsForward& a, const Values& weight, const Values& bias, double weight_offset, bool recomputable) {
+// Fills in the remaining fields and runs the forward. The spec and the places of the rows and statistics are given.
+void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool recomputable) {
   if (a.spec.rows == 0 || a.spec.features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
   a.streamed = is_streamed(a.spec, a.y, a.x);
-  const Parameter w(weight, weight_offset, a.spec.features, a.is_double);
+  const Parameter w(weight, a.spec.options.weight_offset, a.spec.features, a.is_double);
   const Parameter b(bias, 0.0, a.spec.features, a.is_double);
   a.weight = w.data();
   a.bias = b.data();
@@ -189,9 +191,9 @@ int64_t rows_per_task(int64_t rows) {
   return std::max(share(32), std::min<int64_t>(64, std::max<int64_t>(16, share(8))));
 }
 
-// The gradients of the parameters, where their places are given; what a.dx and a.dresidual name is written too.
-void run_backward(RowsBackward& a, const Values& weight, const Values& bias, double weight_offset,
-                  const Values& dweight, const Values& dbias) {
+// Fills in the remaining fields and runs the backward: writes the gradients whose places are given.
+void run_backward(RowsBackward& a, const Values& weight, const Values& bias, const Values& dweight,
+                  const Values& dbias) {
   const int64_t features = a.spec.features;
   if (features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
@@ -203,7 +205,7 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, dou
   std::vector<double> dbias_partial(dbias.data ? tasks * a.padded_features : 0);
   a.dweight_partial = dweight.data ? dweight_partial.data() : nullptr;
   a.dbias_partial = dbias.data ? dbias_partial.data() : nullptr;
-  const Parameter w(weight, weight_offset, features, a.is_double);
+  const Parameter w(weight, a.spec.options.weight_offset, features, a.is_double);
   const Parameter b(a.from_output ? bias : Values(), 0.0, features, a.is_double);
   a.weight = w.data();
   a.bias = b.data();
@@ -216,10 +218,10 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, dou
 }
 
 // The same for tensors: dweight and dbias, each empty where it is not needed.
-std::tuple<Tensor, Tensor> parameter_gradients(RowsBackward& a, const std::optional<Tensor>& weight,
-                                               const std::optional<Tensor>& bias, const Tensor& statistics,
-                                               double weight_offset, bool need_dweight, bool need_dbias) {
-  const auto gradient = [&](const std::optional<Tensor>& parameter, bool needed) {
+std::tuple<Tensor, Tensor> parameter_gradients(RowsBackward& a, const OptionalTensor& weight,
+                                               const OptionalTensor& bias, const Tensor& statistics,
+                                               bool need_dweight, bool need_dbias) {
+  const auto gradient = [&](const OptionalTensor& parameter, bool needed) {
     return needed && parameter ? empty(sizes_of(*parameter), parameter->scalar_type())
                                : empty({0}, statistics.scalar_type());
   };
@@ -230,19 +232,19 @@ std::tuple<Tensor, Tensor> parameter_gradients(RowsBackward& a, const std::optio
   const Tensor saved = as_contiguous(statistics);
   const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
   a.statistics = saved.data_ptr();
-  run_backward(a, w.values(), b.values(), weight_offset, need_dweight && weight ? values_of(dweight) : Values(),
+  run_backward(a, w.values(), b.values(), need_dweight && weight ? values_of(dweight) : Values(),
                need_dbias && bias ? values_of(dbias) : Values());
   return {dweight, dbias};
 }
 
-Tensor normalize_rows(RowsForward& a, const Tensor& x, const std::optional<Tensor>& weight,
-                      const std::optional<Tensor>& bias, int64_t axes, double weight_offset, bool recomputable) {
-  Tensor y = empty(sizes_of(x), a.early ? early_dtype(x, weight) : x.scalar_type());
+Tensor normalize_rows(RowsForward& a, const Tensor& x, const OptionalTensor& weight,
+                      const OptionalTensor& bias, int64_t axes, bool recomputable) {
+  Tensor y = empty(sizes_of(x), output_dtype(x, weight, a.spec.options));
   const Source source(x, axes);
   a.x = source.rows();
   a.y = rows_of(y, a.spec);
   const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
-  run_forward(a, w.values(), b.values(), weight_offset, recomputable);
+  run_forward(a, w.values(), b.values(), recomputable);
   return y;
 }
 
@@ -259,27 +261,36 @@ bool completes(const Call& call) noexcept {
 }  // namespace
 
 const DirectRows direct_rows{
-    sizeof(RowsForward) + sizeof(RowsBackward),
-    [](RowsForward& a, const Values& weight, const Values& bias, double weight_offset) noexcept {
-      return completes([&] { run_forward(a, weight, bias, weight_offset, false); });
+    layout_of_rows(),
+    [](RowsForward& a, const Values& weight, const Values& bias) noexcept {
+      return completes([&] { run_forward(a, weight, bias, false); });
     },
-    [](RowsBackward& a, const Values& weight, const Values& bias, double weight_offset, const Values& dweight,
-       const Values& dbias) noexcept {
-      return completes([&] { run_backward(a, weight, bias, weight_offset, dweight, dbias); });
+    [](RowsBackward& a, const Values& weight, const Values& bias, const Values& dweight, const Values& dbias) noexcept {
+      return completes([&] { run_backward(a, weight, bias, dweight, dbias); });
     },
 };
 
-std::tuple<Tensor, Tensor> rows_forward(const Tensor& x, const std::optional<Tensor>& weight,
-                                        const std::optional<Tensor>& bias, int64_t axes, int64_t statistic, double eps,
-                                        int64_t eps_mode, double weight_offset, bool early, bool recomputable) {
-  RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .early = early};
+std::tuple<Tensor, Tensor, Tensor> rows_forward(const Tensor& x, const OptionalTensor& residual,
+                                                const OptionalTensor& weight, const OptionalTensor& bias, int64_t axes,
+                                                const RowsOptions& options, bool recomputable) {
+  RowsForward a{.spec = spec_of(x, axes, options)};
   Tensor statistics = empty({a.spec.rows, a.spec.statistics_width()}, arithmetic(x));
   a.statistics = statistics.data_ptr();
-  return {normalize_rows(a, x, weight, bias, axes, weight_offset, recomputable), statistics};
+  if (!residual) {
+    return {normalize_rows(a, x, weight, bias, axes, recomputable), empty({0}, x.scalar_type()), statistics};
+  }
+  STD_TORCH_CHECK(!options.early, "evenkeel: a sum with a residual is not rounded early");
+  STD_TORCH_CHECK(sizes_of(x) == sizes_of(*residual) && arithmetic(x) == arithmetic(*residual),
+                  "evenkeel: x and residual must have one shape, and both or neither be float64");
+  Tensor sum = empty(sizes_of(x), residual->scalar_type());
+  const Source addend(*residual, axes);
+  a.residual = addend.rows();
+  a.sum = rows_of(sum, a.spec);
+  return {normalize_rows(a, x, weight, bias, axes, recomputable), sum, statistics};
 }
 
 // rows_inference is called before any check, for speed: what it raises sends the caller to the checks.
-void check_sizes(const Tensor& x, const std::optional<Tensor>& parameter, int64_t axes) {
+void check_sizes(const Tensor& x, const OptionalTensor& parameter, int64_t axes) {
   if (!parameter) return;
   const auto sizes = x.sizes(), its = parameter->sizes();
   bool same = static_cast<int64_t>(its.size()) == axes && axes <= static_cast<int64_t>(sizes.size());
@@ -287,20 +298,18 @@ void check_sizes(const Tensor& x, const std::optional<Tensor>& parameter, int64_
   STD_TORCH_CHECK(same, "evenkeel: weight and bias must have the shape of the normalized axes");
 }
 
-Tensor rows_inference(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
-                      int64_t axes, int64_t statistic, double eps, int64_t eps_mode, double weight_offset,
-                      bool early) {
-  RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .early = early};
+Tensor rows_inference(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, int64_t axes,
+                      const RowsOptions& options) {
+  RowsForward a{.spec = spec_of(x, axes, options)};
   check_sizes(x, weight, axes);
   check_sizes(x, bias, axes);
-  return normalize_rows(a, x, weight, bias, axes, weight_offset, false);
+  return normalize_rows(a, x, weight, bias, axes, false);
 }
 
-void rows_out(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, int64_t axes,
-              int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool early, const Tensor& out) {
-  RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .early = early};
-  const ScalarType dtype = early ? early_dtype(x, weight) : x.scalar_type();
-  STD_TORCH_CHECK(out.scalar_type() == dtype && sizes_of(out) == sizes_of(x),
+void rows_out(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, int64_t axes,
+              const RowsOptions& options, const Tensor& out) {
+  RowsForward a{.spec = spec_of(x, axes, options)};
+  STD_TORCH_CHECK(out.scalar_type() == output_dtype(x, weight, options) && sizes_of(out) == sizes_of(x),
                   "evenkeel: out must have the result's dtype and shape");
   const Source source(x, axes);
   a.x = source.rows();
@@ -308,58 +317,27 @@ void rows_out(const Tensor& x, const std::optional<Tensor>& weight, const std::o
   a.y.dtype = dtype_of(out);
   a.y.data = out.data_ptr();
   const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
-  run_forward(a, w.values(), b.values(), weight_offset, false);
+  run_forward(a, w.values(), b.values(), false);
 }
 
-std::tuple<Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const Tensor& x,
-                                                 const std::optional<Tensor>& weight,
-                                                 const std::optional<Tensor>& bias, const Tensor& statistics,
-                                                 int64_t axes, int64_t statistic, double eps, int64_t eps_mode,
-                                                 double weight_offset, bool need_dx, bool need_dweight,
-                                                 bool need_dbias, bool from_output) {
-  RowsBackward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .from_output = from_output};
-  check_shape("dy", dy, x);
-  Tensor dx = empty(need_dx ? sizes_of(x) : std::vector<int64_t>{0}, x.scalar_type());
-  const Source source(x, axes), upstream(dy, axes);
-  a.x = source.rows();
-  a.dy = upstream.rows();
-  if (need_dx) a.dx = rows_of(dx, a.spec);
-  auto [dweight, dbias] = parameter_gradients(a, weight, bias, statistics, weight_offset, need_dweight, need_dbias);
-  return {dx, dweight, dbias};
-}
-
-std::tuple<Tensor, Tensor, Tensor> add_rows_forward(const Tensor& x, const Tensor& residual,
-                                                    const std::optional<Tensor>& weight,
-                                                    const std::optional<Tensor>& bias, int64_t axes, int64_t statistic,
-                                                    double eps, int64_t eps_mode, double weight_offset, bool rounded) {
-  RowsForward a{.spec = spec_of(x, axes, statistic, eps, eps_mode), .rounded = rounded};
-  STD_TORCH_CHECK(sizes_of(x) == sizes_of(residual) && arithmetic(x) == arithmetic(residual),
-                  "evenkeel: x and residual must have one shape, and both or neither be float64");
-  Tensor statistics = empty({a.spec.rows, a.spec.statistics_width()}, arithmetic(x));
-  Tensor sum = empty(sizes_of(x), residual.scalar_type());
-  const Source addend(residual, axes);
-  a.statistics = statistics.data_ptr();
-  a.residual = addend.rows();
-  a.sum = rows_of(sum, a.spec);
-  return {normalize_rows(a, x, weight, bias, axes, weight_offset, false), sum, statistics};
-}
-
-std::tuple<Tensor, Tensor, Tensor, Tensor> add_rows_backward(
-    const Tensor& dy, const std::optional<Tensor>& dsum, const Tensor& x, const std::optional<Tensor>& residual,
-    const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, const Tensor& statistics, int64_t axes,
-    int64_t statistic, double eps, int64_t eps_mode, double weight_offset, bool need_dx, bool need_dresidual,
-    bool need_dweight, bool need_dbias) {
-  RowsBackward a{.spec = spec_of(x, axes, statistic, eps, eps_mode)};
+std::tuple<Tensor, Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const OptionalTensor& dsum, const Tensor& x,
+                                                         const OptionalTensor& residual, const OptionalTensor& weight,
+                                                         const OptionalTensor& bias, const Tensor& statistics,
+                                                         int64_t axes, const RowsOptions& options, bool need_dx,
+                                                         bool need_dresidual, bool need_dweight, bool need_dbias,
+                                                         bool from_output) {
+  RowsBackward a{.spec = spec_of(x, axes, options), .from_output = from_output};
   check_shape("dy", dy, x);
   if (residual) check_shape("residual", *residual, x);
   if (dsum) check_shape("dsum", *dsum, x);
-  const ScalarType stream = residual ? residual->scalar_type() : x.scalar_type();
-  const bool shared = dy.scalar_type() == stream;  // then dx serves both
-  const std::vector<int64_t> nothing{0};
+  const ScalarType dx_dtype = options.early ? x.scalar_type() : dy.scalar_type();
+  const ScalarType dresidual_dtype = residual ? residual->scalar_type() : x.scalar_type();
+  const bool shared = dx_dtype == dresidual_dtype;  // then dx serves both
   need_dx = need_dx || (shared && need_dresidual);
   need_dresidual = need_dresidual && !shared;
-  Tensor dx = empty(need_dx ? sizes_of(x) : nothing, dy.scalar_type());
-  Tensor dresidual = empty(need_dresidual ? sizes_of(x) : nothing, stream);
+  const std::vector<int64_t> nothing{0};
+  Tensor dx = empty(need_dx ? sizes_of(x) : nothing, dx_dtype);
+  Tensor dresidual = empty(need_dresidual ? sizes_of(x) : nothing, dresidual_dtype);
   const Source source(x, axes), upstream(dy, axes);
   const Source addend = residual ? Source(*residual, axes) : Source();
   const Source more = dsum ? Source(*dsum, axes) : Source();
@@ -369,7 +347,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> add_rows_backward(
   a.dsum = more.rows();
   if (need_dx) a.dx = rows_of(dx, a.spec);
   if (need_dresidual) a.dresidual = rows_of(dresidual, a.spec);
-  auto [dweight, dbias] = parameter_gradients(a, weight, bias, statistics, weight_offset, need_dweight, need_dbias);
+  auto [dweight, dbias] = parameter_gradients(a, weight, bias, statistics, need_dweight, need_dbias);
   return {dx, dresidual, dweight, dbias};
 }
 

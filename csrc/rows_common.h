@@ -113,13 +113,13 @@ Moments conclude(const RowsSpec& spec, const Sums& sums, Group<C>& s) {
 template <class C>
 void take_reciprocals(const RowsSpec& spec, Doubles square, Group<C>& s) {
   const Doubles one = Doubles{} + 1;
-  if (spec.eps_mode == EpsMode::inside) {
-    s.reciprocal = Eight<C>::from(one / root_of(square + spec.eps));
+  if (spec.options.eps_mode == EpsMode::inside) {
+    s.reciprocal = Eight<C>::from(one / root_of(square + spec.options.eps));
     s.bend = Eight<C>::from(one);
     return;
   }
-  const Doubles root = root_of(square), eps = Doubles{} + spec.eps;
-  if (spec.eps_mode == EpsMode::outside) {
+  const Doubles root = root_of(square), eps = Doubles{} + spec.options.eps;
+  if (spec.options.eps_mode == EpsMode::outside) {
     s.reciprocal = Eight<C>::from(one / (root + eps));
     s.bend = Eight<C>::from(choose(root == 0, Doubles{}, (root + eps) / root));
   } else {
@@ -162,7 +162,7 @@ void save(const Statistics<C>& s, const RowsSpec& spec, C* saved) {
     *saved++ = s.mean_rest;
   }
   *saved++ = s.reciprocal;
-  if (spec.eps_mode != EpsMode::inside) *saved = s.bend;
+  if (spec.options.eps_mode != EpsMode::inside) *saved = s.bend;
 }
 
 template <class C>
@@ -173,7 +173,7 @@ Statistics<C> restore(const RowsSpec& spec, const C* saved) {
     s.mean_rest = *saved++;
   }
   s.reciprocal = *saved++;
-  if (spec.eps_mode != EpsMode::inside) s.bend = *saved;
+  if (spec.options.eps_mode != EpsMode::inside) s.bend = *saved;
   return s;
 }
 

@@ -154,7 +154,8 @@ const C* add_row(const RowsForward& a, const C* x, int64_t row, C* scratch) {
   const C* found = nullptr;
   with_row<C>(a.sum, row, [&](auto* sum) {
     const auto* residual = static_cast<decltype(sum)>(a.residual.data) + row_offset(a.residual.layout, row);
-    found = add_row(x, residual, sum, a.rounded, a.streamed && reaches_a_line(sum), a.spec.features, scratch);
+    const bool streamed = a.streamed && reaches_a_line(sum);
+    found = add_row(x, residual, sum, a.spec.options.rounded, streamed, a.spec.features, scratch);
   });
   return found;
 }
@@ -168,7 +169,7 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
   const double* bias = in_double(static_cast<const float*>(a.bias), scratch + 2 * stride, n);
   const Statistics<double> s = measure<double>(wide, a.spec);
   double* out = scratch + 3 * stride;
-  if (a.early) {
+  if (a.spec.options.early) {
     const Buffer<float> normalized(stride);
     for (int64_t i = 0; i < n; ++i) normalized.data()[i] = static_cast<float>(wide[i] * s.reciprocal);
     with_row<float>(a.y, row, [&](auto* y) { write_row_early(a, normalized.data(), 1.0f, y); });
@@ -184,11 +185,12 @@ inline Statistics<double> measure_row(const RowsForward& a, const double* x, int
   return measure<double>(x, a.spec);
 }
 inline Statistics<float> measure_row(const RowsForward& a, const float* x, int64_t row) {
-  if (a.early) {
-    return {0, 0, 1.0f / std::sqrt(mean_square_as_torch(x, a.spec.features) + static_cast<float>(a.spec.eps)), 1};
+  const RowsOptions& options = a.spec.options;
+  if (options.early) {
+    return {0, 0, 1.0f / std::sqrt(mean_square_as_torch(x, a.spec.features) + static_cast<float>(options.eps)), 1};
   }
   // the bits of adding first: a row of bfloat16 is summed in another order than one of float
-  if (a.residual.data && a.rounded && a.x.dtype == DType::bfloat16 && a.sum.dtype == DType::bfloat16) {
+  if (a.residual.data && options.rounded && a.x.dtype == DType::bfloat16 && a.sum.dtype == DType::bfloat16) {
     return measure<float>(static_cast<const bf16*>(a.sum.data) + row_offset(a.sum.layout, row), a.spec);
   }
   return measure<float>(x, a.spec);
@@ -203,7 +205,7 @@ Statistics<C> forward_row(const RowsForward& a, const C* x, int64_t row) {
   }
   with_row<C>(a.y, row, [&](auto* y) {
     if constexpr (std::is_same_v<C, float>) {
-      if (a.early) return write_row_early(a, x, s.reciprocal, y);
+      if (a.spec.options.early) return write_row_early(a, x, s.reciprocal, y);
     }
     write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y,
               a.streamed && reaches_a_line(y));
@@ -315,7 +317,7 @@ void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
 
 void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
   if (begin == end) return;
-  if (a.early || a.residual.data) {
+  if (a.spec.options.early || a.residual.data) {
     a.is_double ? forward_special<double>(a, begin, end) : forward_special<float>(a, begin, end);
   } else {
     switch (a.x.dtype) {

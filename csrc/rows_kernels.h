@@ -6,7 +6,7 @@
 namespace evenkeel {
 
 enum class DType : int { float32, float64, bfloat16, float16 };
-enum class EpsMode : int { inside, outside, clamp };
+enum class EpsMode : int64_t { inside, outside, clamp };
 
 // Where the rows of a strided tensor start: the leading sizes and strides, in elements, outermost first.
 struct RowLayout {
@@ -17,18 +17,26 @@ struct RowLayout {
 };
 
 // What a row is divided by: the root of its mean square, of its variance (the mean is subtracted too), its length.
-enum class Statistic : int { rms, moments, l2 };
+enum class Statistic : int64_t { rms, moments, l2 };
 
-struct RowsSpec {
-  int64_t rows, features;
+// The options of the row operators, in the order of their schemas.
+struct RowsOptions {
   Statistic statistic;
   double eps;
   EpsMode eps_mode;
-  bool center() const { return statistic == Statistic::moments; }
+  double weight_offset;
+  bool early;    // root mean square alone: rounded to x's dtype before the weight, and summed as torch sums
+  bool rounded;  // with a residual: the sum is normalized as rounded to residual's dtype
+};
+
+struct RowsSpec {
+  RowsOptions options;
+  int64_t rows, features;
+  bool center() const { return options.statistic == Statistic::moments; }
   // what sums of squares are divided by
-  double count() const { return statistic == Statistic::l2 ? 1.0 : static_cast<double>(features); }
+  double count() const { return options.statistic == Statistic::l2 ? 1.0 : static_cast<double>(features); }
   // statistics of a row: [mean, what the mean lost in rounding,] 1/scale [, slope of the scale where eps bends it]
-  int statistics_width() const { return (center() ? 2 : 0) + 1 + (eps_mode == EpsMode::inside ? 0 : 1); }
+  int statistics_width() const { return (center() ? 2 : 0) + 1 + (options.eps_mode == EpsMode::inside ? 0 : 1); }
 };
 
 // Rows of a tensor whose last axes are dense, or nothing.
@@ -48,11 +56,9 @@ struct Values {
 struct RowsForward {
   RowsSpec spec;
   bool is_double;
-  bool early;  // root mean square alone: rounded to x's dtype before the weight, and summed as torch sums
   Rows x;
   Rows residual;  // added to x first, where it is there
   Rows sum;       // x + residual, in residual's dtype
-  bool rounded;   // whether the sum is normalized as rounded there
   const void* weight;
   const void* bias;
   Rows y;

@@ -29,9 +29,9 @@ inline DType dtype_of(const Tensor& t) {
   }
 }
 
-inline EpsMode eps_mode_of(int64_t mode) {
-  STD_TORCH_CHECK(mode >= 0 && mode <= 2, "evenkeel: eps_mode must be 0 (inside), 1 (outside) or 2 (clamp)");
-  return static_cast<EpsMode>(mode);
+inline void check_eps_mode(EpsMode mode) {
+  STD_TORCH_CHECK(mode >= EpsMode::inside && mode <= EpsMode::clamp,
+                  "evenkeel: eps_mode must be 0 (inside), 1 (outside) or 2 (clamp)");
 }
 
 // A new contiguous CPU tensor; a large one on huge pages, where an earlier one was if there is one of its size (memory.cpp).

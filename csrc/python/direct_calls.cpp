@@ -146,27 +146,18 @@ int count_axes(PyObject* normalized, const Dense& x) {
   return axes;
 }
 
-// Which of the names a text is, or -1.
-template <int count>
-int find(PyObject* text, const char* const (&names)[count]) {
-  if (!PyUnicode_Check(text)) return -1;
-  int index = count - 1;
-  while (index >= 0 && PyUnicode_CompareWithASCIIString(text, names[index]) != 0) --index;
-  return index;
-}
-
-constexpr const char* statistics_names[] = {"rms", "moments", "l2"};  // in the order of Statistic
-constexpr const char* eps_mode_names[] = {"inside", "outside", "clamp"};  // in the order of EpsMode
-
-// The last arguments of both functions: statistic, eps, eps_mode, weight_offset.
-bool read_spec(PyObject* const* options, const Dense& x, int axes, RowsSpec& spec, double& weight_offset) {
-  if (axes < 1 || axes > x.ndim || x.count > largest_count) return false;
-  const int statistic = find(options[0], statistics_names), eps_mode = find(options[2], eps_mode_names);
-  spec.eps = PyFloat_AsDouble(options[1]);
-  weight_offset = PyFloat_AsDouble(options[3]);
-  if (PyErr_Occurred() || statistic < 0 || eps_mode < 0) return false;
-  spec.statistic = static_cast<Statistic>(statistic);
-  spec.eps_mode = static_cast<EpsMode>(eps_mode);
+// Reads the operators' options, (statistic, eps, eps_mode, weight_offset, early, rounded), and divides x into rows.
+bool read_spec(PyObject* options, const Dense& x, int axes, RowsSpec& spec) {
+  if (axes < 1 || axes > x.ndim || x.count > largest_count || !PyTuple_Check(options) || PyTuple_Size(options) != 6) {
+    return false;
+  }
+  const long statistic = PyLong_AsLong(PyTuple_GetItem(options, 0)), eps_mode = PyLong_AsLong(PyTuple_GetItem(options, 2));
+  spec.options.eps = PyFloat_AsDouble(PyTuple_GetItem(options, 1));
+  spec.options.weight_offset = PyFloat_AsDouble(PyTuple_GetItem(options, 3));
+  spec.options.early = PyObject_IsTrue(PyTuple_GetItem(options, 4)) == 1;
+  if (PyErr_Occurred() || statistic < 0 || statistic > 2 || eps_mode < 0 || eps_mode > 2) return false;
+  spec.options.statistic = static_cast<Statistic>(statistic);
+  spec.options.eps_mode = static_cast<EpsMode>(eps_mode);
   spec.features = 1;
   for (int axis = x.ndim - axes; axis < x.ndim; ++axis) spec.features *= x.sizes[axis];
   spec.rows = x.count / spec.features;
@@ -182,20 +173,18 @@ bool run(int64_t count, const Work& work) {
   return done;
 }
 
-// (x, axes or sizes, weight, bias, statistic, eps, eps_mode, weight_offset, with_statistics)
-// -> y, or y and the statistics
+// (x, axes or sizes, weight, bias, options, with_statistics) -> y, or y and the statistics
 PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Dense x, weight, bias, y;
-  if (count != 9 || !read(args[0], x)) return none();
+  if (count != 6 || !read(args[0], x)) return none();
   const int axes = count_axes(args[1], x);
   RowsForward a{};
-  double weight_offset;
-  if (!read_spec(args + 4, x, axes, a.spec, weight_offset)) return none();
+  if (!read_spec(args[4], x, axes, a.spec) || a.spec.options.early) return none();
   const int64_t* const trailing = x.sizes + (x.ndim - axes);
   if (!read_parameter(args[2], axes, trailing, weight) || !read_parameter(args[3], axes, trailing, bias)) return none();
 
   Object made, statistics;
-  const bool with_statistics = PyObject_IsTrue(args[8]) == 1;
+  const bool with_statistics = PyObject_IsTrue(args[5]) == 1;
   if (!make_like(args[0], x, made, y)) return none();
   if (with_statistics &&
       !make_statistics(a.spec, x.values.dtype == DType::float64, statistics, a.statistics)) {
@@ -203,19 +192,19 @@ PyObject* normalize(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   a.x = x.rows(a.spec.rows, a.spec.features);
   a.y = y.rows(a.spec.rows, a.spec.features);
-  if (!run(x.count, [&] { return state.rows->forward(a, weight.values, bias.values, weight_offset); })) return none();
+  if (!run(x.count, [&] { return state.rows->forward(a, weight.values, bias.values); })) return none();
   return with_statistics ? PyTuple_Pack(2, made.get(), statistics.get()) : made.release();
 }
 
-// (dy, x, weight, bias, statistics, axes, statistic, eps, eps_mode, weight_offset, need_dx, need_dweight, need_dbias,
-// from_output) -> dx, dweight and dbias, None for one that is not needed
+// (dy, x, weight, bias, statistics, axes, options, need_dx, need_dweight, need_dbias, from_output)
+// -> dx, dweight and dbias, None for one that is not needed
 PyObject* differentiate(PyObject*, PyObject* const* args, Py_ssize_t count) {
   Dense dy, x, weight, bias, statistics, dx, dweight, dbias;
-  if (count != 14 || !read(args[0], dy) || !read(args[1], x) || !dy.has_sizes(x.ndim, x.sizes)) return none();
+  if (count != 11 || !read(args[0], dy) || !read(args[1], x) || !dy.has_sizes(x.ndim, x.sizes)) return none();
   const int axes = count_axes(args[5], x);
   RowsBackward a{};
-  double weight_offset;
-  if (!read_spec(args + 6, x, axes, a.spec, weight_offset)) return none();
+  if (!read_spec(args[6], x, axes, a.spec)) return none();
+  if (!a.spec.options.early && dy.values.dtype != x.values.dtype) return none();  // dx would have dy's dtype
   const int64_t* const trailing = x.sizes + (x.ndim - axes);
   const bool is_double = x.values.dtype == DType::float64;
   if (!read_parameter(args[2], axes, trailing, weight) || !read_parameter(args[3], axes, trailing, bias) ||
@@ -225,16 +214,16 @@ PyObject* differentiate(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   const auto is_wanted = [&](int index, PyObject* of) { return of != Py_None && PyObject_IsTrue(args[index]) == 1; };
   Object made[3];
-  if (is_wanted(10, args[1]) && !make_like(args[1], x, made[0], dx)) return none();
-  if (is_wanted(11, args[2]) && !make_like(args[2], weight, made[1], dweight)) return none();
-  if (is_wanted(12, args[3]) && !make_like(args[3], bias, made[2], dbias)) return none();
-  a.from_output = PyObject_IsTrue(args[13]) == 1;
+  if (is_wanted(7, args[1]) && !make_like(args[1], x, made[0], dx)) return none();
+  if (is_wanted(8, args[2]) && !make_like(args[2], weight, made[1], dweight)) return none();
+  if (is_wanted(9, args[3]) && !make_like(args[3], bias, made[2], dbias)) return none();
+  a.from_output = PyObject_IsTrue(args[10]) == 1;
   a.dy = dy.rows(a.spec.rows, a.spec.features);
   a.x = x.rows(a.spec.rows, a.spec.features);
   if (dx.values.data) a.dx = dx.rows(a.spec.rows, a.spec.features);
   a.statistics = statistics.values.data;
   const auto work = [&] {
-    return state.rows->backward(a, weight.values, bias.values, weight_offset, dweight.values, dbias.values);
+    return state.rows->backward(a, weight.values, bias.values, dweight.values, dbias.values);
   };
   if (!run(x.count, work)) return none();
   const auto or_none = [](const Object& object) { return object.get() ? object.get() : Py_None; };
@@ -252,7 +241,7 @@ PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (!library || !exchange) return nullptr;
   const dlpack::Version& version = exchange->header.version;
   if (version.major != dlpack::major_version || version.minor < dlpack::minor_version_of_exchange ||
-      !exchange->view_of_object || library()->layout != sizeof(RowsForward) + sizeof(RowsBackward)) {
+      !exchange->view_of_object || library()->layout != layout_of_rows()) {
     Py_RETURN_FALSE;
   }
   PyObject* const torch = args[2];

@@ -79,48 +79,60 @@ def test_channels_refuse_unknown_eps_modes(walk, eps_mode):
         channels_backward(x, x, torch.zeros(6, 5), options)
 
 
-def rows_backward(dy, x, statistics, statistic, eps_mode=0):
-    return operators.rows_backward(dy, x, None, None, statistics, 1, statistic, 1e-5, eps_mode, 0.0, True, False, False)
+def rows_forward(x, residual=None, statistic=1, eps_mode=0, early=False):
+    return operators.rows_forward(x, residual, None, None, 1, statistic, 1e-5, eps_mode, 0.0, early, False, False)
 
 
-def add_rows_backward(dy, x, statistics, statistic, dsum=None, residual=None):
-    arguments = (dy, dsum, x, residual, None, None, statistics, 1, statistic, 1e-5, 0, 0.0)
-    return operators.add_rows_backward(*arguments, True, False, False, False)
+def rows_backward(dy, x, statistics, statistic=1, dsum=None, residual=None):
+    options = (1, statistic, 1e-5, 0, 0.0, False, False)
+    return operators.rows_backward(
+        dy, dsum, x, residual, None, None, statistics, *options, True, False, False, False, False
+    )
 
 
 @every_statistic
 @every_spoilt
-@pytest.mark.parametrize("backward", [rows_backward, add_rows_backward], ids=["rows", "add_rows"])
-def test_rows_refuse_other_statistics(backward, spoilt, statistic):
+def test_rows_refuse_other_statistics(spoilt, statistic):
     x = torch.randn(5, 33)
-    _, statistics = operators.rows_forward(x, None, None, 1, statistic, 1e-5, 0, 0.0)
-    assert backward(torch.randn(x.shape), x, statistics, statistic)[0].isfinite().all()
+    _, _, statistics = rows_forward(x, statistic=statistic)
+    assert rows_backward(torch.randn(x.shape), x, statistics, statistic)[0].isfinite().all()
     with pytest.raises(RuntimeError, match="statistics must be those that the forward returned"):
-        backward(torch.randn(x.shape), x, SPOILT[spoilt](statistics), statistic)
+        rows_backward(torch.randn(x.shape), x, SPOILT[spoilt](statistics), statistic)
 
 
-@pytest.mark.parametrize("backward", [rows_backward, add_rows_backward], ids=["rows", "add_rows"])
-def test_rows_refuse_other_shapes(backward):
+def test_rows_refuse_other_shapes():
     x = torch.randn(5, 33)
-    _, statistics = operators.rows_forward(x, None, None, 1, 1, 1e-5, 0, 0.0)
+    _, _, statistics = rows_forward(x)
     for dy in (torch.randn(33, 5), torch.randn(165), torch.randn(4, 33)):
         with pytest.raises(RuntimeError, match="dy must have x's shape"):
-            backward(dy, x, statistics, 1)
+            rows_backward(dy, x, statistics)
 
 
 @pytest.mark.parametrize("name", ["dsum", "residual"])
 def test_added_rows_refuse_other_shapes(name):
     x = torch.randn(5, 33)
-    _, statistics = operators.rows_forward(x, None, None, 1, 1, 1e-5, 0, 0.0)
+    _, _, statistics = rows_forward(x)
     for other in (torch.randn(33, 5), torch.randn(1, 33)):
         with pytest.raises(RuntimeError, match=f"{name} must have x's shape"):
-            add_rows_backward(x, x, statistics, 1, **{name: other})
+            rows_backward(x, x, statistics, **{name: other})
 
 
-@pytest.mark.parametrize("mode", [-1, 3, 9])
+@pytest.mark.parametrize("residual", [torch.randn(33, 5), torch.randn(1, 33), torch.randn(5, 33).double()], ids=str)
+def test_rows_refuse_residuals_that_do_not_fit(residual):
+    with pytest.raises(RuntimeError, match="x and residual must have one shape"):
+        rows_forward(torch.randn(5, 33), residual)
+
+
+def test_rows_refuse_to_round_a_sum_early():
+    x = torch.randn(5, 33).bfloat16()
+    with pytest.raises(RuntimeError, match="not rounded early"):
+        rows_forward(x, x, statistic=0, early=True)
+
+
+@pytest.mark.parametrize("mode", [-1, 3, 9, 2**32])
 def test_rows_refuse_unknown_options(mode):
     x = torch.randn(5, 33)
     with pytest.raises(RuntimeError, match="eps_mode must be 0"):
-        operators.rows_forward(x, None, None, 1, 1, 1e-5, mode, 0.0)
+        rows_forward(x, eps_mode=mode)
     with pytest.raises(RuntimeError, match="statistic must be 0"):
-        operators.rows_inference(x, None, None, 1, mode, 1e-5, 0, 0.0)
+        operators.rows_inference(x, None, None, 1, mode, 1e-5, 0, 0.0, False, False)

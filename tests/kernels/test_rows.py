@@ -344,12 +344,13 @@ def test_requires_grad_combinations(norm, needs):
 def test_operators_pass_opcheck(norm):
     for dtype, mode in itertools.product((torch.float32, torch.bfloat16), (0, 1)):
         x, weight, dy = torch.randn(5, 33).to(dtype), torch.randn(33), torch.randn(5, 33).to(dtype)
-        options = (1, int(norm == "layer_norm"), 1e-5, mode, 0.0)
+        options = (1, int(norm == "layer_norm"), 1e-5, mode, 0.0, False, False)
         forward, backward = torch.ops.evenkeel.rows_forward, torch.ops.evenkeel.rows_backward
-        torch.library.opcheck(forward, (x, weight, None, *options))
+        torch.library.opcheck(forward, (x, None, weight, None, *options, False))
         torch.library.opcheck(torch.ops.evenkeel.rows_inference, (x, weight, None, *options))
-        statistics = forward(x, weight, None, *options)[1]
-        torch.library.opcheck(backward, (dy, x, weight, None, statistics, *options, True, True, False))
+        statistics = forward(x, None, weight, None, *options, False)[2]
+        needed = (True, False, True, False)
+        torch.library.opcheck(backward, (dy, None, x, None, weight, None, statistics, *options, *needed, False))
 
 
 @pytest.mark.parametrize("norm", NORMS)

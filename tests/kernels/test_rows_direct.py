@@ -1,7 +1,11 @@
 """Row kernels called past torch's dispatcher: the operators' bits, and the operators wherever one would notice."""
 
+import ctypes
+import shutil
+import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenkeel import functional as F
-from evenkeel.kernels import _direct, _row_operators
+from evenkeel.kernels import _direct, _ops, _row_operators
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 OPTIONS = ("moments", 1e-5, "inside", 0.0)
@@ -267,6 +271,56 @@ def test_an_interruption_is_not_swallowed():
 def test_a_torch_without_exchange_functions_does_without(monkeypatch, exchange):
     monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", exchange)
     assert _direct._load() is None
+
+
+class DirectRows(ctypes.Structure):
+    """`evenkeel::DirectRows` of csrc."""
+
+    _fields_ = (("layout", ctypes.c_size_t), ("forward", ctypes.c_void_p), ("backward", ctypes.c_void_p))
+
+
+def prepare(library):
+    """Whether the extension takes the library that gives this pointer."""
+    exchange = torch.Tensor.__dlpack_c_exchange_api__
+    address = ctypes.cast(library, ctypes.c_void_p).value
+    return _direct._calls.prepare(address, exchange, torch, torch.nn.Parameter, torch.Tensor)
+
+
+def test_a_library_with_another_layout_is_refused():
+    library = ctypes.CDLL(str(_ops._LIBRARY)).evenkeel_direct_rows
+    library.restype = ctypes.POINTER(DirectRows)
+    own = library().contents
+    other = DirectRows(own.layout + 1, own.forward, own.backward)
+    assert prepare(library)
+    assert not prepare(ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.addressof(other)))
+
+
+# members of one size: a sum of sizes does not tell their order
+SWAPPED = {
+    "options": ("bool early;", "bool rounded;"),
+    "spec": ("int64_t rows, features;", "int64_t features, rows;"),
+    "parameters": ("const void* weight;\n  const void* bias;", "const void* bias;\n  const void* weight;"),
+    "rows": ("  Rows x;\n  Rows residual;", "  Rows residual;\n  Rows x;"),
+}
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_the_layout_tells_the_order_of_members(tmp_path):
+    program = (
+        '#include <cstdio>\n#include "rows_direct.h"\nint main() { std::printf("%zu", evenkeel::layout_of_rows()); }'
+    )
+
+    def layout(first="", second=""):
+        for name in ("rows_direct.h", "rows_kernels.h"):
+            text = (Path(__file__).parents[2] / "csrc" / name).read_text()
+            swapped = text.replace(first, "@").replace(second, first).replace("@", second) if first else text
+            (tmp_path / name).write_text(swapped)
+        (tmp_path / "main.cpp").write_text(program)
+        subprocess.run(["g++", "-std=c++20", "main.cpp", "-o", "main"], cwd=tmp_path, check=True)
+        return int(subprocess.check_output([tmp_path / "main"]))
+
+    layouts = [layout(), *(layout(*pair) for pair in SWAPPED.values())]
+    assert len(set(layouts)) == len(layouts)
 
 
 def test_nothing_is_held_or_lost():

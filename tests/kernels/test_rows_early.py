@@ -85,9 +85,16 @@ def test_values_beyond_float_squares(dtype):
 @every_half
 def test_operators_pass_opcheck(dtype):
     x, weight = torch.randn(5, 33).to(dtype), torch.randn(33)
-    options = (1, 0, 1e-6, 0, 0.0)
-    torch.library.opcheck(torch.ops.evenkeel.rows_forward, (x, weight, None, *options, True))
-    torch.library.opcheck(torch.ops.evenkeel.rows_inference, (x, weight, None, *options, True))
+    options = (1, 0, 1e-6, 0, 0.0, True, False)
+    forward, backward = torch.ops.evenkeel.rows_forward, torch.ops.evenkeel.rows_backward
+    torch.library.opcheck(forward, (x, None, weight, None, *options, False))
+    torch.library.opcheck(torch.ops.evenkeel.rows_inference, (x, weight, None, *options))
+    y, _, statistics = forward(x, None, weight, None, *options, False)
+    needed = (True, False, True, False)
+    arguments = (torch.randn_like(y), None, x, None, weight, None, statistics, *options, *needed, False)
+    torch.library.opcheck(backward, arguments)
+    assert y.dtype == torch.float32
+    assert backward(*arguments)[0].dtype == dtype
 
 
 def test_compiled():

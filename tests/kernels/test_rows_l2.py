@@ -71,10 +71,11 @@ def test_which_axes_the_kernel_takes():
 @pytest.mark.parametrize("mode", MODES)
 def test_operators_pass_opcheck(mode):
     x, dy = torch.randn(5, 33), torch.randn(5, 33)
-    options = (1, 2, 1e-12, MODES.index(mode), 0.0)
+    options = (1, 2, 1e-12, MODES.index(mode), 0.0, False, False)
     forward = torch.ops.evenkeel.rows_forward
-    torch.library.opcheck(forward, (x, None, None, *options))
-    statistics = forward(x, None, None, *options)[1]
+    torch.library.opcheck(forward, (x, None, None, None, *options, False))
+    statistics = forward(x, None, None, None, *options, False)[2]
+    needed = (True, False, False, False)
     torch.library.opcheck(
-        torch.ops.evenkeel.rows_backward, (dy, x, None, None, statistics, *options, True, False, False)
+        torch.ops.evenkeel.rows_backward, (dy, None, x, None, None, None, statistics, *options, *needed, False)
     )

@@ -138,4 +138,4 @@ def test_out_of_edge_shapes(norm, shape):
 def test_the_operator_passes_opcheck():
     x, weight = torch.randn(5, 33), torch.randn(33)
     for out in (torch.empty(5, 33), torch.empty(5, 66)[:, 33:]):
-        torch.library.opcheck(torch.ops.evenkeel.rows_out, (x, weight, None, 1, 0, 1e-5, 0, 0.0, False, out))
+        torch.library.opcheck(torch.ops.evenkeel.rows_out, (x, weight, None, 1, 0, 1e-5, 0, 0.0, False, False, out))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.autograd import forward_ad, profiler
 
-from evenkeel.kernels._ops import _LIBRARY, _MISSING
+from evenkeel.kernels._ops import _LIBRARY, _MISSING, EPS_MODES
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -33,8 +33,23 @@ def _load() -> ModuleType | None:
 
 
 _calls = _load()
-normalize: Any = None if _calls is None else _calls.normalize
-differentiate: Any = None if _calls is None else _calls.differentiate
+
+
+def _options(statistic: Any, eps: Any, eps_mode: Any, weight_offset: Any) -> tuple[Any, ...]:
+    numbers = {"rms": 0, "moments": 1, "l2": 2}, EPS_MODES
+    pairs = zip(numbers, (statistic, eps_mode), strict=True)
+    known = [table.get(name, -1) if isinstance(name, str) else -1 for table, name in pairs]
+    return known[0], eps, known[1], weight_offset, False, False
+
+
+def normalize(x: Any, axes: Any, weight: Any, bias: Any, *rest: Any) -> Any:
+    """The compiled function, with named options."""
+    return _calls.normalize(x, axes, weight, bias, _options(*rest[:4]), rest[4])  # type: ignore[union-attr]
+
+
+def differentiate(dy: Any, x: Any, weight: Any, bias: Any, statistics: Any, axes: Any, *rest: Any) -> Any:
+    """The compiled function, with named options."""
+    return _calls.differentiate(dy, x, weight, bias, statistics, axes, _options(*rest[:4]), *rest[4:])  # type: ignore[union-attr]
 
 
 # looking names up in torch takes as long as calling what they name

@@ -33,8 +33,6 @@ OPERATORS = (
     "rows_inference",
     "rows_out",
     "rows_backward",
-    "add_rows_forward",
-    "add_rows_backward",
     "channels_forward",
     "channels_backward",
     "column_moments",

@@ -34,18 +34,9 @@ def rows_forward(
 
     ``recomputable`` refuses parameters from which the normalized rows cannot be found again.
     """
-    return torch.ops.evenkeel.rows_forward.default(
-        x,
-        weight,
-        bias,
-        axes,
-        STATISTICS[statistic],
-        eps,
-        EPS_MODES[eps_mode],
-        weight_offset,
-        early,
-        recomputable,
-    )
+    options = (STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, early, False)
+    y, _, statistics = torch.ops.evenkeel.rows_forward.default(x, None, weight, bias, axes, *options, recomputable)
+    return y, statistics
 
 
 def rows_inference(
@@ -61,7 +52,7 @@ def rows_inference(
 ) -> Tensor:
     """Normalize the trailing ``axes`` axes where no gradient will be asked for: y alone."""
     operator = torch.ops.evenkeel.rows_inference.default if torch.compiler.is_compiling() else _rows_inference
-    return operator(x, weight, bias, axes, STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, early)
+    return operator(x, weight, bias, axes, STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, early, False)
 
 
 def rows_out(
@@ -78,7 +69,7 @@ def rows_out(
 ) -> None:
     """The same into ``out``, which is x itself or shares no memory with an input, and whose rows are dense."""
     torch.ops.evenkeel.rows_out.default(
-        x, weight, bias, axes, STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, early, out
+        x, weight, bias, axes, STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, early, False, out
     )
 
 
@@ -118,22 +109,12 @@ def rows_backward(
         )
         if found is not None:
             return found
-    return torch.ops.evenkeel.rows_backward.default(
-        dy,
-        x,
-        weight,
-        bias,
-        statistics,
-        axes,
-        STATISTICS[statistic],
-        eps,
-        EPS_MODES[eps_mode],
-        weight_offset,
-        need_dx,
-        need_dweight,
-        need_dbias,
-        from_output,
+    options = (STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, dy.dtype != x.dtype, False)
+    needed = (need_dx, False, need_dweight, need_dbias)
+    dx, _, dweight, dbias = torch.ops.evenkeel.rows_backward.default(
+        dy, None, x, None, weight, bias, statistics, axes, *options, *needed, from_output
     )
+    return dx, dweight, dbias
 
 
 def add_rows_forward(
@@ -149,18 +130,8 @@ def add_rows_forward(
     rounded: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalize x + residual, ``rounded`` to residual's dtype or not: y, the rounded sum, statistics."""
-    return torch.ops.evenkeel.add_rows_forward.default(
-        x,
-        residual,
-        weight,
-        bias,
-        axes,
-        STATISTICS[statistic],
-        eps,
-        EPS_MODES[eps_mode],
-        weight_offset,
-        rounded,
-    )
+    options = (STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, False, rounded)
+    return torch.ops.evenkeel.rows_forward.default(x, residual, weight, bias, axes, *options, False)
 
 
 def add_rows_backward(
@@ -183,20 +154,9 @@ def add_rows_backward(
     x is the rounded sum, or what has to be added to ``residual`` again. dresidual is empty where it would have dx's
     dtype, for it has the same values.
     """
-    return torch.ops.evenkeel.add_rows_backward.default(
-        dy,
-        dsum,
-        x,
-        residual,
-        weight,
-        bias,
-        statistics,
-        axes,
-        STATISTICS[statistic],
-        eps,
-        EPS_MODES[eps_mode],
-        weight_offset,
-        *needed,
+    options = (STATISTICS[statistic], eps, EPS_MODES[eps_mode], weight_offset, False, residual is None)
+    return torch.ops.evenkeel.rows_backward.default(
+        dy, dsum, x, residual, weight, bias, statistics, axes, *options, *needed, False
     )
 
 
@@ -215,72 +175,20 @@ def _statistics(x: Tensor, axes: int, statistic: int, eps_mode: int) -> Tensor:
     return x.new_empty((math.prod(x.shape[: x.ndim - axes]), width), dtype=dtype)
 
 
-# torch leaves out trailing arguments that have their defaults
-def _inference_fake(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Any,
-    axes: int,
-    statistic: int,
-    eps: float,
-    eps_mode: int,
-    weight_offset: float,
-    early: bool = False,
-) -> Tensor:
+def _inference_fake(x: Tensor, weight: Tensor | None, bias: Any, axes: int, *options: Any) -> Tensor:
+    early = options[4]
     return _fresh(x, torch.promote_types(x.dtype, weight.dtype) if early and weight is not None else x.dtype)
 
 
 def _forward_fake(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Any,
-    axes: int,
-    statistic: int,
-    eps: float,
-    eps_mode: int,
-    weight_offset: float,
-    early: bool = False,
-    recomputable: bool = False,
-) -> tuple[Tensor, Tensor]:
-    y = _inference_fake(x, weight, bias, axes, statistic, eps, eps_mode, weight_offset, early)
-    return y, _statistics(x, axes, statistic, eps_mode)
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Any, axes: int, *options: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    y = _inference_fake(x, weight, bias, axes, *options)
+    total = x.new_empty(0) if residual is None else _fresh(x, residual.dtype)
+    return y, total, _statistics(x, axes, options[0], options[2])
 
 
 def _backward_fake(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    statistics: Tensor,
-    axes: int,
-    statistic: int,
-    eps: float,
-    eps_mode: int,
-    weight_offset: float,
-    need_dx: bool,
-    need_dweight: bool,
-    need_dbias: bool,
-    from_output: bool = False,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dx = _fresh(x) if need_dx else x.new_empty(0)
-    return dx, _gradient(weight, need_dweight, statistics), _gradient(bias, need_dbias, statistics)
-
-
-def _add_forward_fake(
-    x: Tensor,
-    residual: Tensor,
-    weight: Any,
-    bias: Any,
-    axes: int,
-    statistic: int,
-    eps: float,
-    eps_mode: int,
-    *rest: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _fresh(x), _fresh(x, residual.dtype), _statistics(x, axes, statistic, eps_mode)
-
-
-def _add_backward_fake(
     dy: Tensor,
     dsum: Any,
     x: Tensor,
@@ -288,13 +196,16 @@ def _add_backward_fake(
     weight: Tensor | None,
     bias: Tensor | None,
     statistics: Tensor,
+    axes: int,
     *options: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    need_dx, need_dresidual, need_dweight, need_dbias = options[-4:]
+    early = options[4]
+    need_dx, need_dresidual, need_dweight, need_dbias, _ = options[6:]
+    dx_dtype = x.dtype if early else dy.dtype
     stream = x.dtype if residual is None else residual.dtype
-    shared = dy.dtype == stream
-    dx = _fresh(x, dy.dtype) if need_dx or (shared and need_dresidual) else dy.new_empty(0)
-    dresidual = _fresh(x, stream) if need_dresidual and not shared else dy.new_empty(0, dtype=stream)
+    shared = dx_dtype == stream
+    dx = _fresh(x, dx_dtype) if need_dx or (shared and need_dresidual) else x.new_empty(0, dtype=dx_dtype)
+    dresidual = _fresh(x, stream) if need_dresidual and not shared else x.new_empty(0, dtype=stream)
     return dx, dresidual, _gradient(weight, need_dweight, statistics), _gradient(bias, need_dbias, statistics)
 
 
@@ -310,8 +221,6 @@ FAKES: dict[str, Callable[..., Any]] = {
     "rows_inference": _inference_fake,
     "rows_out": _out_fake,
     "rows_backward": _backward_fake,
-    "add_rows_forward": _add_forward_fake,
-    "add_rows_backward": _add_backward_fake,
 }
 
 if not _MISSING:
