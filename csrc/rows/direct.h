@@ -5,23 +5,10 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "core/members.h"
 #include "rows/kernels.h"
 
 namespace evenkeel {
-
-// How many values an aggregate is made of.
-struct Anything {
-  template <class T>
-  operator T() const;
-};
-template <class T, class... Values>
-constexpr size_t count_members() {
-  if constexpr (requires { T{Values{}..., Anything{}}; }) {
-    return count_members<T, Values..., Anything>();
-  } else {
-    return sizeof...(Values);
-  }
-}
 
 // Adds where the members of a struct lie, in the order of their names here, to a hash.
 template <class T, size_t count>

@@ -152,11 +152,11 @@ void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool 
   a.weight = w.data();
   a.bias = b.data();
   if (recomputable && a.weight) {
-    if (a.is_double) {
-      check_recomputable(static_cast<const double*>(a.weight), static_cast<const double*>(a.bias), a.spec.features);
-    } else {
-      check_recomputable(static_cast<const float*>(a.weight), static_cast<const float*>(a.bias), a.spec.features);
-    }
+    const auto check = [&](auto number) {
+      using C = decltype(number);
+      check_recomputable(static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), a.spec.features);
+    };
+    a.is_double ? check(double{}) : check(float{});
   }
   parallel_for(a.spec.rows, rows_per_chunk(a.spec.features),
                [&](int64_t begin, int64_t end) { kernels().forward(a, begin, end); });

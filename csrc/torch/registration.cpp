@@ -1,14 +1,21 @@
 // Operator schemas and their registration through torch's stable ABI: one binary serves every later torch.
 #include <torch/csrc/stable/library.h>
 
+#include <cstring>
+
 #include "channels/operators.h"
 #include "columns/operators.h"
+#include "core/members.h"
 #include "images/operators.h"
 #include "rows/operators.h"
 
 // In the order of RowsOptions and of ChannelsOptions.
 #define ROWS_OPTIONS "int statistic, float eps, int eps_mode, float weight_offset, bool early, bool rounded"
 #define CHANNELS_OPTIONS "int groups, float eps, int eps_mode, float weight_offset, int activation"
+
+#define COLUMN_MOMENTS                                                                                      \
+  "(Tensor count, Tensor mean, Tensor m2, Tensor minimum, Tensor maximum, Tensor missing, Tensor infinite, " \
+  "Tensor mean_low)"
 
 namespace evenkeel {
 namespace {
@@ -25,11 +32,13 @@ T take(StableIValue*& next) {
 }
 template <>
 RowsOptions take(StableIValue*& next) {  // braces are evaluated from left to right
+  static_assert(count_members<RowsOptions>() == 6);
   return {take<Statistic>(next), take<double>(next), take<EpsMode>(next),
           take<double>(next),    take<bool>(next),   take<bool>(next)};
 }
 template <>
 ChannelsOptions take(StableIValue*& next) {
+  static_assert(count_members<ChannelsOptions>() == 5);
   return {take<int64_t>(next), take<double>(next), take<EpsMode>(next), take<double>(next), take<Activation>(next)};
 }
 
@@ -37,9 +46,9 @@ ChannelsOptions take(StableIValue*& next) {
 template <class T>
 constexpr uint64_t values_in = 1;
 template <>
-constexpr uint64_t values_in<RowsOptions> = 6;
+constexpr uint64_t values_in<RowsOptions> = count_members<RowsOptions>();
 template <>
-constexpr uint64_t values_in<ChannelsOptions> = 5;
+constexpr uint64_t values_in<ChannelsOptions> = count_members<ChannelsOptions>();
 
 // Puts a result where torch looks for it: one value, the members of a tuple, or nothing.
 template <class T>
@@ -69,57 +78,58 @@ struct Boxed<function> {
   }
 };
 
+struct Operator {
+  const char* schema;
+  void (*call)(StableIValue*, uint64_t, uint64_t);
+  std::string name() const { return {schema, std::strchr(schema, '(')}; }
+};
+
 // Raw and functional: forward and backward are separate operators, and the public functions own the autograd.
+constexpr Operator operators[] = {
+    {"rows_forward(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, int axes, " ROWS_OPTIONS
+     ", bool recomputable) -> (Tensor y, Tensor sum, Tensor statistics)",
+     Boxed<&rows_forward>::call},
+    {"rows_inference(Tensor x, Tensor? weight, Tensor? bias, int axes, " ROWS_OPTIONS ") -> Tensor",
+     Boxed<&rows_inference>::call},
+    {"rows_out(Tensor x, Tensor? weight, Tensor? bias, int axes, " ROWS_OPTIONS ", Tensor(a!) out) -> ()",
+     Boxed<&rows_out>::call},
+    {"rows_backward(Tensor dy, Tensor? dsum, Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, "
+     "Tensor statistics, int axes, " ROWS_OPTIONS
+     ", bool need_dx, bool need_dresidual, bool need_dweight, bool need_dbias, bool from_output) "
+     "-> (Tensor dx, Tensor dresidual, Tensor dweight, Tensor dbias)",
+     Boxed<&rows_backward>::call},
+    {"channels_forward(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? variance, Tensor? mask, "
+     CHANNELS_OPTIONS ") -> (Tensor y, Tensor statistics, Tensor variances)",
+     Boxed<&channels_forward>::call},
+    {"channels_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, Tensor? mask, "
+     "bool remembered, " CHANNELS_OPTIONS ", bool need_dx, bool need_dweight, bool need_dbias) "
+     "-> (Tensor dx, Tensor dweight, Tensor dbias)",
+     Boxed<&channels_backward>::call},
+    {"column_moments(Tensor x, Tensor? weight) -> " COLUMN_MOMENTS, Boxed<&column_moments>::call},
+    {"separate_column_moments(Tensor[] columns) -> " COLUMN_MOMENTS, Boxed<&separate_column_moments>::call},
+    {"column_affine(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, ScalarType dtype, "
+     "Tensor(a!)? infinite=None) -> Tensor",
+     Boxed<&column_affine>::call},
+    {"column_affine_out(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, "
+     "Tensor(a!) out, Tensor(b!)? infinite=None) -> ()",
+     Boxed<&column_affine_out>::call},
+    {"image_normalize(Tensor x, Tensor mean, Tensor std, float max_value, ScalarType dtype) -> Tensor",
+     Boxed<&image_normalize>::call},
+    {"image_normalize_out(Tensor x, Tensor mean, Tensor std, float max_value, Tensor(a!) out) -> ()",
+     Boxed<&image_normalize_out>::call},
+    {"is_pooled(Tensor x) -> bool", Boxed<&is_pooled>::call},
+};
+constexpr Operator without_tensors[] = {{"simd_level() -> str", Boxed<&simd_level>::call}};
+
 STABLE_TORCH_LIBRARY(evenkeel, m) {
-  m.def("rows_forward(Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, int axes, " ROWS_OPTIONS
-        ", bool recomputable) -> (Tensor y, Tensor sum, Tensor statistics)");
-  m.def("rows_inference(Tensor x, Tensor? weight, Tensor? bias, int axes, " ROWS_OPTIONS ") -> Tensor");
-  m.def("rows_out(Tensor x, Tensor? weight, Tensor? bias, int axes, " ROWS_OPTIONS ", Tensor(a!) out) -> ()");
-  m.def("rows_backward(Tensor dy, Tensor? dsum, Tensor x, Tensor? residual, Tensor? weight, Tensor? bias, "
-        "Tensor statistics, int axes, " ROWS_OPTIONS
-        ", bool need_dx, bool need_dresidual, bool need_dweight, bool need_dbias, bool from_output) "
-        "-> (Tensor dx, Tensor dresidual, Tensor dweight, Tensor dbias)");
-  m.def("channels_forward(Tensor x, Tensor? weight, Tensor? bias, Tensor? mean, Tensor? variance, Tensor? mask, "
-        CHANNELS_OPTIONS ") -> (Tensor y, Tensor statistics, Tensor variances)");
-  m.def("channels_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor statistics, Tensor? mask, "
-        "bool remembered, " CHANNELS_OPTIONS ", bool need_dx, bool need_dweight, bool need_dbias) "
-        "-> (Tensor dx, Tensor dweight, Tensor dbias)");
-  m.def(
-      "column_moments(Tensor x, Tensor? weight) -> (Tensor count, Tensor mean, Tensor m2, Tensor minimum, "
-      "Tensor maximum, Tensor missing, Tensor infinite, Tensor mean_low)");
-  m.def(
-      "separate_column_moments(Tensor[] columns) -> (Tensor count, Tensor mean, Tensor m2, Tensor minimum, "
-      "Tensor maximum, Tensor missing, Tensor infinite, Tensor mean_low)");
-  m.def(
-      "column_affine(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, ScalarType dtype, "
-      "Tensor(a!)? infinite=None) -> Tensor");
-  m.def(
-      "column_affine_out(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, "
-      "Tensor(a!) out, Tensor(b!)? infinite=None) -> ()");
-  m.def("image_normalize(Tensor x, Tensor mean, Tensor std, float max_value, ScalarType dtype) -> Tensor");
-  m.def("image_normalize_out(Tensor x, Tensor mean, Tensor std, float max_value, Tensor(a!) out) -> ()");
-  m.def("is_pooled(Tensor x) -> bool");
-  m.def("simd_level() -> str");
+  for (const Operator& each : operators) m.def(each.schema);
+  for (const Operator& each : without_tensors) m.def(each.schema);
 }
-
 STABLE_TORCH_LIBRARY_IMPL(evenkeel, CPU, m) {
-  m.impl("rows_forward", Boxed<&rows_forward>::call);
-  m.impl("rows_inference", Boxed<&rows_inference>::call);
-  m.impl("rows_out", Boxed<&rows_out>::call);
-  m.impl("rows_backward", Boxed<&rows_backward>::call);
-  m.impl("channels_forward", Boxed<&channels_forward>::call);
-  m.impl("channels_backward", Boxed<&channels_backward>::call);
-  m.impl("column_moments", Boxed<&column_moments>::call);
-  m.impl("separate_column_moments", Boxed<&separate_column_moments>::call);
-  m.impl("column_affine", Boxed<&column_affine>::call);
-  m.impl("column_affine_out", Boxed<&column_affine_out>::call);
-  m.impl("image_normalize", Boxed<&image_normalize>::call);
-  m.impl("image_normalize_out", Boxed<&image_normalize_out>::call);
-  m.impl("is_pooled", Boxed<&is_pooled>::call);
+  for (const Operator& each : operators) m.impl(each.name().c_str(), each.call);
 }
-
 STABLE_TORCH_LIBRARY_IMPL(evenkeel, CompositeExplicitAutograd, m) {
-  m.impl("simd_level", Boxed<&simd_level>::call);
+  for (const Operator& each : without_tensors) m.impl(each.name().c_str(), each.call);
 }
 
 }  // namespace
