@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.evenkeel-installed
-SOURCES := $(wildcard csrc/*.cpp csrc/*.h csrc/python/*)
+SOURCES := $(wildcard csrc/*/*)
 
 # The isolated build of `pip install .` and `make wheel` takes the same versions: pip reads the first variable up to
 # 25.2, the second from 25.3 on.

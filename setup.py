@@ -1,9 +1,9 @@
 """Build script: compiles csrc/ into one shared library that is loaded with `torch.ops.load_library`.
 
 The library uses torch's stable ABI and nothing of the CPython API, so one build serves every Python and every torch
-from `TORCH_TARGET` on, and the wheel is tagged `py3-none-<platform>`. Beside it, csrc/python/ becomes a module of
-CPython's limited API through which small tensors reach the kernels sooner; a Python that cannot load it, or a build
-without Python.h, does without. Everything else is declared in pyproject.toml.
+from `TORCH_TARGET` on, and the wheel is tagged `py3-none-<platform>`. Beside it, csrc/torch/direct_calls.cpp becomes
+a module of CPython's limited API through which small tensors reach the kernels sooner; a Python that cannot load it,
+or a build without Python.h, does without. Everything else is declared in pyproject.toml.
 
 Environment: CXX (the compiler), CXXFLAGS (added to the flags), EVENKEEL_REFERENCE_ONLY=1 (install without kernels).
 """
@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -43,13 +44,14 @@ FLAGS = [
     "-Wno-psabi",  # 64-byte vectors never cross a function that is not inlined
     "-Wall",
 ]
-# Every csrc/*_kernels.cpp is compiled once per row into its own namespace; every other csrc/*.cpp once, as baseline.
+# Every *_kernels.cpp of csrc/ is compiled once per row into its own namespace; every other *.cpp once, as baseline.
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c", "-mprefer-vector-width=512"]
 ISAS: dict[str, list[str]] = {"baseline": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     ISAS |= {"avx2": AVX2, "avx512": AVX512}
-PYTHON_SOURCES = Path("csrc") / "python"
+SOURCES = Path("csrc")
+DIRECT_CALLS_SOURCE = SOURCES / "torch" / "direct_calls.cpp"
 LIBRARY, DIRECT_CALLS = "evenkeel.kernels._native", "evenkeel.kernels._direct_calls"
 OBJECTS = Path("build") / "native"  # setuptools' own folder is a fresh one in each editable install
 
@@ -81,7 +83,7 @@ class Unit:
 
     @property
     def flags(self) -> list[str]:
-        if self.source.parent == PYTHON_SOURCES:
+        if self.source == DIRECT_CALLS_SOURCE:
             return ["-isystem", sysconfig.get_path("include")]
         if not self.source.stem.endswith("_kernels"):
             return []
@@ -95,27 +97,34 @@ def stop(message: str) -> NoReturn:
 
 def find_compiler() -> list[str]:
     """Return the C++ compiler's command: $CXX, or the first of the usual names on PATH."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
-    names = [chosen[0]] if chosen else [(sysconfig.get_config_var("CXX") or "c++").split()[0], "c++", "g++", "clang++"]
+    command = shlex.split(os.environ.get("CXX", ""))
+    usual = [(sysconfig.get_config_var("CXX") or "c++").split()[0], "c++", "g++", "clang++"]
+    names = command[:1] or usual
     for name in names:
         if shutil.which(name):
-            return chosen or [name]
+            return command or [name]
     stop(NO_COMPILER.format(tried=", ".join(dict.fromkeys(names))))
 
 
 def torch_folder() -> Path:
-    """Return where the build's torch is installed; it is found rather than imported, which takes seconds."""
-    found = find_spec("torch")
-    if found is None or found.origin is None:
+    """Return where the build's torch is installed, without importing it, which takes seconds."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
         stop(NO_TORCH)
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
+
+
+def headers_of(source: Path) -> set[Path]:
+    """Return the headers of csrc/ that a file includes, and those that they include."""
+    direct = {SOURCES / name for name in re.findall(r'^#include "(.+)"', source.read_text(), re.MULTILINE)}
+    return direct.union(*map(headers_of, direct))
 
 
 def units(name: str) -> list[Unit]:
     """Return what has to be compiled for an extension."""
     if name == DIRECT_CALLS:
-        return [Unit(source, "baseline") for source in sorted(PYTHON_SOURCES.glob("*.cpp"))]
-    sources = sorted(Path("csrc").glob("*.cpp"))
+        return [Unit(DIRECT_CALLS_SOURCE, "baseline")]
+    sources = sorted({*SOURCES.rglob("*.cpp")} - {DIRECT_CALLS_SOURCE})
     return [
         Unit(source, isa) for source in sources for isa in (ISAS if source.stem.endswith("_kernels") else ("baseline",))
     ]
@@ -134,7 +143,7 @@ def extensions() -> list[Extension]:
         Extension(
             name,
             sources=sorted({str(unit.source) for unit in units(name)}),
-            depends=sorted(str(path) for path in Path("csrc").rglob("*.h")),
+            depends=sorted(map(str, SOURCES.rglob("*.h"))),
             language="c++",
         )
         for name in names
@@ -155,6 +164,7 @@ class BuildNative(build_ext):
         flags = [*FLAGS, *shlex.split(os.environ.get("CXXFLAGS", ""))]
         # Warnings inside torch's headers are not ours, and their path must not end up in the binary.
         compile_command = [*command, *flags, f"-ffile-prefix-map={torch}=torch", "-isystem", str(torch / "include")]
+        compile_command += ["-iquote", str(SOURCES)]
         link = ["-dynamiclib"] if sys.platform == "darwin" else ["-shared", "-Wl,--as-needed", "-Wl,-z,defs"]
         if ext.name == DIRECT_CALLS:  # what it lacks is in the interpreter
             link = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
@@ -183,11 +193,10 @@ class BuildNative(build_ext):
 
     def compile_unit(self, unit: Unit) -> str:
         """Compile one unit, unless an object with the same command, source and headers is there already."""
-        inputs = [unit.source, *sorted({*Path("csrc").glob("*.h"), *unit.source.parent.glob("*.h")})]
         digest = hashlib.sha256(repr([self.compiler.compiler_so_cxx, unit.flags, version("torch")]).encode())
-        for path in inputs:
+        for path in [unit.source, *sorted(headers_of(unit.source))]:
             digest.update(path.read_bytes())
-        name = f"{unit.source.stem}-{unit.isa}-{digest.hexdigest()[:16]}"
+        name = f"{unit.source.parent.name}-{unit.source.stem}-{unit.isa}-{digest.hexdigest()[:16]}"
         final = OBJECTS / f"{name}.o"
         if not final.exists():
             (fresh,) = self.compiler.compile(

@@ -1,0 +1,153 @@
+// The activations that the channel kernels fuse, on vectors: relu and silu, and what they do to a gradient.
+#pragma once
+
+#include <type_traits>
+
+#include "channels/kernels.h"
+#include "core/positions.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+
+// Where test(a, b), a comparison. Vectors that take several registers g++ compares element by element, so this goes by
+// registers.
+template <class C, class Test>
+inline LaneMask<C> lanes_where(Vector<C> a, Vector<C> b, const Test& test) {
+#if defined(__AVX512F__)
+  return test(a, b);
+#else
+#if defined(__AVX2__)
+  constexpr int size = 32;
+#else
+  constexpr int size = 16;
+#endif
+  typedef C Piece __attribute__((vector_size(size)));
+  struct Pieces {
+    Piece part[64 / size];
+  };
+  Pieces left = bits_as<Pieces>(a), right = bits_as<Pieces>(b);
+  for (int i = 0; i < 64 / size; ++i) {
+    const auto lanes = test(left.part[i], right.part[i]);
+    std::memcpy(&left.part[i], &lanes, size);
+  }
+  return bits_as<LaneMask<C>>(left);
+#endif
+}
+
+template <class C>
+inline LaneMask<C> less(Vector<C> a, Vector<C> b) {
+  return lanes_where<C>(a, b, [](auto left, auto right) { return left < right; });
+}
+
+// v, or the bound where v is beyond it; NaN stays.
+template <class C>
+inline Vector<C> at_most(C bound, Vector<C> v) {
+  using V = Vector<C>;
+#if defined(__AVX512F__)  // one instruction, for which g++ takes a comparison and a choice
+  if constexpr (sizeof(C) == sizeof(float)) {
+    return bits_as<V>(_mm512_maskz_min_ps(0xffff, bits_as<__m512>(V{} + bound), bits_as<__m512>(v)));
+  }
+#endif
+  return choose_lanes<C>(less<C>(V{} + bound, v), V{} + bound, v);
+}
+template <class C>
+inline Vector<C> at_least(C bound, Vector<C> v) {
+  using V = Vector<C>;
+#if defined(__AVX512F__)
+  if constexpr (sizeof(C) == sizeof(float)) {
+    return bits_as<V>(_mm512_maskz_max_ps(0xffff, bits_as<__m512>(V{} + bound), bits_as<__m512>(v)));
+  }
+#endif
+  return choose_lanes<C>(less<C>(v, V{} + bound), V{} + bound, v);
+}
+
+// exp(-t) = 2^n exp(-r) with |r| <= ln(2)/2 and a polynomial for exp(-r); ln(2) in two parts, the first so short that n
+// times it is exact. For t from lowest, where it gives infinity, to highest.
+template <class C>
+struct Exponential;
+template <>
+struct Exponential<float> {
+  static constexpr float lowest = -89.0f, highest = 87.0f, ln2 = 0.693359375f, ln2_rest = -2.12194440e-4f;
+  static constexpr int mantissa = 23;
+  static constexpr float round = 0x1.8p23f + 127;  // what it is added to ends in the bits of the power of two
+  // of least relative error, 0.8 ulps; one term more makes no gradient more accurate
+  static constexpr int terms = 5;
+  static constexpr float coefficients[] = {1.0f, -0.9999997019767761f, 0.4999914765357971f, -0.1666763871908188f,
+                                           0.04189816117286682f, -0.008290272206068039f};
+};
+template <>
+struct Exponential<double> {
+  static constexpr double lowest = -710.0, highest = 708.0, ln2 = 6.93147180369123816490e-01,
+                          ln2_rest = 1.90821492927058770002e-10;
+  static constexpr int mantissa = 52;
+  static constexpr double round = 0x1.8p52 + 1023;
+  static constexpr int terms = 13;  // Taylor's
+  static constexpr double coefficients[] = {
+      1.0,       -1.0,        1.0 / 2,       -1.0 / 6,      1.0 / 24,        -1.0 / 120,      1.0 / 720,
+      -1.0 / 5040, 1.0 / 40320, -1.0 / 362880, 1.0 / 3628800, -1.0 / 39916800, 1.0 / 479001600, -1.0 / 6227020800};
+};
+
+template <class C>
+inline Vector<C> power_of_minus(Vector<C> t) {
+  using E = Exponential<C>;
+  using V = Vector<C>;
+  using Mask = LaneMask<C>;
+  const V shifted = t * C(-1.4426950408889634) + E::round;
+  const V n = shifted - E::round;
+  const V r = (t + n * E::ln2) + n * E::ln2_rest;
+  V series = V{} + E::coefficients[E::terms];
+  for (int k = E::terms - 1; k >= 0; --k) series = series * r + E::coefficients[k];
+  return series * bits_as<V>(bits_as<Mask>(shifted) << E::mantissa);
+}
+
+template <Activation activation, class C>
+inline Vector<C> activate(Vector<C> v) {
+  if constexpr (activation == Activation::relu) return keep_lanes<C>(v, ~less<C>(v, Vector<C>{}));
+  if constexpr (activation == Activation::silu) {
+    using E = Exponential<C>;
+    return v / (C(1) + power_of_minus<C>(at_least<C>(E::lowest, at_most<C>(E::highest, v))));
+  }
+  return v;
+}
+
+// upstream times the activation's slope at v.
+template <Activation activation, class C>
+inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v) {
+  if constexpr (activation == Activation::relu) {
+    using V = Vector<C>;
+    return keep_lanes<C>(upstream, ~lanes_where<C>(v, V{}, [](auto left, auto right) { return left <= right; }));
+  }
+  if constexpr (activation == Activation::silu) {
+    // within these bounds no power is infinite; beyond them the slope is 0 and 1
+    using V = Vector<C>;
+    constexpr C bound = Exponential<C>::highest;
+    const auto vanishes = less<C>(v, V{} - bound);
+    v = at_least<C>(-bound, at_most<C>(bound, v));
+    const auto power = power_of_minus<C>(v), sigmoid = C(1) / (C(1) + power);
+    const auto slope = sigmoid + (v * sigmoid) * (power * sigmoid);
+    return upstream * keep_lanes<C>(slope, ~vanishes);
+  }
+  return upstream;
+}
+
+// Calls body with an activation known at compile time.
+template <class Body>
+inline auto with_activation(Activation activation, const Body& body) {
+  switch (activation) {
+    case Activation::relu: return body(std::integral_constant<Activation, Activation::relu>{});
+    case Activation::silu: return body(std::integral_constant<Activation, Activation::silu>{});
+    default: return body(std::integral_constant<Activation, Activation::none>{});
+  }
+}
+
+template <class C>
+inline Vector<C> activate(Vector<C> v, Activation activation) {
+  return with_activation(activation, [&](auto known) { return activate<decltype(known)::value, C>(v); });
+}
+template <class C>
+inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v,
+                                                    Activation activation) {
+  return with_activation(
+      activation, [&](auto known) { return through_activation<decltype(known)::value, C>(upstream, v); });
+}
+
+}  // namespace evenkeel::EVENKEEL_ISA

@@ -1,0 +1,121 @@
+// The affine of a statistic and its gradient: in the compute dtype, or in double where terms may cancel.
+#pragma once
+
+#include "channels/statistics.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+
+// y = (x - mean) * scale + shift, of fewer roundings than the steps it stands for. What the mean lost in rounding is in
+// the shift: the elements are no finer than an ulp of the mean, so against their spread it is small.
+template <class C>
+struct Affine {
+  C mean, scale, shift;
+  Affine(const ChannelStatistics<C>& s, double weight, double bias) : mean(s.mean) {
+    const double exact = s.exact_reciprocal() * weight;
+    scale = static_cast<C>(exact);
+    shift = static_cast<C>(bias - static_cast<double>(s.mean_rest) * exact);
+  }
+  Vector<C> operator()(Vector<C> x) const { return (x - mean) * scale + shift; }
+};
+
+// Factors of the differences from the mean: weight / scale in y, and bend * mean(g * x_hat) / scale in dx.
+template <class C>
+C scale_of(const ChannelStatistics<C>& s, double weight) {
+  return static_cast<C>(s.exact_reciprocal() * weight);
+}
+template <class C>
+double exact_slope_of(const ChannelStatistics<C>& s, double mean_gx) {
+  return s.exact_reciprocal() * static_cast<double>(s.bend) * mean_gx;
+}
+
+// dx = g * weight - shift - x_hat * slope, with everything over the scale and x_hat from the rounded mean.
+template <class C>
+struct Projection {
+  using V = Vector<C>;
+  C mean, reciprocal, weight, shift, slope;
+  Projection(const ChannelStatistics<C>& s, double w, double mean_g, double mean_gx)
+      : mean(s.mean), reciprocal(s.reciprocal), weight(scale_of(s, w)) {
+    const double exact = s.exact_reciprocal(), along = exact_slope_of(s, mean_gx);
+    slope = static_cast<C>(along);
+    shift = static_cast<C>((mean_g - static_cast<double>(s.mean_rest) * along) * exact);
+  }
+  V operator()(V g, V x) const { return (g * weight - shift) - ((x - mean) * reciprocal) * slope; }
+};
+
+// Whether the sums of the backward may be of floats in their shortest parts. Where few channels share a parameter's
+// gradient, all of them may by chance be far smaller than their terms, and the terms' roundings show.
+inline bool sums_are_short(const ChannelsCall& a) {
+  constexpr int64_t many_channels = 16;
+  return a.dtype == DType::float64 || (!a.remembered && a.geometry.channels >= many_channels);
+}
+
+// Whether sums of floats hold: none left float's range, nor did terms that add up to so little leave it below.
+template <class C>
+bool sums_hold(double gradient, double product) {
+  if constexpr (sizeof(C) == sizeof(double)) return true;
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const bool finite = std::abs(gradient) < infinity && std::abs(product) < infinity;
+  return finite & ((std::abs(product) >= 0x1p-90) | ((product == 0) & (gradient == 0)));
+}
+
+// Whether (x - mean) * scale + bias can be far smaller than its terms, which with statistics of this very input it
+// cannot, or float does not hold the scale.
+template <class C>
+bool may_cancel(const ChannelStatistics<C>& s, double weight, double bias) {
+  const double size = std::abs(weight);
+  return std::abs(s.mean * s.reciprocal) > 4 || std::abs(bias) > 4 * size ||
+         (is_normal(weight) && !holds_scale(s, size, size));
+}
+
+// A vector as doubles, lane by lane.
+template <class C>
+struct Wide {
+  static constexpr int parts = Lanes<C>::width / Lanes<double>::width;
+  Doubles part[parts];
+  Wide() = default;
+  explicit Wide(Vector<C> v) {
+    if constexpr (parts == 1) {
+      part[0] = v;
+    } else {
+      widen(v, part);
+    }
+  }
+  Vector<C> rounded() const {
+    if constexpr (parts == 1) {
+      return part[0];
+    } else {
+      return as_floats(part);
+    }
+  }
+};
+
+// The differences from the mean, rounded as doubles are.
+template <class C>
+inline Wide<C> wide_centred(Vector<C> x, const ChannelStatistics<C>& s) {
+  if constexpr (Wide<C>::parts == 1) return Wide<C>((x - s.mean) - s.mean_rest);
+  Wide<C> v(x);
+  const double mean = s.exact_mean();
+  for (auto& part : v.part) part -= mean;
+  return v;
+}
+
+// With few elements a gradient may by chance be far smaller than the terms that it is the difference of, and their
+// float roundings show: then it is computed in double. Where statistics are given, only the activation's slope is at
+// stake, and a sample's gradient must not depend on the batch.
+inline bool has_few_elements(const ChannelsCall& a, int64_t statistic) {
+  constexpr int64_t few = 64;
+  if (a.remembered) return a.options.activation != Activation::none && a.geometry.positions <= few;
+  return count_of(a, statistic) <= few;
+}
+
+// total[i] += v[i]
+template <class C>
+inline void add_lanes(Vector<C> v, double* total) {
+  const Wide<C> wide(v);
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    double* at = total + i * Lanes<double>::width;
+    store(at, load(at) + wide.part[i]);
+  }
+}
+
+}  // namespace evenkeel::EVENKEEL_ISA

@@ -1,0 +1,257 @@
+// The channel pattern over rows whose neighbouring columns are channels: channels-last, and contiguous tensors with
+// few positions. Compiled once per instruction set.
+//
+// An item is a block of consecutive rows. Its sums are kept per column, in the compute dtype for a few rows and in
+// double beyond: of the differences from the first rows' mean and their squares, and where that was no fair guess once
+// more about a better one, while the block is in cache. Rows that are not valid are left out.
+#include "channels/columns_merge.h"
+#include "channels/columns_sums.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// Rows whose factors stay in registers: memory wants whole rows, one after the other.
+int64_t rows_at_a_time(int64_t columns) { return columns <= 64 ? 64 : 1; }
+
+template <class T, bool>
+void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = Opmath<T>;
+  if (!columns_are_statistics(a.geometry)) {
+    for (int64_t i = begin; i < end; ++i) fill_affine(a, i, restore_statistics<C>(a, i));
+    return;
+  }
+  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t column, int64_t columns) {
+    const ColumnFactors<C> factors(a, outer, column);
+    for (int64_t i = 0; i < columns; ++i) {
+      const ChannelStatistics<C> s = restore_statistics<C>(a, first + i);
+      factors.set(i, Affine<C>(s, a.weight_of(column + i), a.bias_of(column + i)));
+    }
+  });
+}
+
+template <class T, bool extras>
+void measure_one(const ChannelsCall& a, int64_t item) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  const ChannelsGeometry& g = a.geometry;
+  const Block block = block_of(g, g.measure_items, item);
+  const ValidRows<extras> valid(a, block);
+  const int64_t stride = strip_stride(g), few_rows = valid.until(rows_per_flush);
+  double* partial = a.partial + (item - a.first_item) * measure_partial(g);
+  const double count = static_cast<double>(valid.count());
+  const double few = count < rows_per_flush ? count : rows_per_flush;
+  partial[3 * stride] = count;
+  if (count == 0) return;
+  ColumnSums<C, 1> sums;
+  ColumnSums<C, 2> squares;
+  C shift[strip];
+  const T* x = block.at(static_cast<const T*>(a.x), g.width);
+  sums.over(few_rows, block.columns, [&](auto at, int64_t row, V(&out)[1]) {
+    out[0] = valid.has(row) ? at.load(x + row * g.width) : V{};
+  }, [](int64_t, int64_t) {});
+  std::memset(shift, 0, sizeof(shift));
+  for (int64_t i = 0; i < block.columns; ++i) shift[i] = static_cast<C>(sums.total[0][i] / few);
+  const auto pass = [&] {
+    squares.over(block.count, block.columns, [&](auto at, int64_t row, V(&out)[2]) {
+      out[0] = valid.has(row) ? at.load(x + row * g.width) - Whole<C>{at.i}.load(shift) : V{};
+      out[1] = out[0] * out[0];
+    }, [&](int64_t row, int64_t column) { fetch(x + row * g.width + column); });
+  };
+  pass();
+  bool fair = true;
+  for (int64_t i = 0; i < block.columns; ++i) {
+    if (is_fair_shift(count, squares.total[0][i], squares.total[1][i])) continue;
+    shift[i] = static_cast<C>(static_cast<double>(shift[i]) + squares.total[0][i] / count);
+    fair = false;
+  }
+  if (!fair) pass();  // the other columns' sums come out as before
+  for (int64_t i = 0; i < block.columns; ++i) partial[i] = static_cast<double>(shift[i]);
+  std::memcpy(partial + stride, squares.total[0], block.columns * sizeof(double));
+  std::memcpy(partial + 2 * stride, squares.total[1], block.columns * sizeof(double));
+}
+
+// Calls body(position, row) for all positions of a block.
+template <class C, class Body>
+void for_each_row_position(const Block& block, const Body& body) {
+  for (int64_t row = 0; row < block.count; ++row) {
+    for_each_position<C>(block.columns, [&](auto at) { body(at, row); });
+  }
+}
+
+// Rows that are written together.
+struct Written {
+  Block rows;  // whole ones
+  bool streamed;
+  template <class T>
+  Written(const ChannelsCall& a, int64_t item, const T*) {
+    const ChannelsGeometry& g = a.geometry;
+    const int64_t items = g.write_items(0), begin = item % items * g.rows_written, stop = begin + g.rows_written;
+    rows = {item / items, (stop < g.rows ? stop : g.rows) - begin, item / items * g.rows + begin, 0, g.width};
+    streamed = a.streamed && g.width * sizeof(T) % 64 == 0 &&
+               on_a_cache_line(static_cast<const T*>(a.out) + rows.first_row * g.width);
+  }
+  // Calls body(block) for its strips.
+  template <class Body>
+  void for_each_strip(const Body& body) const {
+    for (int64_t first = 0; first < rows.columns; first += strip) {
+      const int64_t left = rows.columns - first;
+      body(Block{rows.outer, rows.count, rows.first_row, first, left < strip ? left : strip});
+    }
+  }
+};
+
+
+template <class T, bool extras>
+void write_one(const ChannelsCall& a, int64_t item) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  const int64_t width = a.geometry.width;
+  const Written written(a, item, static_cast<const T*>(nullptr));
+  const auto plainly = [&](auto activation, const Block& block, bool streamed) {
+    const ValidRows<extras> valid(a, block);
+    const ColumnFactors<C> factors(a, block.outer, block.first);
+    const T* x = block.at(static_cast<const T*>(a.x), width);
+    T* y = block.at(static_cast<T*>(a.out), width);
+    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), streamed,
+                     [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+      constexpr int vectors = decltype(tile)::value;
+      V mean[vectors], scale[vectors], shift[vectors];
+      for (int t = 0; t < vectors; ++t) {
+        const Whole<C> whole{at(t).i};
+        mean[t] = whole.load(factors.mean);
+        scale[t] = whole.load(factors.scale);
+        shift[t] = whole.load(factors.shift);
+      }
+      for (int64_t row = begin; row < end; ++row) {
+        for (int t = 0; t < vectors; ++t) {
+          fetch(x + row * width + at(t).i + soon);
+          if (!streamed) fetch_to_write(y + row * width + at(t).i + soon);
+          const V input = (at(t).load(x + row * width) - mean[t]) * scale[t] + shift[t];
+          const V v = activate<decltype(activation)::value, C>(input);
+          at(t).store(y + row * width, valid.has(row) ? v : V{});
+        }
+      }
+    });
+  };
+  with_activation_of<extras>(a, [&](auto activation) {
+    if (!a.remembered) return plainly(activation, written.rows, written.streamed);
+    written.for_each_strip([&](const Block& block) {
+      const ColumnStatistics<C> s(a, block);
+      if (!s.any_cancels) return plainly(activation, block, written.streamed);
+      const ValidRows<extras> valid(a, block);
+      const ColumnFactors<C> factors(a, block.outer, block.first);
+      const T* x = block.at(static_cast<const T*>(a.x), width);
+      T* y = block.at(static_cast<T*>(a.out), width);
+      for_each_row_position<C>(block, [&](auto at, int64_t row) {
+        const V v = activate<decltype(activation)::value, C>(s.exact_affine(at, x + row * width, factors));
+        at.store(y + row * width, valid.has(row) ? v : V{});
+      });
+    });
+  });
+}
+
+template <class T, bool extras>
+void sum_one(const ChannelsCall& a, int64_t item) {
+  const Block block = block_of(a.geometry, a.geometry.sum_items, item);
+  double* gradient = a.partial + (item - a.first_item) * sum_partial(a.geometry);
+  double* product = gradient + strip_stride(a.geometry);
+  if (!is_short<extras>(a, block.outer)) return sum_wide<T, extras>(a, block, gradient, product);
+  sum_short<T, extras>(a, block, gradient, product);
+  sum_again<T, extras>(a, block, gradient, product);
+}
+
+// The gradient of a measured statistic in double.
+template <class T, bool extras, class At>
+inline Vector<Opmath<T>> exact_gradient(
+    const ColumnStatistics<Opmath<T>>& s, const Upstream<T, extras>& upstream, const At& at,
+    const T* dy, const T* x) {
+  using C = Opmath<T>;
+  const Wide<C> centred = s.wide_centred(at, x);
+  Wide<C> v = upstream.wide(at, dy, x);
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    const auto of = [&](const double* values) { return s.doubles(values, at.i, i); };
+    v.part[i] = ((v.part[i] * of(s.weight) - of(s.exact_mean_g)) - centred.part[i] * of(s.exact_slope)) *
+                of(s.exact_reciprocal);
+  }
+  return v.rounded();
+}
+
+// dx of a block where terms may cancel, in double.
+template <class T, bool extras>
+void write_exact_gradient(const ChannelsCall& a, const Block& block) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  const int64_t width = a.geometry.width;
+  const ValidRows<extras> valid(a, block);
+  const ColumnFactors<C> factors(a, block.outer, block.first);
+  const ColumnStatistics<C> s(a, block);
+  const Upstream<T, extras> upstream(a, block, factors, s);
+  const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
+  T* dx = block.at(static_cast<T*>(a.out), width);
+  for_each_row_position<C>(block, [&](auto at, int64_t row) {
+    const T *own_dy = dy + row * width, *own_x = x + row * width;
+    const V v = a.remembered ? upstream.wide(at, own_dy, own_x).rounded() * Whole<C>{at.i}.load(factors.scale)
+                             : exact_gradient(s, upstream, at, own_dy, own_x);
+    at.store(dx + row * width, valid.has(row) ? v : V{});
+  });
+}
+
+// dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale with g = dy * weight
+template <class T, bool extras>
+void write_gradient_one(const ChannelsCall& a, int64_t item) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  const int64_t width = a.geometry.width;
+  const Written written(a, item, static_cast<const T*>(nullptr));
+  const Block& block = written.rows;
+  if (a.remembered || is_exact<extras>(a, block.outer)) {
+    return written.for_each_strip([&](const Block& part) { write_exact_gradient<T, extras>(a, part); });
+  }
+  const ValidRows<extras> valid(a, block);
+  const ColumnFactors<C> factors(a, block.outer, 0);
+  const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
+  T* dx = block.at(static_cast<T*>(a.out), width);
+  with_activation_of<extras>(a, [&](auto activation) {
+    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), written.streamed,
+                     [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+      constexpr int vectors = decltype(tile)::value;
+      V mean[vectors], reciprocal[vectors], weight[vectors], shift[vectors], slope[vectors];
+      for (int t = 0; t < vectors; ++t) {
+        const Whole<C> whole{at(t).i};
+        mean[t] = whole.load(factors.mean);
+        reciprocal[t] = whole.load(factors.reciprocal);
+        weight[t] = whole.load(factors.weight);
+        shift[t] = whole.load(factors.gradient_shift);
+        slope[t] = whole.load(factors.slope);
+      }
+      for (int64_t row = begin; row < end; ++row) {
+        for (int t = 0; t < vectors; ++t) {
+          fetch(x + row * width + at(t).i + soon);
+          fetch(dy + row * width + at(t).i + soon);
+          if (!written.streamed) fetch_to_write(dx + row * width + at(t).i + soon);
+          const V centred = at(t).load(x + row * width) - mean[t];
+          V upstream = at(t).load(dy + row * width);
+          if constexpr (decltype(activation)::value != Activation::none) {
+            const Whole<C> whole{at(t).i};
+            const V input = centred * whole.load(factors.scale) + whole.load(factors.shift);
+            upstream = through_activation<decltype(activation)::value, C>(upstream, input);
+          }
+          const V v = (upstream * weight[t] - shift[t]) - (centred * reciprocal[t]) * slope[t];
+          at(t).store(dx + row * width, valid.has(row) ? v : V{});
+        }
+      }
+    });
+  });
+}
+
+}  // namespace
+
+const ChannelsWalk columns_walk = {.prepare = EVENKEEL_PHASE(prepare_range),
+                                   .measure = EVENKEEL_PHASE_OF_EACH(measure_one),
+                                   .merge = EVENKEEL_PHASE(merge_range),
+                                   .write = EVENKEEL_PHASE_OF_EACH(write_one),
+                                   .sum = EVENKEEL_PHASE_OF_EACH(sum_one),
+                                   .merge_sums = EVENKEEL_PHASE(merge_sums_range),
+                                   .write_gradient = EVENKEEL_PHASE_OF_EACH(write_gradient_one)};
+
+}  // namespace evenkeel::EVENKEEL_ISA

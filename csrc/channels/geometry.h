@@ -1,0 +1,105 @@
+// How the channel operators divide a tensor, by its shape alone.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+
+#include "channels/kernels.h"
+#include "core/runtime.h"
+
+namespace evenkeel {
+
+// How many rows of a few columns are treated as one: enough to fill vectors, of the divisors of the rows.
+inline int64_t repeats_of(int64_t rows, int64_t columns) {
+  constexpr int64_t lanes = 16, many_columns = 64;
+  if (columns >= many_columns) return 1;
+  int64_t repeat = lanes / std::gcd(lanes, columns);
+  while (rows % repeat) repeat /= 2;
+  return repeat;
+}
+
+// Contiguous groups of few positions are rows of their own: short runs, of a channel each, would take longer. Forward,
+// where the runs need no sums, that is so for fewer; a group of one channel where all of it is computed in double.
+inline bool are_rows(int64_t positions, int64_t share, bool backward) {
+  constexpr int64_t single = 64, forth = 31, back = 99;
+  return positions <= (share == 1 ? single : backward ? back : forth);
+}
+
+inline void walk_groups(ChannelsGeometry& g, int64_t batch) {
+  constexpr int64_t most_samples = 16, many_blocks = 8;
+  const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, most_samples);
+  g.walk = Walk::groups;
+  g.per_channel = g.positions;
+  g.width = g.channels * g.positions;
+  g.outer = batch;
+  g.blocks = ceil_divide(batch, samples);
+  g.statistics_per_block = g.measure_items = g.sum_items = samples * g.groups;
+}
+
+inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool masked) {
+  constexpr int64_t fewest_rows = 32, many_items = 16, block = 65536;
+  const int64_t share = g.groups ? g.channels / g.groups : 1;
+  g.walk = Walk::columns;
+  g.per_channel = last ? 1 : g.positions;
+  g.fold = share * g.per_channel;
+  g.outer = g.groups ? batch : 1;
+  g.rows = (g.groups ? 1 : batch) * (last ? g.positions : 1);
+  g.repeat = masked ? 1 : repeats_of(g.rows, g.channels * g.per_channel);
+  g.rows /= g.repeat;
+  g.width = g.channels * g.per_channel * g.repeat;
+  g.blocks = g.outer;
+  g.statistics_per_block = g.groups ? g.groups : g.channels;
+  // a single block is shared among all threads
+  const int64_t most_rows = g.groups ? g.rows : ceil_divide(g.rows, many_items);
+  g.item_size = std::max(fewest_rows, std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, strip)));
+  g.rows_written = std::max<int64_t>(1, std::min(most_rows, block / std::max<int64_t>(g.width, 1)));
+  g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
+}
+
+inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
+  constexpr int64_t item = 4096;
+  g.outer = batch;
+  g.blocks = g.statistics;
+  g.statistics_per_block = 1;
+  g.item_size = g.positions < item ? item / g.positions * g.positions : item;
+  g.measure_items = ceil_divide(g.count, g.item_size);
+}
+
+// measured: the statistics are this input's; remembered ones may be applied in any order
+inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked, bool measured,
+                                    bool backward) {
+  // with fewer positions than this, neighbouring channels are treated together as columns
+  constexpr int64_t few_positions = 16, few_batch_positions = 64, many_samples = 32;
+  const auto sizes = x.sizes();
+  STD_TORCH_CHECK(sizes.size() >= 2, "evenkeel: expected (batch, channels, ...)");
+  STD_TORCH_CHECK(groups >= 0 && (groups == 0 || sizes[1] % groups == 0), "evenkeel: groups must divide the channels");
+  ChannelsGeometry g{};
+  const int64_t batch = sizes[0];
+  g.channels = sizes[1];
+  g.positions = 1;
+  for (size_t axis = 2; axis < sizes.size(); ++axis) g.positions *= sizes[axis];
+  g.groups = groups;
+  const int64_t share = groups ? g.channels / groups : 1;
+  g.statistics = groups ? batch * groups : g.channels;
+  g.count = groups ? share * g.positions : batch * g.positions;
+  g.per_channel = g.repeat = 1;
+  const int64_t fewest_positions = masked ? 2 : groups || batch < many_samples ? few_positions : few_batch_positions;
+  if (groups && !last && !masked && measured && are_rows(g.positions, share, backward)) {
+    walk_groups(g, batch);
+  } else if (last || g.positions < fewest_positions) {
+    walk_columns(g, batch, last, masked);
+  } else {
+    walk_planes(g, batch);
+  }
+  return g;
+}
+
+// The backward of planes keeps sums for each run of positions.
+inline void divide_runs(ChannelsGeometry& g) {
+  if (g.walk != Walk::planes) return;
+  g.item_size = 4096;
+  g.parts = ceil_divide(g.positions, g.item_size);
+  g.sum_items = g.parts * (g.groups ? g.channels / g.groups : g.outer);
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,318 @@
+// The channel pattern over groups of few positions, contiguous: each group of a sample is a row of its own, whose
+// columns have a weight each. Compiled once per instruction set.
+//
+// A row may be so short that its gradient is by chance far smaller than its terms: then all is computed in double. One
+// phase does everything for an item. The gradients of the affine are summed over the samples of a block.
+#include <algorithm>
+#include <initializer_list>
+
+#include "channels/phases.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// 0 in the lanes past the end.
+template <class C>
+inline Wide<C> keep_wide(const Whole<C>&, Wide<C> v) {
+  return v;
+}
+template <class C>
+inline Wide<C> keep_wide(const Rest<C>& at, Wide<C> v) {
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    v.part[i] = keep_lanes<double>(v.part[i], lanes_below<double>(at.count - i * Lanes<double>::width));
+  }
+  return v;
+}
+
+// A group of a sample: its columns of the tensor's rows, and what is stored for each of them.
+template <class T>
+struct Group {
+  using C = Opmath<T>;
+  int64_t column, offset, count;
+  const double *weights, *biases;
+  Group(const ChannelsCall& a, int64_t statistic)
+      : column(statistic % a.geometry.groups * a.geometry.count),
+        offset(statistic * a.geometry.count),
+        count(a.geometry.count),
+        weights(a.weight ? a.weight + column : nullptr),
+        biases(a.bias ? a.bias + column : nullptr) {}
+  Doubles weight(int64_t i) const { return weights ? load(weights + i) : Doubles{} + 1.0; }
+  // in the lanes past the end lies the next group's, which may be infinite: 0 times that is NaN
+  template <class At>
+  Wide<C> own_weight(const At& at) const {
+    Wide<C> v;
+    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = weight(at.i + i * Lanes<double>::width);
+    return keep_wide(at, v);
+  }
+  // the input of the activation, given x_hat
+  template <class At>
+  Wide<C> affine(const At& at, Wide<C> v) const {
+    for (int i = 0; i < Wide<C>::parts; ++i) {
+      const int64_t first = at.i + i * Lanes<double>::width;
+      v.part[i] = v.part[i] * weight(first) + (biases ? load(biases + first) : Doubles{});
+    }
+    return v;
+  }
+};
+
+template <class C>
+inline Wide<C> scaled(Wide<C> v, double factor) {
+  for (auto& part : v.part) part *= factor;
+  return v;
+}
+
+// The statistics of a row, and its result.
+template <class T, bool extras>
+void measure_one(const ChannelsCall& a, int64_t statistic) {
+  using C = Opmath<T>;
+  const Group<T> group(a, statistic);
+  const T* x = static_cast<const T*>(a.x) + group.offset;
+  T* y = static_cast<T*>(a.out) + group.offset;
+  const auto differences = [&](auto at, double from) {
+    Wide<C> v(at.load(x));
+    for (auto& part : v.part) part -= from;
+    return keep_wide(at, v);
+  };
+  MergedSums merged;
+  merged.count = static_cast<double>(group.count);
+  const auto sum_about = [&](double shift) {
+    Doubles total = {}, square = {};
+    for_each_position<C>(group.count, [&](auto at) {
+      for (const Doubles& part : differences(at, shift).part) {
+        total += part;
+        square += part * part;
+      }
+    });
+    merged.shift = shift;
+    merged.sum = sum_of_lanes(total);
+    merged.square = sum_of_lanes(square);
+  };
+  // any element is near enough to the mean for floats: its square is at most `count` variances away
+  sum_about(to_double(x[0]));
+  if constexpr (sizeof(C) == sizeof(double)) sum_about(merged.shift + merged.sum / merged.count);
+  save_merged<C>(a, statistic, merged);
+  const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+  with_activation_of<extras>(a, [&](auto activation) {
+    for_each_position<C>(group.count, [&](auto at) {
+      const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), s.exact_reciprocal());
+      at.store(y, activate<decltype(activation)::value, C>(group.affine(at, x_hat).rounded()));
+    });
+  });
+}
+
+// The sums of a block's columns: of dy, and a stride further of dy * x_hat. A row's last vector may reach past them.
+inline int64_t column_stride(const ChannelsGeometry& g) { return padded(g.width) + Lanes<float>::width; }
+
+// dx of a row, and what the row adds to the gradients of the affine: to the sums of its columns, or where the row is a
+// single channel to that channel's.
+template <class T, bool extras, bool single>
+void sum_row(const ChannelsCall& a, int64_t statistic) {
+  using C = Opmath<T>;
+  constexpr int parts = Wide<C>::parts;
+  constexpr int64_t width = Lanes<C>::width, most_kept = 64;
+  const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+  if (!in_range(s) && !is_nan(s)) return;  // its repair adds them
+  const Group<T> group(a, statistic);
+  const T *x = static_cast<const T*>(a.x) + group.offset, *dy = static_cast<const T*>(a.dy) + group.offset;
+  const double reciprocal = s.exact_reciprocal(), n = static_cast<double>(group.count);
+  const int64_t stride = column_stride(a.geometry);
+  double* const own = static_cast<double*>(a.factors) + group.column;
+  const double only_weight = single ? a.weight_of(group.column) : 1;
+  with_activation_of<extras>(a, [&](auto activation) {
+    constexpr Activation known = decltype(activation)::value;
+    Wide<C> kept[most_kept / width];  // gradients led through the activation, of rows so short
+    const bool keeps = known != Activation::none && group.count <= most_kept;
+    const auto upstream_at = [&](auto at, const Wide<C>& x_hat) {
+      Wide<C> upstream(at.load(dy));
+      if constexpr (known != Activation::none) {
+        const Wide<C> input = group.affine(at, x_hat);
+        if (!keeps) return Wide<C>(through_activation<known, C>(at.load(dy), input.rounded()));
+        for (int i = 0; i < parts; ++i) {
+          upstream.part[i] = through_activation<known, double>(upstream.part[i], input.part[i]);
+        }
+        kept[at.i / width] = upstream;
+      }
+      return upstream;
+    };
+    Doubles total = {}, product = {};
+    for_each_position<C>(group.count, [&](auto at) {
+      const Wide<C> x_hat = keep_wide(at, scaled<C>(wide_centred<C>(at.load(x), s), reciprocal));
+      Wide<C> upstream = upstream_at(at, x_hat);
+      if (known != Activation::none) upstream = keep_wide(at, upstream);
+      const Wide<C> weight = single ? Wide<C>() : group.own_weight(at);
+      for (int i = 0; i < parts; ++i) {
+        const Whole<double> lanes{at.i + i * Lanes<double>::width};
+        const Doubles along = upstream.part[i] * x_hat.part[i];
+        if constexpr (single) {
+          total += upstream.part[i];
+          product += along;
+        } else {
+          lanes.store(own, lanes.load(own) + upstream.part[i]);
+          lanes.store(own + stride, lanes.load(own + stride) + along);
+          total += upstream.part[i] * weight.part[i];
+          product += along * weight.part[i];
+        }
+      }
+    });
+    double sum = sum_of_lanes(total), sum_along = sum_of_lanes(product);
+    if constexpr (single) {
+      const ChannelsGeometry& g = a.geometry;
+      const int64_t lane = statistic / g.statistics_per_block * g.channels + statistic % g.groups;
+      a.sums[lane] += sum;
+      a.products()[lane] += sum_along;
+      sum *= only_weight;
+      sum_along *= only_weight;
+    }
+    if (!a.out) return;
+    T* dx = static_cast<T*>(a.out) + group.offset;
+    const double mean_g = sum / n, along = static_cast<double>(s.bend) * (sum_along / n);
+    for_each_position<C>(group.count, [&](auto at) {
+      const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), reciprocal);
+      Wide<C> v = keeps ? kept[at.i / width] : upstream_at(at, x_hat);
+      for (int i = 0; i < parts; ++i) {
+        const Doubles weight = single ? Doubles{} + only_weight : group.weight(at.i + i * Lanes<double>::width);
+        v.part[i] = ((v.part[i] * weight - mean_g) - x_hat.part[i] * along) * reciprocal;
+      }
+      at.store(dx, v.rounded());
+    });
+  });
+}
+
+// Whether floats do for the gradient of a row, and for the sums over a block's samples of each of its columns.
+inline bool is_short(const ChannelsCall& a) { return sums_are_short(a) && !has_few_elements(a, 0); }
+
+// The columns of a group in the compute dtype: parameters, sums over samples, a gradient. They stay in cache while
+// that group of one sample after the other is treated.
+template <class T, bool extras>
+class GroupColumns {
+ public:
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  GroupColumns(const ChannelsCall& a, int64_t group) : call_(a), count_(a.geometry.count) {
+    const int64_t stride = padded(count_), column = group * count_;
+    C* at = static_cast<C*>(a.factors);
+    for (C** row : {&weight_, &bias_, &gradients_, &products_, &kept_}) {
+      *row = at;
+      at += stride;
+    }
+    for (int64_t i = 0; i < count_; ++i) weight_[i] = static_cast<C>(a.weight_of(column + i));
+    if (a.options.activation != Activation::none) {
+      for (int64_t i = 0; i < count_; ++i) bias_[i] = static_cast<C>(a.bias_of(column + i));
+    }
+    std::memset(gradients_, 0, 2 * stride * sizeof(C));
+  }
+
+  // dx of a sample's group, and what it adds to the columns' sums; next: the one that follows, which is elsewhere
+  void add(int64_t statistic, int64_t next) const {
+    const ChannelStatistics<C> s = restore_statistics<C>(call_, statistic);
+    if (!in_range(s) && !is_nan(s)) return;  // its repair adds them
+    const int64_t offset = statistic * count_;
+    const T *x = static_cast<const T*>(call_.x) + offset, *dy = static_cast<const T*>(call_.dy) + offset;
+    const int64_t ahead = (next - statistic) * count_;
+    const double reciprocal = s.exact_reciprocal(), unsummed = static_cast<double>(s.mean_rest) * reciprocal;
+    const C rest = static_cast<C>(unsummed);
+    double sums[2];
+    with_activation_of<extras>(call_, [&](auto activation) {
+      constexpr Activation known = decltype(activation)::value;
+      sum_terms<C>(count_, sums, [&](auto at, V(&out)[2]) {
+        fetch(x + at.i + ahead);
+        fetch(dy + at.i + ahead);
+        const V normalized = at.keep((at.load(x) - s.mean) * s.reciprocal - rest), weight = at.load(weight_);
+        V upstream = at.load(dy);
+        if constexpr (known != Activation::none) {
+          upstream = through_activation<known, C>(upstream, normalized * weight + at.load(bias_));
+          at.store(kept_, upstream);
+        }
+        const V along = upstream * normalized;
+        at.store(gradients_, at.load(gradients_) + upstream);
+        at.store(products_, at.load(products_) + along);
+        out[0] = upstream * weight;
+        out[1] = along * weight;
+      });
+    });
+    if (!call_.out) return;
+    T* dx = static_cast<T*>(call_.out) + offset;
+    const double n = static_cast<double>(count_);
+    const double along = static_cast<double>(s.bend) * (sums[1] / n);
+    const C mean_g = static_cast<C>(sums[0] / n - unsummed * along), slope = static_cast<C>(reciprocal * along);
+    const auto write = [&](const auto* upstream) {
+      for_each_position<C>(count_, [&](auto at) {
+        fetch_to_write(dx + at.i + ahead);
+        const V centred = at.load(x) - s.mean;
+        at.store(dx, ((at.load(upstream) * at.load(weight_) - mean_g) - centred * slope) * s.reciprocal);
+      });
+    };
+    if (call_.options.activation == Activation::none) return write(dy);
+    write(kept_);
+  }
+
+  // the channels' sums; a sum of the compute dtype is of 16 elements at most
+  void finish(double* gradients, double* products) const {
+    constexpr int64_t longest = 16;
+    const ChannelsGeometry& g = call_.geometry;
+    const int64_t each = g.per_channel, samples = g.statistics_per_block / g.groups;
+    const int64_t together = std::max<int64_t>(1, longest / samples) * Lanes<C>::width;
+    for (int64_t i = 0; i < count_; i += each) {
+      Doubles gradient = {}, product = {};
+      for (int64_t begin = i; begin < i + each; begin += together) {
+        V some_gradients = {}, some_products = {};
+        for_each_position<C>(std::min(together, i + each - begin), [&](auto at) {
+          some_gradients += at.load(gradients_ + begin);
+          some_products += at.load(products_ + begin);
+        });
+        gradient += as_doubles(some_gradients);
+        product += as_doubles(some_products);
+      }
+      *gradients++ = sum_of_lanes(gradient);
+      *products++ = sum_of_lanes(product);
+    }
+  }
+
+ private:
+  const ChannelsCall& call_;
+  const int64_t count_;
+  C *weight_, *bias_, *gradients_, *products_, *kept_;
+};
+
+// The sums of a block's channels from those of its columns.
+inline void sum_columns(const ChannelsCall& a, int64_t lane) {
+  const ChannelsGeometry& g = a.geometry;
+  const double* columns = static_cast<const double*>(a.factors);
+  for (double* out : {a.sums + lane, a.products() + lane}) {
+    for (int64_t channel = 0; channel < g.channels; ++channel) {
+      out[channel] = 0;
+      for (int64_t i = 0; i < g.per_channel; ++i) out[channel] += columns[channel * g.per_channel + i];
+    }
+    columns += column_stride(g);
+  }
+}
+
+// All of a block.
+template <class T, bool extras>
+void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t lane = begin / g.statistics_per_block * g.channels, share = g.channels / g.groups;
+  if (is_short(a)) {
+    for (int64_t group = 0; group < g.groups; ++group) {
+      const GroupColumns<T, extras> columns(a, group);
+      for (int64_t i = begin + group; i < end; i += g.groups) {
+        columns.add(i, i + g.groups < end ? i + g.groups : begin + group + 1);
+      }
+      columns.finish(a.sums + lane + group * share, a.products() + lane + group * share);
+    }
+  } else if (share == 1) {
+    std::memset(a.sums + lane, 0, g.channels * sizeof(double));
+    std::memset(a.products() + lane, 0, g.channels * sizeof(double));
+    for (int64_t i = begin; i < end; ++i) sum_row<T, extras, true>(a, i);
+  } else {
+    std::memset(a.factors, 0, 2 * column_stride(g) * sizeof(double));
+    for (int64_t i = begin; i < end; ++i) sum_row<T, extras, false>(a, i);
+    sum_columns(a, lane);
+  }
+}
+
+}  // namespace
+
+const ChannelsWalk groups_walk = {.measure = EVENKEEL_PHASE_OF_EACH(measure_one), .sum = EVENKEEL_PHASE(sum_range)};
+
+}  // namespace evenkeel::EVENKEEL_ISA

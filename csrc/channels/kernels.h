@@ -1,0 +1,137 @@
+// The interface between the channel operators and their kernels; plain data, shared by every instruction set.
+//
+// A dense tensor is walked in one of three ways. Planes: (outer, channels, positions) with long runs of positions, each
+// run one channel's; a statistic covers a channel over the batch, or a group of consecutive channels of one sample.
+// Columns: (outer, rows, width) with a statistic for every `fold` neighbouring columns of an outer index, each
+// channel being `per_channel` neighbouring columns; this is channels-last, and contiguous with few positions. Groups:
+// contiguous, of few positions; each group of a sample is a row, a statistic and an item, and a block is some samples.
+//
+// A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
+// merged in double in the order of the data, so that no bit depends on the threads.
+#pragma once
+
+#include "core/types.h"
+
+namespace evenkeel {
+
+enum class Activation : int64_t { none, relu, silu };
+
+// The options of the channel operators, in the order of their schemas.
+struct ChannelsOptions {
+  int64_t groups;  // of a sample; 0: one statistic per channel over the batch
+  double eps;
+  EpsMode eps_mode;
+  double weight_offset;
+  Activation activation;  // of y; the backward computes what it was applied to once more
+};
+
+constexpr int64_t strip = 512;  // columns at a time: their sums stay in the first-level cache
+
+enum class Walk : int { planes, columns, groups };
+
+struct ChannelsGeometry {
+  Walk walk;
+  int64_t outer, channels, positions;      // planes
+  int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
+  // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
+  int64_t rows, width, fold, per_channel, repeat;
+  int64_t span() const { return width / repeat; }  // columns until the channels begin anew
+  int64_t strips() const { return (width + strip - 1) / strip; }
+
+  int64_t statistics, count;  // how many there are, and elements in each
+  // A block is what one thread can do alone: a statistic (planes), an outer index (columns), some samples (groups).
+  int64_t blocks, statistics_per_block;
+  int64_t measure_items, sum_items;  // per block
+  int64_t item_size;                 // elements of a statistic (planes), rows of a strip (columns)
+  int64_t rows_written;              // columns: rows that are written together, whole; they are memory's order
+  // items of a block in which y or dx is written, out of those that were summed
+  int64_t write_items(int64_t items) const {
+    return walk == Walk::columns ? (rows + rows_written - 1) / rows_written : items;
+  }
+  int64_t parts;                     // planes, backward: items per run of positions
+  // lanes are what the sums of the backward are kept for: a channel of a sample or block, or a column of an outer index
+  int64_t lanes() const {
+    return walk == Walk::planes ? outer * channels : walk == Walk::columns ? outer * width : blocks * channels;
+  }
+};
+
+constexpr double smallest_normal = 0x1p-126;  // float
+inline bool is_normal(double v) {
+  const double size = v < 0 ? -v : v;
+  return size >= smallest_normal && size < 0x1p128;
+}
+
+struct ChannelsCall {
+  ChannelsGeometry geometry;
+  DType dtype;  // of x, dy and out
+  ChannelsOptions options;
+  bool remembered;  // the statistics are the caller's: nothing flows back through them
+  // (batch, positions): 1 where valid, or null if all are. Elsewhere y and dx are 0, and x may be anything. With a mask
+  // a column is a channel and a row a position.
+  const uint8_t* mask;
+  const int64_t* valid;  // with a mask: valid positions of each sample (groups) or of all (a single number)
+  const void* x;
+  const void* dy;
+  // offset included, per channel (planes) or column of one outer index; null for 1 and 0
+  const double* weight;
+  const double* bias;
+  double weight_of(int64_t i) const { return weight ? weight[i] : 1; }
+  double smallest_weight, largest_weight;  // of |weight| where that is a normal float; 1 where none is
+  double bias_of(int64_t i) const { return bias ? bias[i] : 0; }
+  void* out;         // y or dx; null where dx is not needed
+  // compute dtype, (statistics, width): mean, what it lost in rounding, 1/scale, what it lost [, its bend]
+  void* statistics;
+  void* variance;    // compute dtype, (statistics)
+  bool streamed;     // out is larger than the caches: write past them
+  void* kept;        // backward: compute dtype, room for a gradient of each element of the block, or null
+  // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums.
+  void* factors;
+  int64_t first_block;
+  double* partial;  // sums of the items from first_item on
+  int64_t first_item;
+  double* sums;   // backward: (2, lanes), the sums of dy, and of dy * x_hat
+  double* products() const { return sums + geometry.lanes(); }
+  double* means;  // backward: (statistics, 2), the means of g and g * x_hat
+  int statistics_width() const { return options.eps_mode == EpsMode::inside ? 4 : 5; }
+};
+
+// A phase over [begin, end) of the items or statistics.
+using ChannelsPhase = void (*)(const ChannelsCall&, int64_t begin, int64_t end);
+
+struct ChannelsWalk {  // null where a walk has nothing to do
+  ChannelsPhase prepare;         // statistics: remembered or saved ones
+  ChannelsPhase measure;         // measure items
+  ChannelsPhase merge;           // statistics
+  ChannelsPhase write;           // write items
+  ChannelsPhase sum;             // sum items
+  ChannelsPhase merge_sums;      // statistics
+  ChannelsPhase write_gradient;  // write items
+};
+
+struct ChannelsKernels {
+  // statistics from a mean and a variance for each channel
+  void (*remember)(const ChannelsCall&, const double* mean, const double* variance);
+  ChannelsPhase repair;           // statistics: again in double, where float's range does not suffice
+  ChannelsPhase repair_gradient;  // statistics
+  // out[c] = the sums of channel c's lanes: of dy (which = 0) or dy * x_hat (1)
+  void (*finish)(const ChannelsCall&, int which, int64_t channels, DType dtype, void* out);
+  // out = source + offset, each element `each` times in a row, and the whole `times` times
+  void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, double* out);
+};
+
+// doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
+// valid elements (in a column); or the two sums
+inline int64_t strip_stride(const ChannelsGeometry& g) { return padded(g.width < strip ? g.width : strip); }
+inline int64_t measure_partial(const ChannelsGeometry& g) {
+  return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4;
+}
+inline int64_t sum_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 2 * strip_stride(g) : 2; }
+// factors of a column
+constexpr int64_t factors_per_column = 7;
+
+EVENKEEL_VARIANTS(ChannelsWalk, planes_walk)
+EVENKEEL_VARIANTS(ChannelsWalk, columns_walk)
+EVENKEEL_VARIANTS(ChannelsWalk, groups_walk)
+EVENKEEL_VARIANTS(ChannelsKernels, channels_kernels)
+
+}  // namespace evenkeel

@@ -1,0 +1,100 @@
+// Channels as planes: the runs of positions that make up a statistic, their mask, and the items of both directions.
+#pragma once
+
+#include <algorithm>
+
+#include "channels/phases.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// The runs that make up a statistic: run i begins at base + i * stride and belongs to channel + i * next_channel.
+struct Runs {
+  int64_t base, length, stride, channel, next_channel;
+};
+
+Runs runs_of(const ChannelsGeometry& g, int64_t statistic) {
+  const int64_t p = g.positions;
+  if (g.groups == 0) return {statistic * p, p, g.channels * p, statistic, 0};
+  const int64_t share = g.channels / g.groups;
+  return {statistic * share * p, p, p, statistic % g.groups * share, 1};
+}
+
+// From an element to that of the next statistic at the same place, which is fetched while this one is written; 0 for
+// none. It pays where memory is idle meanwhile, and where a statistic lies in pieces, which no processor foresees.
+int64_t fetched_ahead(const ChannelsGeometry& g, bool computes_long) {
+  return !g.groups ? g.positions : computes_long ? g.count : 0;
+}
+
+// Calls body(offset, length, channel) for the runs, or parts of runs, between two positions of a statistic.
+template <class Body>
+void for_each_run(const Runs& runs, int64_t begin, int64_t end, const Body& body) {
+  int64_t run = begin == 0 ? 0 : begin / runs.length, at = begin - run * runs.length;
+  for (; begin < end; ++run) {
+    const int64_t rest = runs.length - at, count = rest < end - begin ? rest : end - begin;
+    body(runs.base + run * runs.stride + at, count, runs.channel + run * runs.next_channel);
+    begin += count;
+    at = 0;
+  }
+}
+
+// The mask's run for that of x from an offset on.
+template <bool extras>
+ValidLanes valid_lanes(const ChannelsCall& a, int64_t offset) {
+  if (!extras || !a.mask) return {nullptr};
+  const ChannelsGeometry& g = a.geometry;
+  return {a.mask + offset / (g.channels * g.positions) * g.positions + offset % g.positions};
+}
+
+// Calls body(activation, valid lanes of the run at an offset), both known at compile time where they can be.
+template <bool extras, class Body>
+void with_extras(const ChannelsCall& a, int64_t offset, const Body& body) {
+  with_activation_of<extras>(a, [&](auto activation) {
+    if constexpr (extras) {
+      if (a.mask) return body(activation, valid_lanes<extras>(a, offset));
+    }
+    body(activation, AllLanes{});
+  });
+}
+
+struct Span {
+  int64_t statistic, begin, end;
+};
+
+Span measure_span(const ChannelsGeometry& g, int64_t item) {
+  const int64_t begin = item % g.measure_items * g.item_size, end = begin + g.item_size;
+  return {item / g.measure_items, begin, end < g.count ? end : g.count};
+}
+
+// An item of the backward is one part of one run: the sums are kept for each channel of each sample.
+struct Part {
+  int64_t statistic, channel, offset, length;
+  int64_t place;  // in the statistic
+};
+
+// Calls body(item, its part, the statistic) for the items [begin, end). A division for each would take longer than a
+// short run.
+template <class C, class Body>
+void for_each_part(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
+  const ChannelsGeometry& g = a.geometry;
+  for (int64_t item = begin; item < end;) {
+    const int64_t statistic = item / g.sum_items, first = statistic * g.sum_items;
+    const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+    const Runs runs = runs_of(g, statistic);
+    int64_t run = item == first ? 0 : (item - first) / g.parts, at = (item - first - run * g.parts) * g.item_size;
+    for (const int64_t stop = std::min(end, first + g.sum_items); item < stop; ++item) {
+      const int64_t rest = g.positions - at;
+      body(item,
+           Part{statistic, runs.channel + run * runs.next_channel, runs.base + run * runs.stride + at,
+                rest < g.item_size ? rest : g.item_size, run * g.positions + at},
+           s);
+      at += g.item_size;
+      if (at < g.positions) continue;
+      at = 0;
+      ++run;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace evenkeel::EVENKEEL_ISA

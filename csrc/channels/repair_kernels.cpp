@@ -1,0 +1,220 @@
+// What every walk needs besides: remembered statistics, the rare ones outside float's range, gradients of the affine,
+// converted parameters. Compiled once per instruction set.
+#include "channels/phases.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// Calls body(offset, lane, affine) for every valid element of a statistic; affine indexes weight and bias.
+template <class Body>
+void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body) {
+  const ChannelsGeometry& g = a.geometry;
+  if (g.walk == Walk::groups) {
+    const int64_t first = statistic % g.groups * g.count, block = statistic / g.statistics_per_block;
+    for (int64_t i = 0; i < g.count; ++i) {
+      body(statistic * g.count + i, block * g.channels + (first + i) / g.per_channel, first + i);
+    }
+    return;
+  }
+  if (g.walk == Walk::columns) {
+    const int64_t outer = statistic / g.statistics_per_block, first = statistic % g.statistics_per_block * g.fold;
+    for (int64_t row = outer * g.rows; row < (outer + 1) * g.rows; ++row) {
+      if (a.mask && !a.mask[row]) continue;
+      for (int64_t start = first; start < g.width; start += g.span()) {
+        for (int64_t i = start; i < start + g.fold; ++i) body(row * g.width + i, outer * g.width + i, i);
+      }
+    }
+    return;
+  }
+  const int64_t share = g.groups ? g.channels / g.groups : 1, runs = g.groups ? share : g.outer;
+  for (int64_t run = 0; run < runs; ++run) {
+    const int64_t lane = g.groups ? statistic * share + run : run * g.channels + statistic;
+    const uint8_t* mask = a.mask ? a.mask + lane / g.channels * g.positions : nullptr;
+    for (int64_t i = 0; i < g.positions; ++i) {
+      if (!mask || mask[i]) body(lane * g.positions + i, lane, lane % g.channels);
+    }
+  }
+}
+
+ChannelStatistics<double> measure_in_double(const ChannelsCall& a, int64_t statistic, const auto* x,
+                                            double* variance) {
+  const double n = count_of(a, statistic);
+  MergedSums merged;
+  double total = 0, first = 0;
+  bool started = false;
+  for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t) {
+    if (!started) first = to_double(x[offset]);
+    started = true;
+    total += to_double(x[offset]) - first;
+  });
+  merged.count = n;
+  merged.shift = first + total / n;
+  for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t) {
+    const double d = to_double(x[offset]) - merged.shift;
+    merged.sum += d;
+    merged.square += d * d;
+  });
+  return conclude<double>(merged, a, variance);
+}
+
+double normalized_in_double(double x, const ChannelStatistics<double>& s) {
+  return ((x - s.mean) - s.mean_rest) * s.reciprocal;
+}
+
+// The affine of a statistic outside float's range, and the activation after it; in vectors of one element.
+class WideAffine {
+ public:
+  explicit WideAffine(const ChannelsCall& a) : call_(a) {}
+  double output(double x_hat, int64_t affine) const {
+    return activate<double>(Doubles{} + input(x_hat, affine), call_.options.activation)[0];
+  }
+  double gradient(double upstream, double x_hat, int64_t affine) const {
+    const Doubles wide_input = Doubles{} + input(x_hat, affine);
+    return through_activation<double>(Doubles{} + upstream, wide_input, call_.options.activation)[0];
+  }
+
+ private:
+  double input(double x_hat, int64_t affine) const {
+    return x_hat * call_.weight_of(affine) + call_.bias_of(affine);
+  }
+  const ChannelsCall& call_;
+};
+
+template <class T>
+void repair_statistic(const ChannelsCall& a, int64_t statistic) {
+  const T* x = static_cast<const T*>(a.x);
+  const WideAffine affine_of(a);
+  double variance;
+  const ChannelStatistics<double> s = measure_in_double(a, statistic, x, &variance);
+  if (is_nan(s) && is_nan(restore_statistics<float>(a, statistic))) return;  // as written
+  for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t affine) {
+    const double v = affine_of.output(normalized_in_double(to_double(x[offset]), s), affine);
+    narrow(static_cast<T*>(a.out) + offset, &v, 1);
+  });
+  const float mean = static_cast<float>(s.mean);
+  const float reciprocal = static_cast<float>(s.reciprocal);
+  save_statistics<float>(a, statistic, {mean, static_cast<float>((s.mean - mean) + s.mean_rest), reciprocal,
+                                        static_cast<float>(s.reciprocal - static_cast<double>(reciprocal)),
+                                        static_cast<float>(s.bend)});
+  static_cast<float*>(a.variance)[statistic] = static_cast<float>(variance);
+}
+
+template <class T>
+void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
+  const T *x = static_cast<const T*>(a.x), *dy = static_cast<const T*>(a.dy);
+  const WideAffine affine_of(a);
+  const double n = count_of(a, statistic);
+  double variance, mean_g = 0, mean_gx = 0;
+  const ChannelStatistics<double> s = measure_in_double(a, statistic, x, &variance);
+  const auto x_hat_at = [&](int64_t offset) { return normalized_in_double(to_double(x[offset]), s); };
+  const auto upstream_at = [&](int64_t offset, int64_t affine) {
+    return affine_of.gradient(to_double(dy[offset]), x_hat_at(offset), affine);
+  };
+  if (a.geometry.walk != Walk::groups) {  // there others have added to these sums too
+    for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) {
+      a.sums[lane] = a.products()[lane] = 0;
+    });
+  }
+  for_each_element(a, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
+    const double upstream = upstream_at(offset, affine), x_hat = x_hat_at(offset);
+    const double g = upstream * a.weight_of(affine);
+    a.sums[lane] += upstream;
+    a.products()[lane] += upstream * x_hat;
+    mean_g += g;
+    mean_gx += g * x_hat;
+  });
+  if (!a.out) return;
+  mean_g /= n;
+  mean_gx /= n;
+  for_each_element(a, statistic, [&](int64_t offset, int64_t, int64_t affine) {
+    const double g = upstream_at(offset, affine) * a.weight_of(affine);
+    const double v = ((g - mean_g) - x_hat_at(offset) * s.bend * mean_gx) * s.reciprocal;
+    narrow(static_cast<T*>(a.out) + offset, &v, 1);
+  });
+}
+
+// Whether float holds the scales of a statistic's weights, too. By groups all is computed in double.
+bool holds_scales(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<float>& s) {
+  const ChannelsGeometry& g = a.geometry;
+  if (g.walk == Walk::groups || holds_scale(s, a.smallest_weight, a.largest_weight)) return true;
+  const int64_t share = g.groups ? g.channels / g.groups : 1, columns = g.walk == Walk::columns ? g.fold : share;
+  const int64_t first = statistic % (g.groups ? g.groups : g.channels) * columns;
+  for (int64_t i = first; i < first + columns; ++i) {
+    const double weight = std::abs(a.weight_of(i));
+    if (is_normal(weight) && !holds_scale(s, weight, weight)) return false;
+  }
+  return true;
+}
+
+// Calls body(value of x's type, statistic) for those that float arithmetic cannot hold.
+template <class Body>
+void for_each_out_of_range(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
+  if (a.remembered || a.dtype == DType::float64) return;
+  for (int64_t statistic = begin; statistic < end; ++statistic) {
+    const auto s = restore_statistics<float>(a, statistic);
+    if ((in_range(s) && holds_scales(a, statistic, s)) || (a.dy && is_nan(s))) continue;
+    with_floating(a.dtype, [&](auto t) {
+      if constexpr (sizeof(t) < sizeof(double)) body(t, statistic);
+    });
+  }
+}
+
+void repair(const ChannelsCall& a, int64_t begin, int64_t end) {
+  for_each_out_of_range(a, begin, end, [&](auto t, int64_t statistic) { repair_statistic<decltype(t)>(a, statistic); });
+}
+
+void repair_gradient(const ChannelsCall& a, int64_t begin, int64_t end) {
+  for_each_out_of_range(a, begin, end, [&](auto t, int64_t index) { repair_gradient_of<decltype(t)>(a, index); });
+}
+
+void remember(const ChannelsCall& a, const double* mean, const double* variance) {
+  with_floating(a.dtype, [&](auto t) {
+    using C = Opmath<decltype(t)>;
+    for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
+      ChannelStatistics<C> s{};
+      s.mean = static_cast<C>(mean[channel]);
+      s.mean_rest = static_cast<C>(mean[channel] - static_cast<double>(s.mean));
+      set_scale(s, variance[channel], a.options.eps, a.options.eps_mode);
+      save_statistics(a, channel, s);
+      static_cast<C*>(a.variance)[channel] = static_cast<C>(variance[channel]);
+    }
+  });
+}
+
+void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t columns = g.walk == Walk::columns ? g.per_channel : 1, span = channels * columns, lanes = g.lanes();
+  const double* sums = which ? a.products() : a.sums;
+  const Buffer<double> totals(channels);
+  std::memset(totals.data(), 0, channels * sizeof(double));
+  for (int64_t start = 0; start < lanes; start += span) {
+    if (columns == 1) {
+      for_each_position<double>(channels, [&](auto at) {
+        at.store(totals.data(), at.load(totals.data()) + at.load(sums + start));
+      });
+      continue;
+    }
+    for (int64_t channel = 0; channel < channels; ++channel) {
+      const double* own = sums + start + channel * columns;
+      for (int64_t i = 0; i < columns; ++i) totals.data()[channel] += own[i];
+    }
+  }
+  with_floating(dtype, [&](auto t) { narrow(static_cast<decltype(t)*>(out), totals.data(), channels); });
+}
+
+void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,
+                    double* out) {
+  with_floating(dtype, [&](auto t) {
+    for (int64_t i = 0; i < n; ++i) {
+      const double value = to_double(static_cast<const decltype(t)*>(source)[i]) + offset;
+      for (int64_t k = 0; k < each; ++k) out[i * each + k] = value;
+    }
+  });
+  for (int64_t k = 1; k < times; ++k) std::memcpy(out + k * n * each, out, n * each * sizeof(double));
+}
+
+}  // namespace
+
+const ChannelsKernels channels_kernels = {remember, repair, repair_gradient, finish, widen_repeated};
+
+}  // namespace evenkeel::EVENKEEL_ISA

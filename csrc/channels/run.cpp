@@ -1,0 +1,108 @@
+#include "channels/run.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "core/runtime.h"
+
+namespace evenkeel {
+namespace {
+
+constexpr int64_t grain = 16384;  // elements that are worth a thread
+
+// Memory for numbers of the compute dtype, on a cache line; null for none.
+class Scratch {
+ public:
+  explicit Scratch(int64_t count) {
+    if (count == 0) return;
+    memory_.reset(new double[static_cast<size_t>(count + 7)]);
+    const auto start = reinterpret_cast<uintptr_t>(memory_.get());
+    data_ = memory_.get() + (64 - start % 64) % 64 / sizeof(double);
+  }
+  double* data() const { return data_; }
+
+ private:
+  std::unique_ptr<double[]> memory_;
+  double* data_ = nullptr;
+};
+
+// Whether a block's gradients after the activation are kept from the sums to dx: in planes, and small enough for cache.
+bool keeps_gradient(const ChannelsCall& a) {
+  constexpr int64_t largest_kept = 65536;
+  const ChannelsGeometry& g = a.geometry;
+  return a.dy && a.out && !a.remembered && g.walk == Walk::planes && a.options.activation == Activation::silu &&
+         g.count <= largest_kept;
+}
+
+// Doubles of a block's factors.
+int64_t factors_of(const ChannelsGeometry& g) {
+  return g.walk == Walk::planes ? 0 : factors_per_column * padded(g.width);
+}
+
+int64_t block_size(const ChannelsGeometry& g) { return std::max<int64_t>(1, g.count * g.statistics_per_block); }
+
+// Each block by one thread, whose cache then holds it from the first phase to the last.
+void run_blocks(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPhases& phases) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t size = block_size(g), per_block = g.statistics_per_block, written = g.write_items(items);
+  parallel_for(g.blocks, ceil_divide(grain, size), [&](int64_t begin, int64_t end) {
+    const Scratch sums(items * partial), factors(factors_of(g)), kept(keeps_gradient(a) ? size : 0);
+    ChannelsCall own = a;
+    own.partial = sums.data();
+    own.factors = factors.data();
+    own.kept = kept.data();
+    const auto over = [&](ChannelsPhase phase, int64_t first, int64_t last) {
+      if (phase) phase(own, first, last);
+    };
+    for (int64_t block = begin; block < end; ++block) {
+      own.first_block = block;
+      own.first_item = block * items;
+      const int64_t first = block * per_block, last = std::min(first + per_block, g.statistics);
+      const int64_t last_item = g.walk == Walk::groups ? last : own.first_item + items;
+      over(phases.prepare, first, last);
+      over(phases.measure, own.first_item, last_item);
+      over(phases.merge, first, last);
+      over(phases.write, block * written, (block + 1) * written);
+      over(phases.repair, first, last);
+    }
+    if (a.streamed) finish_streams();
+  });
+}
+
+// With few blocks: all threads on one phase after the other.
+void run_phases(ChannelsCall a, int64_t items, int64_t partial, const ChannelsPhases& phases) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t size = block_size(g), written = g.write_items(items);
+  const Scratch sums(g.blocks * items * partial), factors(g.blocks * factors_of(g));
+  a.partial = sums.data();
+  a.factors = factors.data();
+  const auto over = [&](ChannelsPhase phase, int64_t count, int64_t per_chunk) {
+    if (!phase) return;
+    parallel_for(count, std::max<int64_t>(1, per_chunk), [&](int64_t begin, int64_t end) { phase(a, begin, end); });
+  };
+  // the last item first: of what was measured it is the likeliest to be in cache still
+  const auto back_over = [&](ChannelsPhase phase, int64_t count, int64_t per_chunk) {
+    if (!phase) return;
+    parallel_for(count, std::max<int64_t>(1, per_chunk), [&](int64_t begin, int64_t end) {
+      for (int64_t item = end; item-- > begin;) phase(a, item, item + 1);
+      if (a.streamed) finish_streams();
+    });
+  };
+  const int64_t statistics_per_chunk = grain / std::max<int64_t>({g.count / 64, 4 * g.fold, 1});
+  over(phases.prepare, g.statistics, statistics_per_chunk);
+  over(phases.measure, g.blocks * items, grain / ceil_divide(size, items));
+  over(phases.merge, g.statistics, statistics_per_chunk);
+  back_over(phases.write, g.blocks * written, grain / ceil_divide(size, written));
+  over(phases.repair, g.statistics, statistics_per_chunk);
+}
+
+}  // namespace
+
+void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPhases& phases) {
+  constexpr int64_t many_blocks = 16;
+  const ChannelsGeometry& g = a.geometry;
+  const bool by_blocks = g.walk == Walk::groups || g.blocks >= many_blocks || block_size(g) * g.blocks <= grain;
+  by_blocks ? run_blocks(a, items, partial, phases) : run_phases(a, items, partial, phases);
+}
+
+}  // namespace evenkeel

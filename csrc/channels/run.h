@@ -1,0 +1,15 @@
+// Runs the phases of a channel operator over a tensor's blocks.
+#pragma once
+
+#include "channels/kernels.h"
+
+namespace evenkeel {
+
+struct ChannelsPhases {
+  ChannelsPhase prepare, measure, merge, write, repair;  // null where there is nothing to do
+};
+
+// items: of a block; partial: doubles in the sums of an item. The bits do not depend on the threads.
+void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPhases& phases);
+
+}  // namespace evenkeel

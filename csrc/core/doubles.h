@@ -1,0 +1,132 @@
+// Vectors of doubles: from floats and back, folded to sums; the doubles of single elements.
+#pragma once
+
+#include "core/simd.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+
+inline Doubles as_doubles(HalfFloats v) {
+#if defined(__AVX512F__)
+  return bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, bits_as<__m256>(v)));
+#else
+  return __builtin_convertvector(v, Doubles);
+#endif
+}
+// Both halves of a vector in double.
+inline void widen(Floats v, Doubles (&out)[2]) {
+#if defined(__AVX512F__)
+  const __m512 whole = bits_as<__m512>(v);  // a copy of the halves would go through memory
+  out[0] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, whole, 0)));
+  out[1] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, whole, 1)));
+#else
+  HalfFloats halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  out[0] = as_doubles(halves[0]);
+  out[1] = as_doubles(halves[1]);
+#endif
+}
+inline Doubles as_doubles(Floats v) {
+  Doubles halves[2];
+  widen(v, halves);
+  return halves[0] + halves[1];
+}
+inline Doubles as_doubles(Doubles v) { return v; }
+
+// Eight doubles rounded to the compute dtype.
+template <class C>
+struct Eight;
+template <>
+struct Eight<float> {
+  using vector = HalfFloats;
+  static vector from(Doubles v) {
+#if defined(__AVX512F__)
+    return bits_as<HalfFloats>(_mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(v)));
+#else
+    return __builtin_convertvector(v, HalfFloats);
+#endif
+  }
+};
+template <>
+struct Eight<double> {
+  using vector = Doubles;
+  static vector from(Doubles v) { return v; }
+};
+
+// Both halves rounded.
+inline Floats as_floats(const Doubles (&v)[2]) {
+#if defined(__AVX512F__)
+  const __m512 low = _mm512_castps256_ps512(bits_as<__m256>(Eight<float>::from(v[0])));
+  return bits_as<Floats>(_mm512_maskz_insertf32x8(0xffff, low, bits_as<__m256>(Eight<float>::from(v[1])), 1));
+#else
+  const HalfFloats halves[2] = {Eight<float>::from(v[0]), Eight<float>::from(v[1])};
+  return bits_as<Floats>(halves);
+#endif
+}
+
+inline bool any(LaneMask<double> condition) {
+#if defined(__AVX512F__)
+  return _mm512_movepi64_mask(bits_as<__m512i>(condition)) != 0;
+#else
+  int64_t some = 0;
+  for (int i = 0; i < 8; ++i) some |= condition[i];
+  return some != 0;
+#endif
+}
+
+inline Doubles root_of(Doubles v) {
+#if defined(__AVX512F__)
+  return bits_as<Doubles>(_mm512_maskz_sqrt_pd(0xff, bits_as<__m512d>(v)));
+#else
+  Doubles root;
+  for (int i = 0; i < 8; ++i) root[i] = __builtin_sqrt(v[i]);
+  return root;
+#endif
+}
+
+// The lower half of a vector plus the upper: g++ moves a copy of the halves through memory.
+inline HalfFloats fold(Floats v) {
+#if defined(__AVX512F__)
+  const __m512 whole = bits_as<__m512>(v);
+  return bits_as<HalfFloats>(_mm512_maskz_extractf32x8_ps(0xff, whole, 0)) +
+         bits_as<HalfFloats>(_mm512_maskz_extractf32x8_ps(0xff, whole, 1));
+#else
+  HalfFloats halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  return halves[0] + halves[1];
+#endif
+}
+typedef double HalfDoubles __attribute__((vector_size(32)));
+inline HalfDoubles fold(Doubles v) {
+#if defined(__AVX512F__)
+  const __m512d whole = bits_as<__m512d>(v);
+  return bits_as<HalfDoubles>(_mm512_maskz_extractf64x4_pd(0xf, whole, 0)) +
+         bits_as<HalfDoubles>(_mm512_maskz_extractf64x4_pd(0xf, whole, 1));
+#else
+  HalfDoubles halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  return halves[0] + halves[1];
+#endif
+}
+
+inline double sum_of_lanes(Doubles v) {
+  const HalfDoubles h = fold(v);
+  return (h[0] + h[2]) + (h[1] + h[3]);
+}
+inline float sum_of_lanes(Floats v) {
+  const HalfFloats h = fold(v);
+  return ((h[0] + h[4]) + (h[2] + h[6])) + ((h[1] + h[5]) + (h[3] + h[7]));
+}
+
+inline float to_float(float v) { return v; }
+inline float to_float(bf16 v) { return bits_as<float>(static_cast<uint32_t>(v.bits) << 16); }
+inline float to_float(f16 v) {
+  f16 buffer[16] = {v};
+  return load(buffer)[0];
+}
+inline double to_double(double v) { return v; }
+template <class T>
+inline double to_double(T v) {
+  return to_float(v);
+}
+
+}  // namespace evenkeel::EVENKEEL_ISA

@@ -1,0 +1,167 @@
+// Memory for outputs. glibc gives large blocks back to the system when they are freed, and the next call faults the
+// pages in again, which costs several times what a kernel does. So large outputs lie in blocks of their own, aligned
+// for huge pages, and a freed block waits for the next output of its size.
+//
+// The cost is at most pool_limit() bytes of waiting blocks, marked as free to take for the system (MADV_FREE), which
+// does so only when memory is short; and that such an output cannot be resized, which the stable ABI allows torch's own
+// memory alone.
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <unordered_set>
+#include <vector>
+
+#include "core/runtime.h"
+
+#if defined(__linux__)
+#include <pthread.h>
+#include <sys/mman.h>
+#endif
+
+namespace evenkeel {
+namespace {
+
+#if defined(__linux__) && defined(MADV_HUGEPAGE) && defined(MADV_FREE)
+
+constexpr int64_t huge_page = int64_t{2} << 20, smallest_block = int64_t{4} << 20;
+
+struct Block {
+  void* data;
+  int64_t size;
+};
+
+// Never destroyed: tensors may be freed after the static objects are gone.
+struct Pool {
+  std::mutex mutex;
+  std::vector<Block> waiting;  // oldest first
+  std::unordered_set<const void*> taken;
+  int64_t bytes = 0;
+};
+
+Pool& pool() {
+  static Pool* const only = [] {
+    static Pool* made = new Pool;
+    // another thread may hold the mutex while this one forks
+    pthread_atfork([] { made->mutex.lock(); }, [] { made->mutex.unlock(); }, [] { made->mutex.unlock(); });
+    return made;
+  }();
+  return *only;
+}
+
+// EVENKEEL_POOL_MB: the most that waiting blocks may hold; 0 leaves large outputs to the system's allocator too.
+int64_t pool_limit() {
+  static const int64_t limit = [] {
+    const char* setting = std::getenv("EVENKEEL_POOL_MB");
+    char* end = nullptr;
+    const int64_t megabytes = setting ? std::strtoll(setting, &end, 10) : 256;
+    return (setting && end != setting && megabytes >= 0 ? megabytes : 256) << 20;
+  }();
+  return limit;
+}
+
+// A block of its own, aligned for huge pages, or null.
+void* map(int64_t size) {
+  char* const start = static_cast<char*>(
+      mmap(nullptr, size + huge_page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  if (start == MAP_FAILED) return nullptr;
+  const int64_t before = (huge_page - reinterpret_cast<uintptr_t>(start) % huge_page) % huge_page;
+  if (before > 0) munmap(start, before);
+  munmap(start + before + size, huge_page - before);
+  madvise(start + before, size, MADV_HUGEPAGE);  // only advice: a refusal changes nothing
+  return start + before;
+}
+
+// A waiting block, or null.
+void* waiting_block(Pool& p, int64_t size) {
+  const std::lock_guard<std::mutex> hold(p.mutex);
+  for (size_t i = p.waiting.size(); i-- > 0;) {  // the latest is the likeliest to be in cache
+    if (p.waiting[i].size != size) continue;
+    void* const data = p.waiting[i].data;
+    p.waiting.erase(p.waiting.begin() + static_cast<int64_t>(i));
+    p.bytes -= size;
+    return data;
+  }
+  return nullptr;
+}
+
+void* take(int64_t size) {
+  Pool& p = pool();
+  void* const waiting = waiting_block(p, size);
+  void* const data = waiting ? waiting : map(size);
+  const std::lock_guard<std::mutex> hold(p.mutex);
+  if (data) p.taken.insert(data);
+  return data;
+}
+
+bool is_taken(const void* data) {
+  Pool& p = pool();
+  const std::lock_guard<std::mutex> hold(p.mutex);
+  return p.taken.count(data) > 0;
+}
+
+void give_back(void* data, void* context) {
+  const int64_t size = static_cast<int64_t>(reinterpret_cast<intptr_t>(context));
+  const bool waits = size <= pool_limit();
+  if (waits) madvise(data, size, MADV_FREE);
+  std::vector<Block> leaving;
+  {
+    Pool& p = pool();
+    const std::lock_guard<std::mutex> hold(p.mutex);
+    p.taken.erase(data);
+    (waits ? p.waiting : leaving).push_back({data, size});
+    p.bytes += waits ? size : 0;
+    while (p.bytes > pool_limit()) {
+      leaving.push_back(p.waiting.front());
+      p.bytes -= p.waiting.front().size;
+      p.waiting.erase(p.waiting.begin());
+    }
+  }
+  for (const Block& block : leaving) munmap(block.data, block.size);
+}
+
+void* block_for(int64_t bytes, int64_t& size) {
+  if (bytes < smallest_block || pool_limit() == 0) return nullptr;
+  size = ceil_divide(bytes, huge_page) * huge_page;
+  return take(size);
+}
+
+#else
+
+void* block_for(int64_t, int64_t&) { return nullptr; }
+void give_back(void*, void*) {}
+bool is_taken(const void*) { return false; }
+
+#endif
+
+}  // namespace
+
+Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
+  const int64_t ndim = static_cast<int64_t>(sizes.size());
+  std::vector<int64_t> strides(sizes.size());
+  int64_t count = 1;
+  bool none = false;
+  for (size_t axis = sizes.size(); axis-- > 0;) {
+    strides[axis] = count;
+    count *= sizes[axis] > 0 ? sizes[axis] : 1;
+    none = none || sizes[axis] == 0;
+  }
+  AtenTensorHandle handle;
+  const int32_t type = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
+  const int32_t cpu = aoti_torch_device_type_cpu();
+  int64_t size = 0;
+  if (void* const data = none ? nullptr : block_for(count * size_of(dtype_of(dtype)), size)) {
+    TORCH_ERROR_CODE_CHECK(torch_from_blob(data, ndim, sizes.data(), strides.data(), 0, type, cpu, -1, &handle,
+                                           aoti_torch_layout_strided(), nullptr, 0, give_back,
+                                           reinterpret_cast<void*>(static_cast<intptr_t>(size))));
+  } else {
+    TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(ndim, sizes.data(), strides.data(), type, cpu, 0, &handle));
+  }
+  return Tensor(handle);
+}
+
+bool is_pooled(const Tensor& t) {
+  const void* const data = t.data_ptr();
+  return is_taken(static_cast<const char*>(data) - t.storage_offset() * t.element_size());
+}
+
+}  // namespace evenkeel

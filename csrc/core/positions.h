@@ -1,0 +1,188 @@
+// Walking along a row: a vector at a time, and the elements that do not fill one; sums in a fixed order.
+#pragma once
+
+#include <new>
+
+#include "core/doubles.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+
+// Memory for one call, freed at its end, on a cache line: a vector across two lines takes two accesses. Not
+// std::unique_ptr: its code would be shared between instruction sets.
+template <class C>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count)
+      : data_(count > 0 ? static_cast<C*>(::operator new(static_cast<size_t>(count) * sizeof(C), line)) : nullptr) {}
+  ~Buffer() { ::operator delete(data_, line); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  C* data() const { return data_; }
+
+ private:
+  static constexpr std::align_val_t line{64};
+  C* data_;
+};
+
+// The first `count` elements of a vector, and zeros behind them. Masks, where there are any: a call of memcpy takes
+// longer than a short row.
+template <class V, class T>
+inline V load_some(const T* p, int count) {
+#if defined(__AVX512F__)
+  const auto some = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (std::is_same_v<T, float>) return bits_as<V>(_mm512_maskz_loadu_ps(some, p));
+  if constexpr (std::is_same_v<T, double>) return bits_as<V>(_mm512_maskz_loadu_pd(static_cast<__mmask8>(some), p));
+  if constexpr (std::is_same_v<T, bf16>) return from_bf16(_mm256_maskz_loadu_epi16(some, p));
+  if constexpr (std::is_same_v<T, f16>) return from_f16(_mm256_maskz_loadu_epi16(some, p));
+#else
+  T buffer[sizeof(V) / sizeof(Opmath<T>)] = {};
+  std::memcpy(buffer, p, count * sizeof(T));
+  return load(buffer);
+#endif
+}
+template <class V, class T>
+inline void store_some(T* p, V v, int count) {
+#if defined(__AVX512F__)
+  const auto some = static_cast<__mmask16>((1u << count) - 1);
+  if constexpr (std::is_same_v<T, float>) _mm512_mask_storeu_ps(p, some, bits_as<__m512>(v));
+  if constexpr (std::is_same_v<T, double>) _mm512_mask_storeu_pd(p, static_cast<__mmask8>(some), bits_as<__m512d>(v));
+  if constexpr (std::is_same_v<T, bf16>) _mm256_mask_storeu_epi16(p, some, to_bf16(v));
+  if constexpr (std::is_same_v<T, f16>) _mm256_mask_storeu_epi16(p, some, to_f16(v));
+#else
+  T buffer[sizeof(V) / sizeof(Opmath<T>)];
+  store(buffer, v);
+  std::memcpy(p, buffer, count * sizeof(T));
+#endif
+}
+
+// One position in a row: a whole vector, or the last elements that do not fill one.
+template <class C>
+struct Whole {
+  using V = Vector<C>;
+  int64_t i;
+  template <class T>
+  V load(const T* p) const {
+    return EVENKEEL_ISA::load(p + i);
+  }
+  template <class T>
+  void store(T* p, V v) const {
+    EVENKEEL_ISA::store(p + i, v);
+  }
+  // of what lies in the order of the lanes
+  V load_in_order(const C* p) const { return load(p); }
+  void store_in_order(C* p, V v) const { store(p, v); }
+  V keep(V v) const { return v; }
+};
+
+// A whole vector whose stores go past the caches.
+template <class C>
+struct Streamed : Whole<C> {
+  using V = Vector<C>;
+  template <class T>
+  void store(T* p, V v) const {
+    EVENKEEL_ISA::stream(p + this->i, v);
+  }
+};
+
+// The first elements of a vector.
+template <class C>
+struct Rest {
+  using V = Vector<C>;
+  int64_t i;
+  int count;
+  template <class T>
+  V load(const T* p) const {
+    return load_some<V>(p + i, count);
+  }
+  template <class T>
+  void store(T* p, V v) const {
+    store_some(p + i, v, count);
+  }
+  V keep(V v) const { return keep_lanes<C>(v, lanes_below<C>(count)); }  // 0 in the lanes past the end
+};
+
+// A store that does not go past the caches, wherever the position's own do.
+template <class C, class T, class V>
+inline void store_near(const Whole<C>& at, T* p, const V& v) {
+  at.store(p, v);
+}
+template <class C, class T, class V>
+inline void store_near(const Rest<C>& at, T* p, const V& v) {
+  at.store(p, v);
+}
+
+// Calls body(position) along a row of n elements. streamed: stores go past the caches, and what is stored to reaches a
+// cache line after `head` elements.
+template <class C, class Body>
+inline void for_each_position(int64_t n, const Body& body, bool streamed = false, int64_t head = 0) {
+  constexpr int width = Lanes<C>::width;
+  int64_t i = 0;
+  if (streamed) {
+    for (head = head < n ? head : n; i < head;) {
+      const int count = static_cast<int>(head - i < width ? head - i : width);
+      body(Rest<C>{i, count});
+      i += count;
+    }
+    for (; i + width <= n; i += width) body(Streamed<C>{{i}});
+  } else {
+    for (; i + width <= n; i += width) body(Whole<C>{i});
+  }
+  if (i < n) body(Rest<C>{i, static_cast<int>(n - i)});
+}
+
+// Sums K terms along a row: term(position, out) gives K vectors. Partial sums are C in chains of 16 additions and
+// double across them, so that the error does not grow with the length of the row. Two chains at a time hide how long an
+// addition takes; one needs half the registers.
+template <class C, int chains = 2, int K, class Term>
+inline void sum_terms(int64_t n, double (&sums)[K], const Term& term) {
+  using V = Vector<C>;
+  constexpr int64_t width = Lanes<C>::width, block = 16 * chains * width;
+  Doubles totals[K] = {};
+  int64_t i = 0;
+  while (i < n) {
+    V partial[chains][K] = {}, out[K];
+    const int64_t end = i + block < n ? i + block : n;
+    const auto add = [&](const auto& at, int chain) {
+      term(at, out);
+      for (int k = 0; k < K; ++k) partial[chain][k] += out[k];
+    };
+    for (; i + chains * width <= end; i += chains * width) {
+      for (int chain = 0; chain < chains; ++chain) add(Whole<C>{i + chain * width}, chain);
+    }
+    if (chains > 1 && i + width <= end) {
+      add(Whole<C>{i}, 0);
+      i += width;
+    }
+    if (i < end) {
+      add(Rest<C>{i, static_cast<int>(end - i)}, chains - 1);
+      i = end;
+    }
+    for (int k = 0; k < K; ++k) {
+      totals[k] += chains > 1 ? as_doubles(partial[0][k] + partial[chains - 1][k]) : as_doubles(partial[0][k]);
+    }
+  }
+  for (int k = 0; k < K; ++k) sums[k] = sum_of_lanes(totals[k]);
+}
+
+// Rows of 16-bit floats are widened into scratch; rows of float and double are used where they are.
+inline const float* widen(const float* row, float*, int64_t) { return row; }
+inline const double* widen(const double* row, double*, int64_t) { return row; }
+template <class T>
+inline const float* widen(const T* row, float* scratch, int64_t n) {
+  for_each_position<float>(n, [&](auto at) { at.store(scratch, at.load(row)); });
+  return scratch;
+}
+
+// Rounds doubles to a row of T; the 16-bit formats by way of float.
+inline void narrow(double* row, const double* source, int64_t n) { std::memcpy(row, source, n * sizeof(double)); }
+template <class T>
+inline void narrow(T* row, const double* source, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) {
+    const int count = static_cast<int>(n - i < 16 ? n - i : 16);
+    Floats v = {};
+    for (int l = 0; l < count; ++l) v[l] = static_cast<float>(source[i + l]);
+    Rest<float>{i, count}.store(row, v);
+  }
+}
+
+}  // namespace evenkeel::EVENKEEL_ISA

@@ -1,0 +1,74 @@
+#include "core/runtime.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#if defined(__unix__) || defined(__APPLE__)
+#include <pthread.h>
+#endif
+
+namespace evenkeel {
+namespace {
+
+bool forked = false;
+
+const bool watches_forks = [] {
+#if defined(__unix__) || defined(__APPLE__)
+  pthread_atfork(nullptr, nullptr, [] { forked = true; });
+#endif
+  return true;
+}();
+
+Simd best_simd() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    return Simd::avx512;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    return Simd::avx2;
+  }
+#endif
+  return Simd::baseline;
+}
+
+const char* simd_name(Simd level) {
+  return level == Simd::avx512 ? "avx512" : level == Simd::avx2 ? "avx2" : "baseline";
+}
+
+}  // namespace
+
+bool in_forked_child() { return watches_forks && forked; }
+
+DType dtype_of(ScalarType type) {
+  switch (type) {
+    case ScalarType::Float: return DType::float32;
+    case ScalarType::Double: return DType::float64;
+    case ScalarType::BFloat16: return DType::bfloat16;
+    case ScalarType::Half: return DType::float16;
+    case ScalarType::Byte:
+    case ScalarType::Bool: return DType::uint8;
+    case ScalarType::Char: return DType::int8;
+    case ScalarType::Short: return DType::int16;
+    case ScalarType::UInt16: return DType::uint16;
+    case ScalarType::Int: return DType::int32;
+    case ScalarType::Long: return DType::int64;
+    default: STD_TORCH_CHECK(false, "evenkeel: expected a real dtype");
+  }
+}
+
+Simd simd() {
+  static const Simd level = [] {
+    const Simd best = best_simd();
+    const char* name = std::getenv("EVENKEEL_SIMD");
+    for (Simd each : {Simd::baseline, Simd::avx2, Simd::avx512}) {
+      if (name && std::strcmp(name, simd_name(each)) == 0 && each <= best) return each;
+    }
+    return best;
+  }();
+  return level;
+}
+
+std::string simd_level() { return simd_name(simd()); }
+
+}  // namespace evenkeel

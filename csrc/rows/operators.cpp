@@ -1,0 +1,343 @@
+// The operators of the row pattern: shapes, strides, allocation and the division of work; the *_kernels.cpp compute.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "rows/direct.h"
+#include "rows/operators.h"
+
+namespace evenkeel {
+namespace {
+
+// Beyond these the output does not determine the normalized row: its errors would grow by as much.
+constexpr double smallest_recomputable_weight = 0x1p-10, most_shift_of_weight = 16;
+
+const RowsKernels& kernels() { return EVENKEEL_BEST(rows_kernels); }
+
+// Merges the leading axes that are laid out as one; false where the rows need a copy.
+bool layout_rows(const Tensor& t, int64_t axes, RowLayout& layout) {
+  const auto sizes = t.sizes();
+  const auto strides = t.strides();
+  const int64_t ndim = static_cast<int64_t>(sizes.size());
+  int64_t expected = 1;
+  for (int64_t axis = ndim - 1; axis >= ndim - axes; --axis) {
+    if (sizes[axis] != 1 && strides[axis] != expected) return false;
+    expected *= sizes[axis];
+  }
+  layout.axes = 0;
+  for (int64_t axis = 0; axis < ndim - axes; ++axis) {
+    if (sizes[axis] == 1) continue;
+    const int last = layout.axes - 1;
+    if (last >= 0 && layout.strides[last] == strides[axis] * sizes[axis]) {
+      layout.sizes[last] *= sizes[axis];
+      layout.strides[last] = strides[axis];
+    } else {
+      if (layout.axes == RowLayout::max_axes) return false;
+      layout.sizes[layout.axes] = sizes[axis];
+      layout.strides[layout.axes++] = strides[axis];
+    }
+  }
+  return true;
+}
+
+Values values_of(const Tensor& t) { return {t.data_ptr(), floating_dtype_of(t)}; }
+
+// Rows to read: the tensor's own, or a contiguous copy's where they are not dense.
+class Source {
+ public:
+  Source() = default;
+  Source(const Tensor& t, int64_t axes) : tensor_(t) {
+    rows_.dtype = floating_dtype_of(t);
+    if (!layout_rows(t, axes, rows_.layout)) {
+      tensor_ = as_contiguous(t);
+      layout_rows(*tensor_, axes, rows_.layout);
+    }
+    rows_.data = tensor_->data_ptr();
+  }
+  const Rows& rows() const { return rows_; }
+
+ private:
+  OptionalTensor tensor_;
+  Rows rows_;
+};
+
+// The rows of a new, contiguous tensor.
+Rows rows_of(Tensor& t, const RowsSpec& spec) {
+  return {t.data_ptr(), dtype_of(t), RowLayout{1, {spec.rows}, {spec.features}}};
+}
+
+RowsSpec spec_of(const Tensor& x, int64_t axes, const RowsOptions& options) {
+  const auto sizes = x.sizes();
+  STD_TORCH_CHECK(options.statistic >= Statistic::rms && options.statistic <= Statistic::l2,
+                  "evenkeel: statistic must be 0 (rms), 1 (moments) or 2 (l2)");
+  check_eps_mode(options.eps_mode);
+  RowsSpec spec{options, 1, 1};
+  const int64_t leading = static_cast<int64_t>(sizes.size()) - axes;
+  STD_TORCH_CHECK(axes >= 0 && leading >= 0, "evenkeel: axes must lie between 0 and the input's dimensions");
+  for (int64_t axis = 0; axis < leading; ++axis) spec.rows *= sizes[axis];
+  for (size_t axis = leading; axis < sizes.size(); ++axis) spec.features *= sizes[axis];
+  return spec;
+}
+
+// A parameter's own memory, or a contiguous copy's.
+class Contiguous {
+ public:
+  Contiguous(const OptionalTensor& parameter, int64_t features) {
+    if (!parameter) return;
+    STD_TORCH_CHECK(parameter->numel() == features, "evenkeel: weight and bias must have one element a feature");
+    tensor_ = as_contiguous(*parameter);
+  }
+  Values values() const { return tensor_ ? values_of(*tensor_) : Values(); }
+
+ private:
+  OptionalTensor tensor_;
+};
+
+// weight + offset or bias in the compute dtype: its own memory where nothing changes.
+class Parameter {
+ public:
+  Parameter(const Values& parameter, double offset, int64_t features, bool to_double) : data_(parameter.data) {
+    if (!data_ || (offset == 0 && parameter.dtype == (to_double ? DType::float64 : DType::float32))) return;
+    converted_.reset(new double[static_cast<size_t>(features)]);
+    kernels().widen(data_, parameter.dtype, offset, features, to_double, converted_.get());
+    data_ = converted_.get();
+  }
+  const void* data() const { return data_; }
+
+ private:
+  std::unique_ptr<double[]> converted_;
+  const void* data_ = nullptr;
+};
+
+// About 16 K elements a chunk: below that, starting a thread costs more than it saves.
+int64_t rows_per_chunk(int64_t features) { return features >= 16384 ? 1 : 16384 / features; }
+
+// The largest output that is left in the caches for its reader. A third-level cache has tens of MB, but holds the input
+// too and serves other cores, and an ordinary store first reads the line that it overwrites. Outputs of 6 MB with one
+// reader are a quarter slower past the caches, of 12 MB a fifth faster.
+constexpr int64_t largest_cached = int64_t{8} << 20;
+
+// Whether an output is written past the caches; not over the input, which is in them.
+bool is_streamed(const RowsSpec& spec, const Rows& out, const Rows& in) {
+  return spec.rows * spec.features * size_of(out.dtype) > largest_cached && out.data != in.data;
+}
+
+void check_shape(const char* name, const Tensor& t, const Tensor& x) {
+  STD_TORCH_CHECK(sizes_of(t) == sizes_of(x), "evenkeel: ", name, " must have x's shape");
+}
+
+// y's dtype: x's, or the promoted one of x and weight where x is rounded early.
+ScalarType output_dtype(const Tensor& x, const OptionalTensor& weight, const RowsOptions& options) {
+  return options.early && weight && weight->scalar_type() != x.scalar_type() ? ScalarType::Float : x.scalar_type();
+}
+
+template <class C>
+void check_recomputable(const C* weight, const C* bias, int64_t features) {
+  for (int64_t i = 0; i < features; ++i) {
+    const C scale = std::abs(weight[i]), shift = bias ? std::abs(bias[i]) : 0;
+    STD_TORCH_CHECK(scale >= smallest_recomputable_weight && shift <= most_shift_of_weight * scale,
+                    "evenkeel: memory_efficient recomputes the normalized values from the output, which needs every "
+                    "|weight_offset + weight| to be at least 2^-10 and every |bias| at most 16 times that, but at "
+                    "index ", i, " they are ", scale, " and ", shift, "; pass memory_efficient=False");
+  }
+}
+
+// Fills in the remaining fields (all but the spec and the places of the rows and statistics) and runs the forward.
+void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool recomputable) {
+  if (a.spec.rows == 0 || a.spec.features == 0) return;
+  a.is_double = a.x.dtype == DType::float64;
+  a.streamed = is_streamed(a.spec, a.y, a.x);
+  const Parameter w(weight, a.spec.options.weight_offset, a.spec.features, a.is_double);
+  const Parameter b(bias, 0.0, a.spec.features, a.is_double);
+  a.weight = w.data();
+  a.bias = b.data();
+  if (recomputable && a.weight) {
+    const auto check = [&](auto number) {
+      using C = decltype(number);
+      check_recomputable(static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), a.spec.features);
+    };
+    a.is_double ? check(double{}) : check(float{});
+  }
+  parallel_for(a.spec.rows, rows_per_chunk(a.spec.features),
+               [&](int64_t begin, int64_t end) { kernels().forward(a, begin, end); });
+}
+
+void finish(const std::vector<double>& partial, int64_t tasks, int64_t features, const Values& out) {
+  parallel_for(features, 4096, [&](int64_t begin, int64_t end) {
+    kernels().finish(partial.data(), tasks, padded(features), begin, end, out.dtype, out.data);
+  });
+}
+
+// How rows are divided into tasks depends on their number alone, never on the threads: 32 tasks of 64 rows and more.
+// Each costs sums of its own over the parameters, so that fewer rows, down to 16, only make up 8 tasks.
+int64_t rows_per_task(int64_t rows) {
+  return std::max(ceil_divide(rows, 32), std::clamp<int64_t>(ceil_divide(rows, 8), 16, 64));
+}
+
+// Fills in the remaining fields and runs the backward, which writes the gradients that have a place.
+void run_backward(RowsBackward& a, const Values& weight, const Values& bias, const Values& dweight,
+                  const Values& dbias) {
+  const int64_t features = a.spec.features;
+  if (features == 0) return;
+  a.is_double = a.x.dtype == DType::float64;
+  a.streamed = a.dx.data && is_streamed(a.spec, a.dx, a.x);
+  a.rows_per_task = rows_per_task(a.spec.rows);
+  const int64_t tasks = ceil_divide(a.spec.rows, a.rows_per_task);
+  a.padded_features = padded(features);
+  std::vector<double> dweight_partial(dweight.data ? tasks * a.padded_features : 0);
+  std::vector<double> dbias_partial(dbias.data ? tasks * a.padded_features : 0);
+  a.dweight_partial = dweight.data ? dweight_partial.data() : nullptr;
+  a.dbias_partial = dbias.data ? dbias_partial.data() : nullptr;
+  const Parameter w(weight, a.spec.options.weight_offset, features, a.is_double);
+  const Parameter b(a.from_output ? bias : Values(), 0.0, features, a.is_double);
+  a.weight = w.data();
+  a.bias = b.data();
+  const int64_t tasks_per_chunk = ceil_divide(rows_per_chunk(features), a.rows_per_task);
+  parallel_for(tasks, tasks_per_chunk, [&](int64_t begin, int64_t end) {
+    kernels().backward(a, begin, end);
+  });
+  if (dweight.data) finish(dweight_partial, tasks, features, dweight);
+  if (dbias.data) finish(dbias_partial, tasks, features, dbias);
+}
+
+// Runs the backward with tensors; returns dweight and dbias, each empty where it is not needed.
+std::tuple<Tensor, Tensor> parameter_gradients(RowsBackward& a, const OptionalTensor& weight,
+                                               const OptionalTensor& bias, const Tensor& statistics,
+                                               bool need_dweight, bool need_dbias) {
+  const auto gradient = [&](const OptionalTensor& parameter, bool needed) {
+    return needed && parameter ? empty(sizes_of(*parameter), parameter->scalar_type())
+                               : empty({0}, statistics.scalar_type());
+  };
+  STD_TORCH_CHECK(statistics.scalar_type() == opmath_of(a.x.dtype) &&
+                      statistics.numel() == a.spec.rows * a.spec.statistics_width(),
+                  "evenkeel: statistics must be those that the forward returned for this input and these options");
+  const Tensor dweight = gradient(weight, need_dweight), dbias = gradient(bias, need_dbias);
+  const Tensor saved = as_contiguous(statistics);
+  const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
+  a.statistics = saved.data_ptr();
+  run_backward(a, w.values(), b.values(), need_dweight && weight ? values_of(dweight) : Values(),
+               need_dbias && bias ? values_of(dbias) : Values());
+  return {dweight, dbias};
+}
+
+// Normalizes x into a.y.
+void run_forward(RowsForward& a, const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
+                 int64_t axes, bool recomputable = false) {
+  const Source source(x, axes);
+  a.x = source.rows();
+  const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
+  run_forward(a, w.values(), b.values(), recomputable);
+}
+
+// Normalizes x into a new tensor.
+Tensor normalize_rows(RowsForward& a, const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
+                      int64_t axes, bool recomputable = false) {
+  Tensor y = empty(sizes_of(x), output_dtype(x, weight, a.spec.options));
+  a.y = rows_of(y, a.spec);
+  run_forward(a, x, weight, bias, axes, recomputable);
+  return y;
+}
+
+template <class Call>
+bool completes(const Call& call) noexcept {
+  try {
+    call();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+const DirectRows direct_rows{
+    layout_of_rows(),
+    [](RowsForward& a, const Values& weight, const Values& bias) noexcept {
+      return completes([&] { run_forward(a, weight, bias, false); });
+    },
+    [](RowsBackward& a, const Values& weight, const Values& bias, const Values& dweight, const Values& dbias) noexcept {
+      return completes([&] { run_backward(a, weight, bias, dweight, dbias); });
+    },
+};
+
+std::tuple<Tensor, Tensor, Tensor> rows_forward(const Tensor& x, const OptionalTensor& residual,
+                                                const OptionalTensor& weight, const OptionalTensor& bias, int64_t axes,
+                                                const RowsOptions& options, bool recomputable) {
+  RowsForward a{.spec = spec_of(x, axes, options)};
+  Tensor statistics = empty({a.spec.rows, a.spec.statistics_width()}, opmath_of(x));
+  a.statistics = statistics.data_ptr();
+  if (!residual) {
+    return {normalize_rows(a, x, weight, bias, axes, recomputable), empty({0}, x.scalar_type()), statistics};
+  }
+  STD_TORCH_CHECK(!options.early, "evenkeel: a sum with a residual is not rounded early");
+  STD_TORCH_CHECK(sizes_of(x) == sizes_of(*residual) && opmath_of(x) == opmath_of(*residual),
+                  "evenkeel: x and residual must have one shape, and both or neither be float64");
+  Tensor sum = empty(sizes_of(x), residual->scalar_type());
+  const Source addend(*residual, axes);
+  a.residual = addend.rows();
+  a.sum = rows_of(sum, a.spec);
+  return {normalize_rows(a, x, weight, bias, axes, recomputable), sum, statistics};
+}
+
+// rows_inference is called before any check, for speed: what it raises sends the caller to the checks.
+void check_sizes(const Tensor& x, const OptionalTensor& parameter, int64_t axes) {
+  if (!parameter) return;
+  const auto sizes = x.sizes(), its = parameter->sizes();
+  bool same = static_cast<int64_t>(its.size()) == axes && axes <= static_cast<int64_t>(sizes.size());
+  for (int64_t axis = 0; same && axis < axes; ++axis) same = its[axis] == sizes[sizes.size() - axes + axis];
+  STD_TORCH_CHECK(same, "evenkeel: weight and bias must have the shape of the normalized axes");
+}
+
+Tensor rows_inference(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, int64_t axes,
+                      const RowsOptions& options) {
+  RowsForward a{.spec = spec_of(x, axes, options)};
+  check_sizes(x, weight, axes);
+  check_sizes(x, bias, axes);
+  return normalize_rows(a, x, weight, bias, axes);
+}
+
+void rows_out(const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias, int64_t axes,
+              const RowsOptions& options, const Tensor& out) {
+  RowsForward a{.spec = spec_of(x, axes, options)};
+  STD_TORCH_CHECK(out.scalar_type() == output_dtype(x, weight, options) && sizes_of(out) == sizes_of(x),
+                  "evenkeel: out must have the result's dtype and shape");
+  STD_TORCH_CHECK(layout_rows(out, axes, a.y.layout), "evenkeel: the rows of out must be dense");
+  a.y.dtype = dtype_of(out);
+  a.y.data = out.data_ptr();
+  run_forward(a, x, weight, bias, axes);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const OptionalTensor& dsum, const Tensor& x,
+                                                         const OptionalTensor& residual, const OptionalTensor& weight,
+                                                         const OptionalTensor& bias, const Tensor& statistics,
+                                                         int64_t axes, const RowsOptions& options, bool need_dx,
+                                                         bool need_dresidual, bool need_dweight, bool need_dbias,
+                                                         bool from_output) {
+  RowsBackward a{.spec = spec_of(x, axes, options), .from_output = from_output};
+  check_shape("dy", dy, x);
+  if (residual) check_shape("residual", *residual, x);
+  if (dsum) check_shape("dsum", *dsum, x);
+  const ScalarType dx_dtype = options.early ? x.scalar_type() : dy.scalar_type();
+  const ScalarType dresidual_dtype = residual ? residual->scalar_type() : x.scalar_type();
+  const bool shared = dx_dtype == dresidual_dtype;  // then dx serves both
+  need_dx = need_dx || (shared && need_dresidual);
+  need_dresidual = need_dresidual && !shared;
+  const std::vector<int64_t> nothing{0};
+  Tensor dx = empty(need_dx ? sizes_of(x) : nothing, dx_dtype);
+  Tensor dresidual = empty(need_dresidual ? sizes_of(x) : nothing, dresidual_dtype);
+  const Source source(x, axes), upstream(dy, axes);
+  const Source addend = residual ? Source(*residual, axes) : Source();
+  const Source more = dsum ? Source(*dsum, axes) : Source();
+  a.x = source.rows();
+  a.dy = upstream.rows();
+  a.residual = addend.rows();
+  a.dsum = more.rows();
+  if (need_dx) a.dx = rows_of(dx, a.spec);
+  if (need_dresidual) a.dresidual = rows_of(dresidual, a.spec);
+  auto [dweight, dbias] = parameter_gradients(a, weight, bias, statistics, need_dweight, need_dbias);
+  return {dx, dresidual, dweight, dbias};
+}
+
+}  // namespace evenkeel
+
+const evenkeel::DirectRows* evenkeel_direct_rows() { return &evenkeel::direct_rows; }

@@ -1,0 +1,252 @@
+// Statistics of one row, shared by the forward and the backward of the row pattern.
+//
+// Mean and variance come from the differences from a shift and their squares, in one pass. The shift is the mean of the
+// first two vectors of elements, which is as good as the row's mean where it lies within half a deviation of it; where
+// it does not, a second pass (the row is in cache) takes the mean as shift. So a mean of 1e4 with a spread of 0.01
+// costs no accuracy, and a constant row gives exactly 0. The mean is kept in two parts, for where its rounding matters
+// against the spread. A row whose scale leaves the range in which float squares are safe is done again in double:
+// float's whole range fits there.
+#pragma once
+
+#include <type_traits>
+
+#include "rows/kernels.h"
+#include "rows/pairs.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+
+void forward_rows(const RowsForward& a, int64_t begin, int64_t end);
+void backward_tasks(const RowsBackward& a, int64_t begin, int64_t end);
+
+namespace {
+
+template <class C>
+struct Statistics {
+  C mean, mean_rest, reciprocal, bend;
+};
+
+inline int64_t row_offset(const RowLayout& layout, int64_t row) {
+  int64_t offset = 0;
+  for (int axis = layout.axes - 1; axis > 0; --axis) {
+    offset += row % layout.sizes[axis] * layout.strides[axis];
+    row /= layout.sizes[axis];
+  }
+  return layout.axes ? offset + row * layout.strides[0] : 0;
+}
+
+inline bool safe(const Statistics<float>& s) { return in_float_range(s.reciprocal); }
+inline bool safe(const Statistics<double>&) { return true; }
+
+// The mean of a row's beginning, or of a short row: exact where its elements are equal.
+template <class C, class T>
+C first_mean(const T* x, int64_t n) {
+  constexpr int width = Lanes<C>::width;
+  if (n >= 2 * width) return sum_of_lanes(load(x) + load(x + width)) * (C(1) / (2 * width));
+  if (n >= width) return sum_of_lanes(load(x)) * (C(1) / width);
+  const Rest<C> row{0, static_cast<int>(n)};
+  const C first = static_cast<C>(to_double(x[0]));
+  return first + static_cast<C>(sum_of_lanes(row.keep(row.load(x) - first))) / static_cast<C>(n);
+}
+
+// Rows are measured in groups, as many as a vector has doubles: a statistic ends in a chain of divisions and a root,
+// and eight of them take no longer than one. What a row gives does not depend on its group.
+constexpr int most_in_group = 8;
+template <class C>
+struct Group {
+  typename Eight<C>::vector mean, mean_rest, reciprocal, bend;
+  Statistics<C> operator[](int i) const { return {mean[i], mean_rest[i], reciprocal[i], bend[i]}; }
+};
+
+struct Sums {
+  double shift[most_in_group], first[most_in_group], second[most_in_group];
+};
+
+// Row i's sums of differences from the shift, for a statistic that is centred, and of their squares.
+template <class C, class T>
+void take_sums(const T* x, const RowsSpec& spec, Sums& sums, int i) {
+  using L = typename Summed<T>::lanes;
+  using V = Vector<L>;
+  if (spec.center()) {
+    const C shift = static_cast<C>(sums.shift[i]);
+    double row_sums[2];
+    sum_terms<L>(spec.features, row_sums, [&](auto at, V(&out)[2]) {
+      const V d = at.keep(at.load(x) - shift);
+      out[0] = d;
+      out[1] = d * d;
+    });
+    sums.first[i] = row_sums[0];
+    sums.second[i] = row_sums[1];
+  } else {
+    double row_sums[1];
+    sum_terms<L>(spec.features, row_sums, [&](auto at, V(&out)[1]) {
+      const V v = at.load(x);
+      out[0] = v * v;
+    });
+    sums.second[i] = row_sums[0];
+  }
+}
+
+// Means and mean squares from the sums. `far`: the shift lies so far from the mean that the sums lost bits.
+struct Moments {
+  Doubles square;
+  LaneMask<double> far;
+};
+
+template <class C>
+Moments conclude(const RowsSpec& spec, const Sums& sums, Group<C>& s) {
+  const double n = spec.count();
+  const Doubles shift = load(sums.shift), offset = load(sums.first) / n;
+  s.mean = Eight<C>::from(shift + offset);
+  s.mean_rest = Eight<C>::from((shift - as_doubles(s.mean)) + offset);
+  const Doubles square = load(sums.second) / n - offset * offset;
+  return {choose_lanes<double>(square < 0, Doubles{}, square), ~(4 * offset * offset <= square)};
+}
+
+template <class C>
+void take_reciprocals(const RowsSpec& spec, Doubles square, Group<C>& s) {
+  const Doubles one = Doubles{} + 1;
+  if (spec.options.eps_mode == EpsMode::inside) {
+    s.reciprocal = Eight<C>::from(one / root_of(square + spec.options.eps));
+    s.bend = Eight<C>::from(one);
+    return;
+  }
+  const Doubles root = root_of(square), eps = Doubles{} + spec.options.eps;
+  if (spec.options.eps_mode == EpsMode::outside) {
+    s.reciprocal = Eight<C>::from(one / (root + eps));
+    s.bend = Eight<C>::from(choose_lanes<double>(root == 0, Doubles{}, (root + eps) / root));
+  } else {
+    s.reciprocal = Eight<C>::from(one / choose_lanes<double>(root < eps, eps, root));
+    s.bend = Eight<C>::from(choose_lanes<double>(root < eps, Doubles{}, one));
+  }
+}
+
+// The statistics of `count` rows.
+template <class C, class T>
+Group<C> measure(const T* const* x, int count, const RowsSpec& spec) {
+  Sums sums{};
+  if (spec.center()) {
+    for (int i = 0; i < count; ++i) sums.shift[i] = first_mean<C>(x[i], spec.features);
+  }
+  for (int i = 0; i < count; ++i) take_sums<C>(x[i], spec, sums, i);
+  Group<C> s;
+  Moments moments = conclude(spec, sums, s);
+  if (spec.center() && any(moments.far)) {
+    for (int i = 0; i < count; ++i) {
+      if (!moments.far[i]) continue;
+      sums.shift[i] = s.mean[i];
+      take_sums<C>(x[i], spec, sums, i);
+    }
+    moments = conclude(spec, sums, s);
+  }
+  take_reciprocals(spec, moments.square, s);
+  return s;
+}
+
+template <class C, class T>
+Statistics<C> measure(const T* x, const RowsSpec& spec) {
+  return measure<C>(&x, 1, spec)[0];
+}
+
+template <class C>
+void save(const Statistics<C>& s, const RowsSpec& spec, C* saved) {
+  if (spec.center()) {
+    *saved++ = s.mean;
+    *saved++ = s.mean_rest;
+  }
+  *saved++ = s.reciprocal;
+  if (spec.options.eps_mode != EpsMode::inside) *saved = s.bend;
+}
+
+template <class C>
+Statistics<C> restore(const RowsSpec& spec, const C* saved) {
+  Statistics<C> s{0, 0, 0, 1};
+  if (spec.center()) {
+    s.mean = *saved++;
+    s.mean_rest = *saved++;
+  }
+  s.reciprocal = *saved++;
+  if (spec.options.eps_mode != EpsMode::inside) s.bend = *saved;
+  return s;
+}
+
+// What is subtracted: nothing, the mean, or both its parts. done: the row is normalized already.
+enum class Centring { none, rounded, both, done };
+
+// The second part is left out where it is below 2^-27 of the scale: a thirtieth of an ulp of the largest values.
+template <class C>
+Centring centring_of(const RowsSpec& spec, const Statistics<C>& s) {
+  if (!spec.center()) return Centring::none;
+  const C part = s.mean_rest * s.reciprocal;
+  const bool negligible = sizeof(C) == sizeof(float) && part < C(0x1p-27) && part > C(-0x1p-27);
+  return negligible ? Centring::rounded : Centring::both;
+}
+
+// Returns body(the row's centring as a compile-time constant).
+template <class C, class Body>
+inline auto with_centring(const RowsSpec& spec, const Statistics<C>& s, const Body& body) {
+  switch (centring_of(spec, s)) {
+    case Centring::none: return body(std::integral_constant<Centring, Centring::none>{});
+    case Centring::rounded: return body(std::integral_constant<Centring, Centring::rounded>{});
+    default: return body(std::integral_constant<Centring, Centring::both>{});
+  }
+}
+
+template <Centring centring, class C, class T, class At>
+inline auto centred(const At& at, const T* x, const Statistics<C>& s) {
+  if constexpr (centring == Centring::none || centring == Centring::done) {
+    return at.load(x);
+  } else if constexpr (centring == Centring::rounded) {
+    return at.load(x) - s.mean;
+  } else {
+    return (at.load(x) - s.mean) - s.mean_rest;
+  }
+}
+
+// A row in double: null stays null.
+template <class T>
+const double* in_double(const T* row, double* scratch, int64_t n) {
+  if (!row) return nullptr;
+  for (int64_t i = 0; i < n; ++i) scratch[i] = to_double(row[i]);
+  return scratch;
+}
+
+// Whether stores from p on reach a cache line at all, and after how many elements.
+template <class T>
+inline bool reaches_a_line(const T* p) {
+  return reinterpret_cast<uintptr_t>(p) % sizeof(T) == 0;
+}
+template <class T>
+inline int64_t elements_to_line(const T* p) {
+  return static_cast<int64_t>((64 - reinterpret_cast<uintptr_t>(p) % 64) % 64 / sizeof(T));
+}
+
+// Row `row` in the compute dtype: where it lies, or widened into scratch.
+inline const double* row_of(const Rows& rows, int64_t row, int64_t, double*) {
+  return static_cast<const double*>(rows.data) + row_offset(rows.layout, row);
+}
+inline const float* row_of(const Rows& rows, int64_t row, int64_t n, float* scratch) {
+  const int64_t offset = row_offset(rows.layout, row);
+  switch (rows.dtype) {
+    case DType::bfloat16: return widen(static_cast<const bf16*>(rows.data) + offset, scratch, n);
+    case DType::float16: return widen(static_cast<const f16*>(rows.data) + offset, scratch, n);
+    default: return static_cast<const float*>(rows.data) + offset;
+  }
+}
+
+// Returns body(address of row `row`, in its own type).
+template <class C, class Body>
+inline auto with_row(const Rows& rows, int64_t row, const Body& body) {
+  const int64_t offset = row_offset(rows.layout, row);
+  if constexpr (std::is_same_v<C, double>) {
+    return body(static_cast<double*>(rows.data) + offset);
+  } else {
+    switch (rows.dtype) {
+      case DType::bfloat16: return body(static_cast<bf16*>(rows.data) + offset);
+      case DType::float16: return body(static_cast<f16*>(rows.data) + offset);
+      default: return body(static_cast<float*>(rows.data) + offset);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace evenkeel::EVENKEEL_ISA
