@@ -34,6 +34,9 @@ MOST_PARAMETERS = 9  # of a function that is neither public nor a constructor no
 PRIVATE = re.compile(r"_[a-z]\w*")
 
 
+KERNELS = ROOT / "csrc"
+
+
 def identify(paths: list[Path]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths]
 
@@ -377,3 +380,13 @@ def test_readme_examples_run() -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     assert len(blocks) >= 3
     exec(compile("\n".join(blocks), "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in KERNELS.iterdir() if path.is_dir()))
+def test_a_pattern_of_kernels_includes_the_core_and_itself(folder: str) -> None:
+    allowed = {folder, "core"} if folder != "torch" else {path.name for path in KERNELS.iterdir()}
+    for path in sorted(KERNELS.joinpath(folder).iterdir()):
+        text = path.read_text()
+        included = {name.partition("/")[0] for name in re.findall(r'#include "([^"]+/[^"]+)"', text)}
+        assert included <= allowed, path.name
+        assert len(text.splitlines()) <= FILE_LINES, path.name

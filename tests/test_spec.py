@@ -1,5 +1,7 @@
 import dataclasses
+import inspect
 
+import numpy
 import pytest
 import torch
 
@@ -88,10 +90,82 @@ def test_distinct_options_are_validated_once():
     F.layer_norm(x, (4,), eps=3e-5)
     specs = [_specs.row_spec("layer_norm", "moments", 3e-5, "inside", 0.0, "late") for _ in range(2)]
     assert specs[0] is specs[1]
-    assert specs[0] == dataclasses.replace(nn.LayerNorm(4, eps=3e-5).spec)
+    told = nn.LayerNorm(4, eps=3e-5).spec
+    assert all(getattr(specs[0], field.name) == getattr(told, field.name) for field in dataclasses.fields(told))
     for eps in torch.linspace(1e-6, 1e-5, 2 * _specs._MOST).tolist():
         F.rms_norm(x, (4,), eps=eps)
     assert len(_specs._specs) <= _specs._MOST
+
+
+ROW_CALLS = {
+    "layer_norm": lambda x, **options: F.layer_norm(x, (4,), torch.ones(4), **options),
+    "rms_norm": lambda x, **options: F.rms_norm(x, (4,), torch.ones(4), **options),
+    "batch_norm": lambda x, **options: F.batch_norm(x, None, None, torch.ones(4), training=True, **options),
+    "group_norm": lambda x, **options: F.group_norm(x, 2, torch.ones(4), **options),
+}
+
+
+@pytest.mark.parametrize("name", ROW_CALLS)
+def test_a_number_of_an_option_is_read_anew_in_each_call(name):
+    x, call = torch.randn(3, 4), ROW_CALLS[name]
+    for option in ("eps", "weight_offset"):
+        number = torch.tensor(0.25)
+        first = call(x, **{option: number})
+        number.fill_(0.5)
+        assert torch.equal(call(x, **{option: number}), call(x, **{option: 0.5}))
+        assert not torch.equal(call(x, **{option: number}), first)
+        assert torch.equal(call(x, **{option: numpy.array(0.5)}), call(x, **{option: 0.5}))
+        with pytest.raises(TypeError):
+            call(x, **{option: 0.5 + 0j})
+
+
+@pytest.mark.parametrize("name", ROW_CALLS)
+def test_functions_take_the_numbers_that_torch_takes(name):
+    x = torch.randn(3, 4)
+    assert torch.equal(ROW_CALLS[name](x, eps=float("inf")), torch.zeros(3, 4))
+    assert ROW_CALLS[name](x, weight_offset=float("nan")).isnan().all()
+    with pytest.raises(TypeError):
+        F.layer_norm(x, (4,), eps=None)
+
+
+@pytest.mark.parametrize("name", ROW_CALLS)
+@pytest.mark.parametrize("option", ["eps_mode", "cast", "backend"])
+def test_what_cannot_be_hashed_is_no_choice(name, option):
+    with pytest.raises(InvalidArgumentError, match=f"{option} must be one of"):
+        ROW_CALLS[name](torch.randn(3, 4), **{option: []})
+
+
+@pytest.mark.parametrize(
+    ("reference", "options"),
+    [
+        (F.layer_norm_reference, ["eps_mode", "weight_offset", "cast"]),
+        (F.rms_norm_reference, ["eps_mode", "weight_offset", "cast"]),
+        (F.add_layer_norm_reference, ["residual_rounding", "eps_mode", "weight_offset"]),
+        (F.add_rms_norm_reference, ["residual_rounding", "eps_mode", "weight_offset"]),
+        (F.batch_norm_reference, ["mask", "eps_mode", "weight_offset", "cast", "activation"]),
+        (F.instance_norm_reference, ["mask", "eps_mode", "weight_offset", "cast"]),
+        (F.group_norm_reference, ["mask", "eps_mode", "weight_offset", "cast", "activation"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_references_name_their_options_and_refuse_others(reference, options):
+    parameters = inspect.signature(reference).parameters.values()
+    assert [p.name for p in parameters if p.kind is p.KEYWORD_ONLY] == options
+    with pytest.raises(TypeError, match=rf"{reference.__name__}\(\) got an unexpected keyword argument 'epsmode'"):
+        reference(torch.ones(2, 4), (4,), epsmode="inside")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ({"groups": 2}, "groups=2 needs shares='sample_group'"),
+        ({"groups": 0, "shares": "sample_group"}, "groups=0 needs .* a positive number"),
+        ({"residual_rounding": "rounded", "shares": "channel"}, "residual_rounding needs shares='token'"),
+    ],
+)
+def test_answers_that_do_not_go_together_are_refused(answers, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        NormSpec(**{"statistic": "moments", "shares": "token", **answers})
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])

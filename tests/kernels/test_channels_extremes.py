@@ -53,6 +53,20 @@ def test_gradients_whose_products_with_the_spread_are_no_floats(norm, activation
 
 
 @every_layout
+@every_shape
+@pytest.mark.parametrize("spread", [1e-60, 1e25, 1e60])
+@pytest.mark.parametrize("norm", ["batch_norm", "group_norm", "instance_norm"])
+def test_doubles_beyond_the_range_of_floats(norm, spread, shape, layout):
+    if shape[2] == 1:
+        shape = (6, 32, 9, 9)
+    x = (spread * torch.randn(shape, dtype=torch.float64)).contiguous(memory_format=LAYOUTS[layout])
+    weight, bias, cotangent = tensors(x)
+    function = lambda *a, backend: call(norm, *a, backend=backend, eps=0.0 if norm != "batch_norm" else 1e-300)  # noqa: E731
+    for ours, exact in zip(*gradients(function, x, weight, bias, cotangent), strict=True):
+        torch.testing.assert_close(ours, exact, rtol=1e-11, atol=1e-11 * exact.abs().max().item())
+
+
+@every_layout
 def test_a_column_beyond_float_leaves_the_others_alone(layout):
     x, cotangent = torch.randn(40, 32, 5, 3), torch.randn(40, 32, 5, 3)
     x = x.contiguous(memory_format=LAYOUTS[layout])

@@ -14,11 +14,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenkeel import functional as F
-from evenkeel._spec import NormSpec
+from evenkeel.functional._specs import row_spec
 from evenkeel.kernels import _operators, _rows, _small
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-OPTIONS = NormSpec(statistic="moments", shares="token").row_options
+OPTIONS = row_spec("layer_norm", "moments", 1e-5).row_options
 
 
 class Seen(TorchDispatchMode):
@@ -88,14 +88,13 @@ def test_bits_are_the_operators(counted, dtype, affine_dtype, statistic, eps_mod
     affine = (
         (None, None) if affine_dtype is None else (sample(3, 33, dtype=affine_dtype), sample(3, 33).to(affine_dtype))
     )
-    center = statistic == "moments"
-    spec = NormSpec(statistic=statistic, shares="token", center=center, eps_mode=eps_mode, weight_offset=0.5)
-    arguments = (x, None, *affine, 2, spec.row_options, False)
-    y, _, statistics = _rows.rows_forward(*arguments)
-    backward = (dy, None, (x, None, *affine, statistics), 2, spec.row_options, (True, False, True, True), False)
+    options = row_spec("norm", statistic, 1e-5, eps_mode, 0.5).row_options
+    y, statistics = _rows.normalize_small(x, (3, 33), *affine, options, True)
+    backward = (dy, None, (x, None, *affine, statistics), 2, options, (True, False, True, True), False)
     gradients = _rows.rows_backward(*backward)
     assert counted == ["normalize", "differentiate"]
-    assert same((y, statistics), by_operator(_rows.rows_forward, *arguments)[::2])
+    forward = torch.ops.evenkeel.rows_forward.default
+    assert same((y, statistics), by_operator(forward, x, None, *affine, 2, *options, False)[::2])
     assert same(gradients, [g if g.numel() else None for g in by_operator(_rows.rows_backward, *backward)])
 
 
@@ -103,7 +102,7 @@ def test_bits_are_the_operators(counted, dtype, affine_dtype, statistic, eps_mod
 @pytest.mark.parametrize("from_output", [False, True])
 def test_only_the_needed_gradients_are_made(needed, from_output):
     x, weight, bias = sample(6, 40), 1 + 0.1 * sample(40), 0.1 * sample(40)
-    y, _, statistics = _rows.rows_forward(x, None, weight, bias, 1, OPTIONS, from_output)
+    y, _, statistics = torch.ops.evenkeel.rows_forward.default(x, None, weight, bias, 1, *OPTIONS, from_output)
     saved = (y if from_output else x, None, weight, bias, statistics)
     needed = (needed[0], False, *needed[1:])
     args = (x.flip(0), None, saved, 1, OPTIONS, needed, from_output)

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from evenkeel import EvenkeelError, nn
+from evenkeel import EvenkeelError, InvalidInputError, nn
 from evenkeel import functional as F
 from evenkeel.testing import ulp_error
 
@@ -144,3 +145,17 @@ def test_compiled():
     compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
     mine, wanted = (torch.autograd.grad(f(x, weight), x, cotangent)[0] for f in (compiled, run))
     assert torch.equal(mine, wanted)
+
+
+def test_fake_tensors_take_any_parameters():
+    with FakeTensorMode():
+        norm = nn.RMSNorm(8, memory_efficient=True)
+        assert norm(torch.randn(2, 8, requires_grad=True)).shape == (2, 8)
+
+
+def test_parameters_are_judged_in_the_compute_dtype():
+    x = torch.randn(2, 4, requires_grad=True)
+    almost = torch.full((4,), 2.0**-10 * (1 - 2.0**-40), dtype=torch.float64)  # in float32 it is 2^-10
+    F.rms_norm(x, (4,), almost, memory_efficient=True)
+    with pytest.raises(InvalidInputError, match=r"every .* to be at least"):
+        F.rms_norm(x, (4,), almost / 2, memory_efficient=True)

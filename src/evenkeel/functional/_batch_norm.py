@@ -43,7 +43,7 @@ def batch_norm_reference(
     **options: Unpack[ChannelNormOptions],
 ) -> Tensor:
     """`batch_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    spec = channel_spec("batch_norm", "channel", eps, **options)
+    spec = channel_spec("batch_norm", "channel", eps, options)
     running, valid = (running_mean, running_var), expand_mask("batch_norm", mask, input)
     return tracked_reference(spec, input, running, weight, bias, valid, training, momentum)
 
@@ -122,7 +122,7 @@ def batch_norm(
     if has_torch_function_variadic(*tensors):
         more = {"training": training, "momentum": momentum, "eps": eps, "mask": mask, "backend": backend}
         return overridden(batch_norm, tensors, input, *running, **affine, **more, **options)
-    spec = channel_spec("batch_norm", "channel", eps, **options)
+    spec = channel_spec("batch_norm", "channel", eps, options)
     if input.shape == (0,):
         return input.clone()  # torch takes an empty vector for a batch without examples and channels
     check_batch_norm(input, running_mean, running_var, training, eps)

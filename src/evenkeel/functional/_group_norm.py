@@ -34,7 +34,7 @@ def group_norm_reference(
     **options: Unpack[ChannelNormOptions],
 ) -> Tensor:
     """`group_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    spec = channel_spec("group_norm", "sample_group", eps, groups=num_groups, **options)
+    spec = channel_spec("group_norm", "sample_group", eps, options, num_groups)
     valid = expand_mask("group_norm", mask, input)
     return in_format_of(normalize_groups(input, num_groups, weight, bias, valid, spec), input)
 
@@ -97,7 +97,7 @@ def group_norm(
     if has_torch_function_variadic(*tensors):
         more = {"weight": weight, "bias": bias, "eps": eps, "mask": mask, "backend": backend}
         return overridden(group_norm, tensors, input, num_groups, **more, **options)
-    spec = channel_spec("group_norm", "sample_group", eps, num_groups, **options)
+    spec = channel_spec("group_norm", "sample_group", eps, options, num_groups)
     check_group_norm(input, num_groups, weight, bias)
     valid = expand_mask("group_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidInputError
-from evenkeel._spec import RowNormOptions
+from evenkeel._spec import ChannelNormOptions, RowNormOptions
 from evenkeel.functional._channel_checks import check_channels, check_pair, check_vectors, expand_mask
 from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel
 from evenkeel.functional._channels import count_shared, tracked_reference, update_running
@@ -38,7 +38,7 @@ def instance_norm_reference(
     **options: Unpack[RowNormOptions],
 ) -> Tensor:
     """`instance_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    spec = channel_spec("instance_norm", "sample_channel", eps, **options)
+    spec = channel_spec("instance_norm", "sample_channel", eps, options)
     running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
     return tracked_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
 
@@ -96,13 +96,13 @@ def instance_norm(
 
     Source: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization: The Missing Ingredient for Fast Stylization", 2016.
     """
-    options: RowNormOptions = {"eps_mode": eps_mode, "weight_offset": weight_offset, "cast": cast}
+    options: ChannelNormOptions = {"eps_mode": eps_mode, "weight_offset": weight_offset, "cast": cast}
     vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     tensors = (input, *vectors.values(), mask)
     if has_torch_function_variadic(*tensors):
         more = {"use_input_stats": use_input_stats, "momentum": momentum, "eps": eps, "mask": mask, "backend": backend}
         return overridden(instance_norm, tensors, input, **vectors, **more, **options)
-    spec = channel_spec("instance_norm", "sample_channel", eps, **options)
+    spec = channel_spec("instance_norm", "sample_channel", eps, options)
     check_instance_norm(input, running_mean, running_var, use_input_stats)
     check_vectors("instance_norm", input.shape[1], **vectors)
     running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)

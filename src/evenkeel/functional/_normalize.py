@@ -96,7 +96,7 @@ def normalize(
     if not input.is_complex():
         check_floating("normalize", "input", input)
     if p == 2.0 and is_last_axis(input, dim):
-        return rows("normalize", spec, input, input.shape[-1:], None, None, backend, out)
+        return rows("normalize", spec, input, (input.shape[-1],), None, None, backend, out)
     if out is not None:
         prepare_out("normalize", out, input.dtype, input)
     runs_kernel("vectors", backend, spec, input)

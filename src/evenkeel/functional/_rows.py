@@ -241,7 +241,7 @@ def rows(
     """Check, choose the backend and run: the body of `layer_norm`, `rms_norm` and `normalize`."""
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
     trained = is_grad_enabled() and needs_gradient(input, weight, bias)
-    if backend == "auto" and out is None and not (trained and memory_efficient):
+    if backend == "auto" and out is None and spec.late is None and not (trained and memory_efficient):
         small = normalize_small(input, shape, weight, bias, spec.row_options, trained)
         if small is not None:
             y: Tensor = small

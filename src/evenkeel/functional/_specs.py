@@ -23,9 +23,8 @@ from evenkeel._spec import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Unpack
 
-    from evenkeel._spec import Cast, ChannelNormOptions, EpsMode, ResidualRounding, Shares, Statistic
+    from evenkeel._spec import Cast, ChannelNormOptions, EpsMode, ResidualRounding, RowNormOptions, Shares, Statistic
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -98,13 +97,14 @@ def row_spec(
 
 
 def channel_spec(
-    name: str, shares: Shares, eps: float, groups: int | None = None, **options: Unpack[ChannelNormOptions]
+    name: str, shares: Shares, eps: float, options: ChannelNormOptions | RowNormOptions, groups: int | None = None
 ) -> CallSpec:
-    """The spec of a channel norm's call."""
-    eps = float(eps)
-    if "weight_offset" in options:
+    """The spec of a channel norm's call, whose options are all there, in the order of `OPTION_DEFAULTS`."""
+    if type(eps) is not float:
+        eps = float(eps)
+    if type(options["weight_offset"]) is not float:
         options["weight_offset"] = float(options["weight_offset"])
-    key = (shares, eps, groups, *options.items())
+    key = (shares, eps, groups, *options.values())
     if not _is_compiling():
         try:
             return _specs[key]
@@ -142,18 +142,18 @@ def _encoded(answers: dict[str, Any], late: CallSpec | None) -> CallSpec:
 
 def keyword_options(options: Any) -> Callable[[Function], Function]:
     """Let a function's ``**options`` be those of a `TypedDict`, explicit in its signature, and refuse others."""
-    names = [name for name in OPTION_DEFAULTS if name in options.__annotations__]
+    defaults = {name: default for name, default in OPTION_DEFAULTS.items() if name in options.__annotations__}
 
     def decorate(function: Function) -> Function:
         @wraps(function)
         def checked(*args: Any, **arguments: Any) -> Any:
             if unknown := arguments.keys() - parameters:
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {min(unknown)!r}")
-            return function(*args, **arguments)
+            return function(*args, **defaults | arguments)
 
         signature = inspect.signature(function)
         explicit = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        for name in names:
+        for name in defaults:
             annotation = getattr(options.__annotations__[name], "__forward_arg__", options.__annotations__[name])
             kind = inspect.Parameter.KEYWORD_ONLY
             explicit.append(inspect.Parameter(name, kind, default=OPTION_DEFAULTS[name], annotation=annotation))

@@ -37,7 +37,7 @@ from evenkeel.kernels import composite_required, runs_kernel
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from evenkeel._spec import Cast, EpsMode, NormSpec
+    from evenkeel._spec import Cast, ChannelNormOptions, EpsMode, NormSpec
 
 
 class Gather(torch.autograd.Function):
@@ -235,11 +235,12 @@ def sync_batch_norm(
     Pairwise Algorithm for Computing Sample Variances", 1979.
     """
     name = "sync_batch_norm"
+    options: ChannelNormOptions = {"eps_mode": eps_mode, "weight_offset": weight_offset, "cast": cast}
     tensors = (input, running_mean, running_var, weight, bias, mask)
     if has_torch_function_variadic(*tensors):
-        more = {"eps_mode": eps_mode, "weight_offset": weight_offset, "cast": cast, "backend": backend, "mask": mask}
-        return overridden(sync_batch_norm, tensors, *tensors[:5], momentum, eps, group=group, **more)
-    spec = channel_spec(name, "channel", eps, eps_mode=eps_mode, weight_offset=weight_offset, cast=cast)
+        more = {"group": group, "mask": mask, "backend": backend}
+        return overridden(sync_batch_norm, tensors, *tensors[:5], momentum, eps, **more, **options)
+    spec = channel_spec(name, "channel", eps, options)
     check_channels(name, input)
     check_pair(name, running_mean, running_var)
     vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}

@@ -45,7 +45,11 @@ def runs_kernel(pattern: str, backend: str, spec: NormSpec | None, *tensors: Ten
         BackendError: the backend was asked for by name and cannot run this.
     """
     if backend == "auto":
-        return any(not one.supports(pattern, spec, tensors) for one in BACKENDS.values())
+        for one in BACKENDS.values():
+            reason = one.supports(pattern, spec, tensors)
+            if not reason:
+                return True
+        return False
     if backend not in NAMES:
         raise InvalidArgumentError(f"backend must be one of {', '.join(NAMES)}, but got {backend!r}")
     if backend == "reference":
