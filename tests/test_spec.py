@@ -159,7 +159,8 @@ def test_references_name_their_options_and_refuse_others(reference, options):
     ("answers", "message"),
     [
         ({"groups": 2}, "groups=2 needs shares='sample_group'"),
-        ({"groups": 0, "shares": "sample_group"}, "groups=0 needs .* a positive number"),
+        ({"groups": 0, "shares": "sample_group"}, "groups=0 needs .* a positive whole number"),
+        ({"groups": "x", "shares": "sample_group"}, "groups='x' needs .* a positive whole number"),
         ({"residual_rounding": "rounded", "shares": "channel"}, "residual_rounding needs shares='token'"),
     ],
 )

@@ -170,8 +170,9 @@ class NormSpec:
                 f"memory='running' needs statistics that outlive a sample, but shares={self.shares!r}; "
                 "use shares='channel', 'sample_channel' or 'feature'"
             )
-        if self.groups is not None and (self.shares != "sample_group" or self.groups < 1):
-            return f"groups={self.groups!r} needs shares='sample_group' and a positive number; leave it out"
+        countable = isinstance(self.groups, int) and self.groups > 0
+        if self.groups is not None and not (countable and self.shares == "sample_group"):
+            return f"groups={self.groups!r} needs shares='sample_group' and a positive whole number; leave it out"
         if self.residual_rounding is not None and self.shares != "token":
             return f"residual_rounding needs shares='token', but shares={self.shares!r}; leave it out"
         return ""

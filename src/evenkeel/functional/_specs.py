@@ -104,7 +104,7 @@ def channel_spec(
         eps = float(eps)
     if type(options["weight_offset"]) is not float:
         options["weight_offset"] = float(options["weight_offset"])
-    key = (shares, eps, groups, *options.values())
+    key = (shares, eps, groups, type(groups), *options.values())  # 2.0 is no number of groups, though it equals 2
     if not _is_compiling():
         try:
             return _specs[key]
