@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.overrides import has_torch_function_unary
+from torch.fx import Proxy
 
 from evenkeel import functional as F
 from evenkeel.nn._lazy import LazyNormOptions
@@ -31,7 +31,7 @@ class BatchNormForward(NormOptions):
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.batch_norm`."""
-        traced = has_torch_function_unary(input)  # a proxy of FX, say: it can neither be asked nor counted
+        traced = isinstance(input, Proxy)  # it can neither be asked nor counted
         if not traced:
             self._check_input_dim(input)
         momentum = 0.0 if self.momentum is None else self.momentum

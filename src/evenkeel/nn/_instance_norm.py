@@ -6,7 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.overrides import has_torch_function_unary
+from torch.fx import Proxy
 
 from evenkeel import functional as F
 from evenkeel._errors import InvalidInputError
@@ -34,7 +34,7 @@ class InstanceNormForward(NormOptions):
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions) or the same without batch; mask likewise."""
-        if has_torch_function_unary(input):  # a proxy of FX, say, which cannot be asked: taken for a batch
+        if isinstance(input, Proxy):  # it cannot be asked: taken for a batch
             return self._apply_instance_norm(input, mask)
         self._check_input_dim(input)
         unbatched = input.ndim == self._get_no_batch_dim()
