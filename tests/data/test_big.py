@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,10 @@ ROWS = 1_000_000
 # The memory that docs/data.md states: 32 MB for each of the workers and once more, whatever the source's size.
 WORKERS = 2
 BOUND = (WORKERS + 1) * 32 << 20
-# How much more memory seven times the files may take: what allocators keep differs from run to run by about this.
+# How much more memory seven times the files may take. What allocators keep differs from run to run by as much (51 to 65
+# MB for the few files, 63 to 69 for all of them, in twelve runs), so that medians are compared.
 FLAT = 16 << 20
+RUNS = 3
 
 MEASURE = """
 import json, re, sys
@@ -74,13 +77,15 @@ def big(tmp_path_factory):
 
 def test_memory_is_bounded_and_flat_in_the_number_of_files(big):
     paths = sorted(map(str, big.iterdir()))
-    used = {}
-    for count in (FILES // 7, FILES):
-        used[count], rows = json.loads(python("-c", MEASURE, json.dumps(paths[:count]), WORKERS).stdout)
-        assert rows == count * ROWS
+    used = {FILES // 7: [], FILES: []}
+    for count, peaks in used.items():
+        for _ in range(RUNS):
+            peak, rows = json.loads(python("-c", MEASURE, json.dumps(paths[:count]), WORKERS).stdout)
+            peaks.append(peak)
+            assert rows == count * ROWS
     assert sum(path.stat().st_size for path in big.iterdir()) > 2 * BOUND
-    assert used[FILES] < BOUND, used
-    assert used[FILES] - used[FILES // 7] < FLAT, used
+    assert max(used[FILES]) < BOUND, used
+    assert statistics.median(used[FILES]) - statistics.median(used[FILES // 7]) < FLAT, used
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own
