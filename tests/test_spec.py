@@ -169,6 +169,12 @@ def test_answers_that_do_not_go_together_are_refused(answers, message):
         NormSpec(**{"statistic": "moments", "shares": "token", **answers})
 
 
+def test_a_number_of_groups_may_be_numpys():
+    norm, x = nn.GroupNorm(numpy.int64(2), 4), torch.randn(3, 4, 5)
+    assert torch.equal(norm(x), nn.GroupNorm(2, 4)(x))
+    assert norm.spec.groups == 2
+
+
 @pytest.mark.parametrize("norm", ["layer_norm", "batch_norm"])
 def test_a_graph_is_not_compiled_again_after_a_call_outside_of_it(norm):
     def call(x):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
@@ -45,14 +46,14 @@ def machine_epsilon(dtype: torch.dtype) -> float:
     return 2.0**-52 if dtype == torch.float64 else 2.0**-23  # torch.finfo takes 2 µs
 
 
-class NormOptions(TypedDict, total=False):
+class BaseNormOptions(TypedDict, total=False):
     """The keyword-only options of every norm."""
 
     eps_mode: EpsMode
     weight_offset: float
 
 
-class RowNormOptions(NormOptions, total=False):
+class RowNormOptions(BaseNormOptions, total=False):
     """The keyword-only options of a row norm."""
 
     cast: Cast
@@ -170,7 +171,7 @@ class NormSpec:
                 f"memory='running' needs statistics that outlive a sample, but shares={self.shares!r}; "
                 "use shares='channel', 'sample_channel' or 'feature'"
             )
-        countable = isinstance(self.groups, int) and self.groups > 0
+        countable = isinstance(self.groups, numbers.Integral) and self.groups > 0
         if self.groups is not None and not (countable and self.shares == "sample_group"):
             return f"groups={self.groups!r} needs shares='sample_group' and a positive whole number; leave it out"
         if self.residual_rounding is not None and self.shares != "token":

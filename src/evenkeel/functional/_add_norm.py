@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
-from evenkeel._spec import NormOptions, machine_epsilon
+from evenkeel._spec import BaseNormOptions, machine_epsilon
 from evenkeel.functional._common import overridden
 from evenkeel.functional._rows import add_rows, add_rows_reference
 from evenkeel.functional._specs import keyword_options, row_spec
@@ -25,7 +25,7 @@ def least_epsilon(input: Tensor, residual: Tensor) -> float:
     return min(machine_epsilon(input.dtype), machine_epsilon(residual.dtype))
 
 
-@keyword_options(NormOptions)
+@keyword_options(BaseNormOptions)
 def add_layer_norm_reference(
     input: Tensor,
     residual: Tensor,
@@ -35,14 +35,14 @@ def add_layer_norm_reference(
     eps: float = 1e-5,
     *,
     residual_rounding: ResidualRounding = "rounded",
-    **options: Unpack[NormOptions],
+    **options: Unpack[BaseNormOptions],
 ) -> tuple[Tensor, Tensor]:
     """`add_layer_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     spec = row_spec("add_layer_norm", "moments", eps, residual_rounding=residual_rounding, **options)
     return add_rows_reference(input, residual, weight, bias, len(normalized_shape), spec)
 
 
-@keyword_options(NormOptions)
+@keyword_options(BaseNormOptions)
 def add_rms_norm_reference(
     input: Tensor,
     residual: Tensor,
@@ -51,7 +51,7 @@ def add_rms_norm_reference(
     eps: float | None = None,
     *,
     residual_rounding: ResidualRounding = "rounded",
-    **options: Unpack[NormOptions],
+    **options: Unpack[BaseNormOptions],
 ) -> tuple[Tensor, Tensor]:
     """`add_rms_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     eps = least_epsilon(input, residual) if eps is None else eps
