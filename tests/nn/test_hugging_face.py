@@ -3,10 +3,13 @@
 import copy
 import itertools
 import math
+import sys
 
 import pytest
 import torch
 from hugging_face import LATE, MODELS, exchange, result, trio, value_and_gradients
+
+from evenkeel import nn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the package's own making
 
@@ -130,6 +133,22 @@ def test_state_dicts_fit_both_ways(name):
         torch.testing.assert_close(result(original, inputs, MODELS[name].output), wanted, rtol=1e-4, atol=1e-5)
         exchange(original)
         assert torch.equal(result(original, inputs, MODELS[name].output), wanted)
+
+
+@pytest.mark.parametrize(("name", "options"), [("Llama", {"cast": "early"}), ("Gemma2", {"weight_offset": 1.0})])
+def test_checkpoints_load_into_a_model_built_with_the_modules(name, options, tmp_path, monkeypatch):
+    original = MODELS[name].build()
+    original.save_pretrained(tmp_path)
+    original = type(original).from_pretrained(tmp_path, dtype=torch.bfloat16)
+
+    def norm(size, eps):
+        return nn.RMSNorm(size, eps, **options)
+
+    monkeypatch.setattr(sys.modules[type(original).__module__], f"{name}RMSNorm", norm)
+    mine = type(original).from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert isinstance(mine.model.norm, nn.RMSNorm)
+    inputs = MODELS[name].inputs()
+    torch.testing.assert_close(result(mine, inputs), result(original, inputs), rtol=2**-7, atol=2**-7)
 
 
 @pytest.mark.parametrize("name", some_slow(T5, ("T5v1.1",)))
