@@ -14,10 +14,10 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format bench performance numerics sanitize wheel docs clean browser
+.PHONY: help install demo test test-slow lint format bench bench-sweep performance numerics sanitize wheel docs clean browser
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 $(STAMP): pyproject.toml setup.py constraints.txt $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -55,10 +55,15 @@ format: $(STAMP) ## format the code and fix what can be fixed
 bench: $(STAMP) ## measure the kernels against a plain memory copy and torch
 	$(BIN)/python -m benchmarks
 
+bench-sweep: $(STAMP) ## measure 300 calls on shapes drawn at random against torch, in 10 minutes
+	mkdir -p build
+	$(BIN)/python -W ignore -m benchmarks.sweep --out build/sweep.json
+
 performance: $(STAMP) ## run every benchmark and write docs/performance.md with its charts
 	mkdir -p build
 	$(BIN)/python -W ignore -m benchmarks --out build/performance.json
-	PYTHONPATH=. $(BIN)/python docs/build_performance.py build/performance.json
+	$(BIN)/python -W ignore -m benchmarks.sweep --out build/sweep.json
+	PYTHONPATH=. $(BIN)/python docs/build_performance.py build/performance.json build/sweep.json
 
 numerics: $(STAMP) ## measure the numerics contract and write docs/numerics.md with its charts
 	$(BIN)/python docs/build_numerics.py

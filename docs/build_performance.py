@@ -1,6 +1,6 @@
 """Write docs/performance.md and its charts from the JSON of `python -m benchmarks --out FILE`: `make performance`.
 
-Usage: python docs/build_performance.py results.json [performance.md]
+Usage: python docs/build_performance.py results.json sweep.json [performance.md]
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from charts import dot_chart, write_chart
+from charts import dot_chart, scatter_chart, write_chart
 
 from benchmarks.timing import OURS, WITHOUT_NORMS
 from evenkeel.report import write_text_atomically
@@ -126,10 +126,46 @@ def section(suite: str, results: list[Result], folder: Path) -> list[str]:
     return lines
 
 
+def random_shapes(run: Result, folder: Path) -> list[str]:
+    """The section of the sweep: the picture, the shares of norms and the slowest cases."""
+    cases, numbers = run["cases"], run["summary"]
+    groups: dict[str, list[tuple[float, float, str]]] = {}
+    for case in cases:
+        said = f"{case['name']}: {case['ratio']:.2f}"
+        groups.setdefault(case["case"]["norm"], []).append((case["theirs"] * 1e6, case["ratio"], said))
+    title = f"{len(cases)} calls on shapes drawn at random: {numbers['mean']:.2f} of torch's time in the mean"
+    drawn = scatter_chart(
+        title, ("torch's time, µs", "evenkeel's share of it; below the line is faster"), groups, line=1.0
+    )
+    worst = sorted(cases, key=lambda case: case["ratio"], reverse=True)[:15]
+    return [
+        "## Shapes drawn at random",
+        "",
+        f"`make bench-sweep` draws shapes, dtypes, layouts and passes anew in each run (here: seed {run['seed']}, "
+        f"{count(run['threads'])}). {numbers['ratio above 1']:.0%} of the calls take longer than torch's; "
+        f"{numbers['slower than 1.10']:.0%} take more than 1.10 of its time, not counting calls of less than 100 µs "
+        "that take at most 10 µs more (25 with gradients).",
+        "",
+        write_chart(folder / "images" / "performance-sweep.svg", drawn),
+        "",
+        "| norm | mean share of torch's time |",
+        "| --- | --- |",
+        *(f"| {kind} | {mean:.2f} |" for kind, mean in numbers["kinds"].items()),
+        "",
+        "The slowest against torch:",
+        "",
+        "| share | µs | torch's µs | case |",
+        "| --- | --- | --- | --- |",
+        *(f"| {c['ratio']:.2f} | {c['ours'] * 1e6:.0f} | {c['theirs'] * 1e6:.0f} | {c['name']} |" for c in worst),
+        "",
+    ]
+
+
 def main() -> None:
     """Read the results and write the page."""
-    if not sys.argv[1:]:
-        sys.exit("usage: build_performance.py results.json [performance.md]; `make performance` makes both")
+    if not sys.argv[2:]:
+        sys.exit("usage: build_performance.py results.json sweep.json [performance.md]; `make performance` makes all")
+    sweep = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
     run = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     machine, versions = run["machine"], run["versions"]
     results: list[Result] = run["results"]
@@ -154,7 +190,8 @@ def main() -> None:
         f"{run['repeats']} repeats.",
         "",
     ]
-    target = Path(sys.argv[2]) if sys.argv[2:] else DOCS / "performance.md"
+    target = Path(sys.argv[3]) if sys.argv[3:] else DOCS / "performance.md"
+    lines += random_shapes(sweep, target.parent)
     for suite in dict.fromkeys(result["suite"] for result in results):
         lines += section(suite, [result for result in results if result["suite"] == suite], target.parent)
     write_text_atomically(target, "\n".join(lines))

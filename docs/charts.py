@@ -1,4 +1,4 @@
-"""Dot charts as SVG text, without any library: one row per case, one dot per contender, on a logarithmic axis."""
+"""Dot charts as SVG text, without any library: a row or a place for each case, on logarithmic axes."""
 
 import html
 import math
@@ -9,7 +9,13 @@ from evenkeel.report import write_text_atomically
 from evenkeel.report._style import FONT_FAMILY, LIGHT
 
 # ours first; the colours of every figure of the project, told apart by shape too
-DRAWN = (("#d55e00", "circle"), ("#0072b2", "square"), ("#009e73", "diamond"), ("#cc79a7", "triangle"))
+DRAWN = (
+    ("#d55e00", "circle"),
+    ("#0072b2", "square"),
+    ("#009e73", "diamond"),
+    ("#cc79a7", "triangle"),
+    ("#56b4e9", "circle"),
+)
 LEFT, RIGHT, ROW, TOP, WIDTH = 330, 70, 22, 74, 920
 LETTER = 7.2  # the usual width of one in the labels, which the reader's font may exceed
 BEYOND = 1.04  # where what is infinite or not a number stands, as a share of the axis
@@ -82,8 +88,45 @@ def dot_chart(title: str, unit: str, rows: Mapping[str, Mapping[str, float]], *,
         for (colour, shape), owner in zip(DRAWN, owners, strict=False):
             if owner in values:
                 parts.append(mark(shape, place(values[owner]), y, colour, f"{owner}: {values[owner]:.3g}"))
+    return drawing(title, width, bottom + 44, parts)
+
+
+def scatter_chart(
+    title: str, axes: tuple[str, str], groups: Mapping[str, Sequence[tuple[float, float, str]]], *, line: float
+) -> str:
+    """A chart of points (x, y, what it is) by group, both axes logarithmic; ``line`` is a level of y."""
+    points = [point for group in groups.values() for point in group]
+    (left, right), (low, high) = extent([p[0] for p in points], points[0][0]), extent([p[1] for p in points], line)
+    width, begin, end, bottom = WIDTH, 70, WIDTH - 30, 480
+
+    def across(x: float) -> float:
+        return begin + (end - begin) * math.log(x / left) / math.log(right / left)
+
+    def down(y: float) -> float:
+        return bottom - (bottom - TOP) * math.log(y / low) / math.log(high / low)
+
+    parts = [text(12, 24, title, size=16), text(12, 42, axes[1], colour=LIGHT["muted"])]
+    for tick in ticks(left, right):
+        x = across(tick)
+        parts.append(f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="{LIGHT["grid"]}"/>')
+        parts.append(text(x, bottom + 16, f"{tick:g}", anchor="middle", colour=LIGHT["muted"]))
+    for tick in ticks(low, high):
+        y = down(tick)
+        parts.append(f'<path d="M{begin} {y:.1f}H{end}" stroke="{LIGHT["grid"]}"/>')
+        parts.append(text(begin - 8, y + 4, f"{tick:g}", anchor="end", colour=LIGHT["muted"]))
+    parts.append(f'<path d="M{begin} {down(line):.1f}H{end}" stroke="{LIGHT["ink"]}" stroke-dasharray="4 3"/>')
+    parts.append(text((begin + end) / 2, bottom + 34, axes[0], anchor="middle", colour=LIGHT["muted"]))
+    for index, (name, group) in enumerate(groups.items()):
+        colour, shape = DRAWN[index]
+        parts += [mark(shape, begin + 130 * index, 58, colour, name), text(begin + 130 * index + 10, 62, name)]
+        parts += [mark(shape, across(x), down(y), colour, said) for x, y, said in group]
+    return drawing(title, width, bottom + 48, parts)
+
+
+def drawing(title: str, width: float, height: float, parts: Sequence[str]) -> str:
+    """The SVG of a chart's parts."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {bottom + 44}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="{html.escape(FONT_FAMILY)}" role="img">'
         f'<title>{html.escape(title)}</title><rect width="100%" height="100%" fill="{LIGHT["surface"]}"/>'
         + "\n".join(parts)

@@ -42,10 +42,21 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
             result("step", {"evenkeel": 1.0, "torch": 2.0, "no norms": 0.9}, {}, suite="model"),
         ],
     }
-    (tmp_path / "run.json").write_text(json.dumps(run))
+    drawn = {"norm": "layer", "mode": "inference"}
+    sweep = {
+        "seed": 7,
+        "threads": 2,
+        "summary": {"mean": 0.5, "ratio above 1": 0.25, "slower than 1.10": 0.125, "kinds": {"layer inference": 0.5}},
+        "cases": [
+            {"case": drawn, "name": "layer <i>", "ours": 2e-6, "theirs": 1e-6, "ratio": 2.0},
+            {"case": drawn | {"norm": "rms"}, "name": "rms", "ours": 1e-3, "theirs": 8e-3, "ratio": 0.125},
+        ],
+    }
+    for name, results in (("run", run), ("sweep", sweep)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(results))
     page = tmp_path / "performance.md"
     subprocess.run(
-        [sys.executable, DOCS / "build_performance.py", tmp_path / "run.json", page],
+        [sys.executable, DOCS / "build_performance.py", tmp_path / "run.json", tmp_path / "sweep.json", page],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(DOCS.parent), *sys.path])},
         check=True,
         capture_output=True,
@@ -55,7 +66,9 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
     assert "| fast <case> | 1.50 (≤ 2) | 0.50 (≤ 0.6) |" in text
     assert "| slow case |  | **2.00** (≤ 0.9) |" in text
     assert "| step | 0.50 | 10% | 55% |" in text
-    for chart in ("performance-rows-1.svg", "performance-model-1.svg"):
+    assert "25% of the calls take longer than torch's; 12% take more than 1.10" in text
+    assert "| 2.00 | 2 | 1 | layer <i> |" in text
+    for chart in ("performance-sweep.svg", "performance-rows-1.svg", "performance-model-1.svg"):
         assert f"(images/{chart})" in text
         ElementTree.parse(tmp_path / "images" / chart)
 

@@ -48,13 +48,19 @@ void for_each_run(const ChannelsGeometry& g, int64_t statistic, const Body& body
 template <class C>
 struct ColumnFactors {
   C *mean, *scale, *shift, *reciprocal, *weight, *gradient_shift, *slope;
+  // of remembered statistics: the affine in double, and 1 where it takes that since its terms may cancel
+  double *exact_mean, *exact_scale, *exact_bias;
+  uint8_t* cancels;
   ColumnFactors(const ChannelsCall& a, int64_t outer, int64_t first) {
     const int64_t stride = padded(a.geometry.width);
-    C* at = static_cast<C*>(a.factors) + (outer - a.first_block) * factors_per_column * stride + first;
-    for (C** row : {&mean, &scale, &shift, &reciprocal, &weight, &gradient_shift, &slope}) {
-      *row = at;
-      at += stride;
-    }
+    double* row = static_cast<double*>(a.factors) + (outer - a.first_block) * factors_per_column * stride;
+    const auto place = [&](auto*& factor) {
+      factor = reinterpret_cast<std::decay_t<decltype(factor)>>(row) + first;
+      row += stride;
+    };
+    for (C** factor : {&mean, &scale, &shift, &reciprocal, &weight, &gradient_shift, &slope}) place(*factor);
+    for (double** factor : {&exact_mean, &exact_scale, &exact_bias}) place(*factor);
+    place(cancels);
   }
   void set(int64_t i, const Affine<C>& affine) const {
     mean[i] = affine.mean;
@@ -67,6 +73,13 @@ struct ColumnFactors {
     gradient_shift[i] = projection.shift;
     slope[i] = projection.slope;
   }
+  void set_remembered(int64_t i, const ChannelStatistics<C>& s, double weight, double bias) const {
+    set(i, Affine<C>(s, weight, bias));
+    exact_mean[i] = s.exact_mean();
+    exact_scale[i] = s.exact_reciprocal() * weight;
+    exact_bias[i] = bias;
+    cancels[i] = may_cancel(s, weight, bias);
+  }
   template <class Factors>
   void set(int64_t first, int64_t columns, const Factors& same) const {
     for (int64_t i = first; i < first + columns; ++i) set(i, same);
@@ -77,12 +90,36 @@ struct ColumnFactors {
     const Whole<C> whole{at.i};
     return (x - whole.load(mean)) * whole.load(scale) + whole.load(shift);
   }
+  // v, or for x the affine in double where terms may cancel
+  Vector<C> exact_where_it_cancels(int64_t i, Vector<C> x, Vector<C> v) const {
+    constexpr int width = Lanes<C>::width;
+    typedef uint8_t Bytes __attribute__((vector_size(width)));
+    uint64_t any = 0;
+    for (int at = 0; at < width; at += 8) {
+      uint64_t word;
+      std::memcpy(&word, cancels + i + at, sizeof(word));
+      any |= word;
+    }
+    if (!any) return v;
+    Bytes bytes;
+    std::memcpy(&bytes, cancels + i, width);
+    Wide<C> wide(x);
+    for (int part = 0; part < Wide<C>::parts; ++part) {
+      const int64_t at = i + part * Lanes<double>::width;
+      wide.part[part] = (wide.part[part] - load(exact_mean + at)) * load(exact_scale + at) + load(exact_bias + at);
+    }
+    return choose_lanes<C>(-__builtin_convertvector(bytes, LaneMask<C>), wide.rounded(), v);
+  }
 };
 
 template <class C>
 void fill_affine(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<C>& s) {
   ColumnFactors<C> factors(a, statistic / a.geometry.statistics_per_block, 0);
   for_each_run(a.geometry, statistic, [&](int64_t i, int64_t columns) {
+    if (a.remembered) {
+      for (int64_t k = i; k < i + columns; ++k) factors.set_remembered(k, s, a.weight_of(k), a.bias_of(k));
+      return;
+    }
     if (a.geometry.per_channel > 1) return factors.set(i, columns, Affine<C>(s, a.weight_of(i), a.bias_of(i)));
     for (int64_t k = i; k < i + columns; ++k) factors.set(k, Affine<C>(s, a.weight_of(k), a.bias_of(k)));
   });
@@ -164,7 +201,6 @@ class ValidRows {
 template <class C>
 struct ColumnStatistics {
   C mean[strip], mean_rest[strip];
-  C cancels[strip];  // 1 where terms may cancel
   double weight[strip], bias[strip];
   double exact_mean[strip], exact_scale[strip], exact_reciprocal[strip], exact_mean_g[strip], exact_slope[strip];
   bool any_cancels = false;
@@ -184,7 +220,7 @@ struct ColumnStatistics {
     }
     const int64_t end = padded(b.columns);
     for (int64_t i = b.columns; i < end; ++i) {
-      mean[i] = mean_rest[i] = weight[i] = bias[i] = cancels[i] = 0;
+      mean[i] = mean_rest[i] = weight[i] = bias[i] = 0;
       exact_mean[i] = exact_scale[i] = exact_reciprocal[i] = exact_mean_g[i] = exact_slope[i] = 0;
     }
   }
@@ -205,12 +241,6 @@ struct ColumnStatistics {
     }
     return v;
   }
-  // in double where terms cancel
-  template <class At, class T>
-  Vector<C> exact_affine(const At& at, const T* x, const ColumnFactors<C>& factors) const {
-    const auto wide = wide_affine(at, wide_centred(at, x)).rounded();
-    return choose_lanes<C>(Whole<C>{at.i}.load(cancels) != C(0), wide, factors.affine(at, at.load(x)));
-  }
   // the part of doubles that belongs to part i of the vector at a column
   static Doubles doubles(const double* values, int64_t column, int i) {
     return load(values + column + i * Lanes<double>::width);
@@ -228,19 +258,13 @@ struct ColumnStatistics {
       mean_rest[i] = s.mean_rest;
       weight[i] = a.weight_of(first + i);
       bias[i] = a.bias_of(first + i);
-      cancels[i] = 0;
       exact_mean[i] = mean_of_all;
       exact_reciprocal[i] = reciprocal_of_all;
       exact_mean_g[i] = gradient;
       exact_slope[i] = along;
       exact_scale[i] = reciprocal_of_all * weight[i];
     }
-    if (!a.remembered) return;
-    for (int64_t i = begin; i < end; ++i) {
-      if (!may_cancel(s, weight[i], bias[i])) continue;
-      cancels[i] = 1;
-      any_cancels = true;
-    }
+    for (int64_t i = begin; a.remembered && i < end; ++i) any_cancels |= may_cancel(s, weight[i], bias[i]);
   }
 };
 

@@ -24,7 +24,8 @@ void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
     const ColumnFactors<C> factors(a, outer, column);
     for (int64_t i = 0; i < columns; ++i) {
       const ChannelStatistics<C> s = restore_statistics<C>(a, first + i);
-      factors.set(i, Affine<C>(s, a.weight_of(column + i), a.bias_of(column + i)));
+      const double weight = a.weight_of(column + i), bias = a.bias_of(column + i);
+      a.remembered ? factors.set_remembered(i, s, weight, bias) : factors.set(i, Affine<C>(s, weight, bias));
     }
   });
 }
@@ -107,11 +108,13 @@ void write_one(const ChannelsCall& a, int64_t item) {
   using V = Vector<C>;
   const int64_t width = a.geometry.width;
   const Written written(a, item, static_cast<const T*>(nullptr));
-  const auto plainly = [&](auto activation, const Block& block, bool streamed) {
-    const ValidRows<extras> valid(a, block);
-    const ColumnFactors<C> factors(a, block.outer, block.first);
-    const T* x = block.at(static_cast<const T*>(a.x), width);
-    T* y = block.at(static_cast<T*>(a.out), width);
+  const bool streamed = written.streamed;
+  const Block& block = written.rows;
+  const ValidRows<extras> valid(a, block);
+  const ColumnFactors<C> factors(a, block.outer, 0);
+  const T* x = block.at(static_cast<const T*>(a.x), width);
+  T* y = block.at(static_cast<T*>(a.out), width);
+  with_activation_of<extras>(a, [&](auto activation) {
     for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), streamed,
                      [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
@@ -126,26 +129,13 @@ void write_one(const ChannelsCall& a, int64_t item) {
         for (int t = 0; t < vectors; ++t) {
           fetch(x + row * width + at(t).i + soon);
           if (!streamed) fetch_to_write(y + row * width + at(t).i + soon);
-          const V input = (at(t).load(x + row * width) - mean[t]) * scale[t] + shift[t];
+          const V value = at(t).load(x + row * width);
+          V input = (value - mean[t]) * scale[t] + shift[t];
+          if (a.may_cancel) input = factors.exact_where_it_cancels(at(t).i, value, input);
           const V v = activate<decltype(activation)::value, C>(input);
           at(t).store(y + row * width, valid.has(row) ? v : V{});
         }
       }
-    });
-  };
-  with_activation_of<extras>(a, [&](auto activation) {
-    if (!a.remembered) return plainly(activation, written.rows, written.streamed);
-    written.for_each_strip([&](const Block& block) {
-      const ColumnStatistics<C> s(a, block);
-      if (!s.any_cancels) return plainly(activation, block, written.streamed);
-      const ValidRows<extras> valid(a, block);
-      const ColumnFactors<C> factors(a, block.outer, block.first);
-      const T* x = block.at(static_cast<const T*>(a.x), width);
-      T* y = block.at(static_cast<T*>(a.out), width);
-      for_each_row_position<C>(block, [&](auto at, int64_t row) {
-        const V v = activate<decltype(activation)::value, C>(s.exact_affine(at, x + row * width, factors));
-        at.store(y + row * width, valid.has(row) ? v : V{});
-      });
     });
   });
 }

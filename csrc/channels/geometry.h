@@ -37,7 +37,7 @@ inline void walk_groups(ChannelsGeometry& g, int64_t batch) {
 }
 
 inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool masked) {
-  constexpr int64_t fewest_rows = 32, many_items = 16, block = 65536;
+  constexpr int64_t fewest_rows = 32, many_items = 16, block = 65536, fewest_written = 16384;
   const int64_t share = g.groups ? g.channels / g.groups : 1;
   g.walk = Walk::columns;
   g.per_channel = last ? 1 : g.positions;
@@ -52,7 +52,9 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   // a single block is shared among all threads
   const int64_t most_rows = g.groups ? g.rows : ceil_divide(g.rows, many_items);
   g.item_size = std::max(fewest_rows, std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, strip)));
-  g.rows_written = std::max<int64_t>(1, std::min(most_rows, block / std::max<int64_t>(g.width, 1)));
+  // what follows from the statistics is done anew for each part that is written, so that a small tensor is one
+  const int64_t width = std::max<int64_t>(g.width, 1);
+  g.rows_written = std::max<int64_t>(1, std::min(std::max(most_rows, fewest_written / width), block / width));
   g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
 }
 
@@ -66,18 +68,15 @@ inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
 }
 
 // measured: the statistics are this input's; remembered ones may be applied in any order
-inline ChannelsGeometry geometry_of(const Tensor& x, bool last, int64_t groups, bool masked, bool measured,
+inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, bool masked, bool measured,
                                     bool backward) {
   // with fewer positions than this, neighbouring channels are treated together as columns
   constexpr int64_t few_positions = 16, few_batch_positions = 64, many_samples = 32;
-  const auto sizes = x.sizes();
-  STD_TORCH_CHECK(sizes.size() >= 2, "evenkeel: expected (batch, channels, ...)");
-  STD_TORCH_CHECK(groups >= 0 && (groups == 0 || sizes[1] % groups == 0), "evenkeel: groups must divide the channels");
   ChannelsGeometry g{};
-  const int64_t batch = sizes[0];
-  g.channels = sizes[1];
-  g.positions = 1;
-  for (size_t axis = 2; axis < sizes.size(); ++axis) g.positions *= sizes[axis];
+  const int64_t batch = shape.batch;
+  const bool last = shape.last;
+  g.channels = shape.channels;
+  g.positions = shape.positions;
   g.groups = groups;
   const int64_t share = groups ? g.channels / groups : 1;
   g.statistics = groups ? batch * groups : g.channels;

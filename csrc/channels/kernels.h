@@ -18,12 +18,30 @@ enum class Activation : int64_t { none, relu, silu };
 
 // The options of the channel operators, in the order of their schemas.
 struct ChannelsOptions {
-  int64_t groups;  // of a sample; 0: one statistic per channel over the batch
+  int64_t groups;  // of a sample; 0: one statistic per channel over the batch; each_channel: as many as the channels
   double eps;
   EpsMode eps_mode;
   double weight_offset;
   Activation activation;  // of y; the backward computes what it was applied to once more
 };
+
+constexpr int64_t each_channel = -1;
+
+// The options with a number of groups; statistics that are given belong to channels.
+inline ChannelsOptions resolved(ChannelsOptions options, int64_t channels, bool remembered) {
+  if (remembered) options.groups = 0;
+  if (options.groups == each_channel) options.groups = channels;
+  return options;
+}
+
+// A dense tensor: contiguous (batch, channels, positions), or with the channels innermost.
+struct ChannelsShape {
+  int64_t batch, channels, positions;
+  bool last;
+};
+
+// Numbers of a saved statistic: its mean, what that lost in rounding, 1/scale, what it lost [, its bend].
+constexpr int64_t statistics_width(EpsMode mode) { return mode == EpsMode::inside ? 4 : 5; }
 
 constexpr int64_t strip = 512;  // columns at a time: their sums stay in the first-level cache
 
@@ -79,9 +97,10 @@ struct ChannelsCall {
   double smallest_weight, largest_weight;  // of |weight| where that is a normal float; 1 where none is
   double bias_of(int64_t i) const { return bias ? bias[i] : 0; }
   void* out;         // y or dx; null where dx is not needed
-  // compute dtype, (statistics, width): mean, what it lost in rounding, 1/scale, what it lost [, its bend]
+  // compute dtype, (statistics, width)
   void* statistics;
   void* variance;    // compute dtype, (statistics)
+  bool may_cancel;   // remembered: in some channel y can be far smaller than the terms that it is the difference of
   bool streamed;     // out is larger than the caches: write past them
   void* kept;        // backward: compute dtype, room for a gradient of each element of the block, or null
   // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums.
@@ -92,7 +111,7 @@ struct ChannelsCall {
   double* sums;   // backward: (2, lanes), the sums of dy, and of dy * x_hat
   double* products() const { return sums + geometry.lanes(); }
   double* means;  // backward: (statistics, 2), the means of g and g * x_hat
-  int statistics_width() const { return options.eps_mode == EpsMode::inside ? 4 : 5; }
+  int64_t statistics_width() const { return evenkeel::statistics_width(options.eps_mode); }
 };
 
 // A phase over [begin, end) of the items or statistics.
@@ -109,14 +128,17 @@ struct ChannelsWalk {  // null where a walk has nothing to do
 };
 
 struct ChannelsKernels {
-  // statistics from a mean and a variance for each channel
-  void (*remember)(const ChannelsCall&, const double* mean, const double* variance);
+  // statistics from a mean and a variance for each channel; returns whether terms may cancel in any
+  bool (*remember)(const ChannelsCall&, const double* mean, const double* variance);
   ChannelsPhase repair;           // statistics: again in double, where float's range does not suffice
   ChannelsPhase repair_gradient;  // statistics
   // out[c] = the sums of channel c's lanes: of dy (which = 0) or dy * x_hat (1)
   void (*finish)(const ChannelsCall&, int which, int64_t channels, DType dtype, void* out);
   // out = source + offset, each element `each` times in a row, and the whole `times` times
   void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, double* out);
+  // running <- (1 - share) running + share * factor * statistic, rounded once; statistics of inputs of a dtype
+  void (*move)(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
+               double factor);
 };
 
 // doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
@@ -126,8 +148,8 @@ inline int64_t measure_partial(const ChannelsGeometry& g) {
   return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4;
 }
 inline int64_t sum_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 2 * strip_stride(g) : 2; }
-// factors of a column
-constexpr int64_t factors_per_column = 7;
+// factors of a column, each in a double's place
+constexpr int64_t factors_per_column = 11;
 
 EVENKEEL_VARIANTS(ChannelsWalk, planes_walk)
 EVENKEEL_VARIANTS(ChannelsWalk, columns_walk)

@@ -1,26 +1,14 @@
-// The operators of the channel pattern: layout, allocation and the division of work; the *_kernels.cpp compute.
+// The operators of the channel pattern: layout, checks and allocation.
 #include "channels/operators.h"
 
 #include <algorithm>
-#include <cmath>
-#include <memory>
 
-#include "channels/geometry.h"
-#include "channels/run.h"
+#include "channels/passes.h"
 
 namespace evenkeel {
 namespace {
 
 using torch::headeronly::MemoryFormat;
-
-const ChannelsKernels& kernels() { return EVENKEEL_BEST(channels_kernels); }
-const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
-  switch (g.walk) {
-    case Walk::columns: return EVENKEEL_BEST(columns_walk);
-    case Walk::groups: return EVENKEEL_BEST(groups_walk);
-    default: return EVENKEEL_BEST(planes_walk);
-  }
-}
 
 // Strides of a dense tensor whose channels are innermost.
 std::vector<int64_t> channels_last_strides(const std::vector<int64_t>& sizes) {
@@ -66,82 +54,53 @@ Tensor empty_in_format(const Tensor& x, bool last) {
   return Tensor(handle);
 }
 
-// weight + offset or bias in double, for every channel (planes) or column: the sum of a weight and an offset is not
-// rounded. A vector's length further it may be read.
-class ChannelParameter {
- public:
-  ChannelParameter(const OptionalTensor& parameter, double offset, const ChannelsGeometry& g)
-      : ChannelParameter(parameter, offset, g.channels, g.per_channel, g.repeat) {}
-  // `each` times in a row, and the whole `times` times
-  ChannelParameter(const OptionalTensor& parameter, double offset, int64_t channels, int64_t each,
-                   int64_t times) {
-    constexpr int64_t vector = 16;
-    if (!parameter) return;
-    STD_TORCH_CHECK(parameter->numel() == channels, "evenkeel: a parameter must have one element a channel");
-    const Tensor source = as_contiguous(*parameter);
-    const int64_t count = channels * each * times;
-    values_.reset(new double[static_cast<size_t>(count + vector)]);
-    kernels().widen(source.data_ptr(), floating_dtype_of(source), offset, channels, each, times, values_.get());
-    std::fill_n(values_.get() + count, vector, 0.0);
-  }
-  const double* data() const { return values_.get(); }
+ChannelsShape shape_of(const Tensor& x, bool last) {
+  const auto sizes = x.sizes();
+  STD_TORCH_CHECK(sizes.size() >= 2, "evenkeel: expected (batch, channels, ...)");
+  ChannelsShape shape{sizes[0], sizes[1], 1, last};
+  for (size_t axis = 2; axis < sizes.size(); ++axis) shape.positions *= sizes[axis];
+  return shape;
+}
 
- private:
-  std::unique_ptr<double[]> values_;
-};
-
-ChannelsCall call_of(const Tensor& x, bool last, const ChannelsOptions& options, bool remembered,
-                     const OptionalTensor& mask, bool backward) {
-  STD_TORCH_CHECK(!remembered || options.groups == 0, "evenkeel: given statistics belong to channels, not to groups");
+ChannelsOptions checked(const ChannelsOptions& given, int64_t channels, bool remembered) {
+  const ChannelsOptions options = resolved(given, channels, remembered);
+  STD_TORCH_CHECK(options.groups >= 0 && (options.groups == 0 || channels % options.groups == 0),
+                  "evenkeel: groups must divide the channels");
   STD_TORCH_CHECK(options.activation >= Activation::none && options.activation <= Activation::silu,
                   "evenkeel: activation must be 0 (none), 1 (relu) or 2 (silu)");
   check_eps_mode(options.eps_mode);
-  ChannelsCall a{};
-  a.geometry = geometry_of(x, last, options.groups, mask.has_value(), true, backward);
-  // remembered statistics: the order of memory is the fastest
-  if (remembered && a.geometry.walk == Walk::planes) {
-    a.geometry = geometry_of(x, last, a.geometry.channels, mask.has_value(), false, backward);
-  }
-  a.dtype = floating_dtype_of(x);
-  a.options = options;
-  a.remembered = remembered;
-  return a;
+  return options;
 }
 
-// The mask's memory and how much of it is valid.
-class Mask {
+// A parameter's own memory, or a contiguous copy's.
+class Contiguous {
  public:
-  Mask(const OptionalTensor& mask, const Tensor& x, ChannelsCall& a) {
-    if (!mask) return;
-    STD_TORCH_CHECK(mask->scalar_type() == ScalarType::Bool, "evenkeel: a mask must be boolean");
-    const int64_t batch = x.sizes()[0], positions = a.geometry.positions;
-    STD_TORCH_CHECK(mask->numel() == batch * positions, "evenkeel: a mask must have one element a position");
-    memory_ = as_contiguous(*mask);
-    a.mask = static_cast<const uint8_t*>(memory_->data_ptr());
-    counts_.assign(a.geometry.groups ? static_cast<size_t>(batch) : 1, 0);
-    uint8_t bits = 0;
-    for (int64_t sample = 0; sample < batch; ++sample) {
-      int64_t& count = counts_[a.geometry.groups ? static_cast<size_t>(sample) : 0];
-      for (int64_t i = 0; i < positions; ++i) {
-        const uint8_t byte = a.mask[sample * positions + i];
-        count += byte != 0;
-        bits |= byte;
-      }
-    }
-    a.valid = counts_.data();
-    if (bits > 1) write_ones(a);
+  Contiguous(const OptionalTensor& parameter, int64_t channels) {
+    if (!parameter) return;
+    STD_TORCH_CHECK(parameter->numel() == channels, "evenkeel: a parameter must have one element a channel");
+    tensor_ = as_contiguous(*parameter);
+  }
+  Values values() const {
+    return tensor_ ? Values{tensor_->data_ptr(), floating_dtype_of(*tensor_)} : Values();
   }
 
  private:
-  // A view of other memory as boolean may hold any byte where it is true.
-  void write_ones(ChannelsCall& a) {
-    ones_.assign(a.mask, a.mask + memory_->numel());
-    for (uint8_t& byte : ones_) byte = byte != 0;
-    a.mask = ones_.data();
+  OptionalTensor tensor_;
+};
+
+// A mask's contiguous memory, or null.
+class MaskMemory {
+ public:
+  MaskMemory(const OptionalTensor& mask, const ChannelsShape& shape) {
+    if (!mask) return;
+    STD_TORCH_CHECK(mask->scalar_type() == ScalarType::Bool, "evenkeel: a mask must be boolean");
+    STD_TORCH_CHECK(mask->numel() == shape.batch * shape.positions, "evenkeel: a mask must have one element a position");
+    tensor_ = as_contiguous(*mask);
   }
-  std::optional<Tensor> memory_;
-  std::vector<uint8_t> ones_;
-  std::vector<int64_t> counts_;
+  const uint8_t* data() const { return tensor_ ? static_cast<const uint8_t*>(tensor_->data_ptr()) : nullptr; }
+
+ private:
+  OptionalTensor tensor_;
 };
 
 Tensor zeros(const std::vector<int64_t>& sizes, ScalarType dtype) {
@@ -149,75 +108,50 @@ Tensor zeros(const std::vector<int64_t>& sizes, ScalarType dtype) {
   return torch::stable::zero_(t);
 }
 
-std::vector<int64_t> statistics_shape(const ChannelsCall& a) {
-  return {a.remembered ? a.geometry.channels : a.geometry.statistics, a.statistics_width()};
-}
-
-void set_weight(ChannelsCall& a, const ChannelParameter& weight) {
-  a.weight = weight.data();
-  a.smallest_weight = a.largest_weight = 1;
-  if (!a.weight) return;
-  double smallest = 0x1p128, largest = 0;
-  const int64_t step = a.geometry.per_channel;
-  for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
-    const double weight_of = std::abs(a.weight[channel * step]);
-    if (!is_normal(weight_of)) continue;
-    smallest = std::min(smallest, weight_of);
-    largest = std::max(largest, weight_of);
-  }
-  if (largest == 0) return;
-  a.smallest_weight = smallest;
-  a.largest_weight = largest;
-}
-
 }  // namespace
 
 std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const OptionalTensor& weight,
-                                                    const OptionalTensor& bias,
-                                                    const OptionalTensor& mean,
-                                                    const OptionalTensor& variance,
-                                                    const OptionalTensor& mask,
+                                                    const OptionalTensor& bias, const OptionalTensor& mean,
+                                                    const OptionalTensor& variance, const OptionalTensor& mask,
                                                     const ChannelsOptions& options) {
   STD_TORCH_CHECK(mean.has_value() == variance.has_value(), "evenkeel: give the mean and the variance, or neither");
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, options, mean.has_value(), mask, false);
+  ChannelsForward a{.shape = shape_of(x, last), .dtype = floating_dtype_of(x)};
+  a.options = checked(options, a.shape.channels, mean.has_value());
+  const ScalarType wide = opmath_of(a.dtype);
   Tensor y = empty_in_format(x, last);
-  const int64_t channels = a.geometry.channels;
-  const std::vector<int64_t> shape = statistics_shape(a);
-  if (x.numel() == 0) return {y, zeros(shape, opmath_of(a.dtype)), zeros({shape[0]}, opmath_of(a.dtype))};
-  Tensor statistics = empty(shape, opmath_of(a.dtype)), variances = empty({shape[0]}, opmath_of(a.dtype));
+  const int64_t channels = a.shape.channels, count = statistics_of(a.shape, a.options.groups);
+  const std::vector<int64_t> shape{count, statistics_width(options.eps_mode)};
+  if (x.numel() == 0) return {y, zeros(shape, wide), zeros({count}, wide)};
+  Tensor statistics = empty(shape, wide), variances = empty({count}, wide);
   const Tensor source = dense(x, last);
-  const Mask valid(mask, x, a);
-  const ChannelParameter w(weight, options.weight_offset, a.geometry), b(bias, 0.0, a.geometry);
+  const Contiguous w(weight, channels), b(bias, channels), means(mean, channels), spreads(variance, channels);
+  const MaskMemory valid(mask, a.shape);
   a.x = source.data_ptr();
-  set_weight(a, w);
-  a.bias = b.data();
-  a.out = y.data_ptr();
-  a.streamed = bytes_of(x) > streamed_bytes;
+  a.y = y.data_ptr();
+  a.weight = w.values();
+  a.bias = b.values();
+  a.mean = means.values();
+  a.variance = spreads.values();
+  a.mask = valid.data();
   a.statistics = statistics.data_ptr();
-  a.variance = variances.data_ptr();
-  const ChannelsWalk& phases = phases_of(a.geometry);
-  if (a.remembered) {
-    const ChannelParameter means(mean, 0.0, channels, 1, 1), spreads(variance, 0.0, channels, 1, 1);
-    kernels().remember(a, means.data(), spreads.data());
-    run(a, a.geometry.measure_items, 0, {phases.prepare, nullptr, nullptr, phases.write, nullptr});
-  } else {
-    run(a, a.geometry.measure_items, measure_partial(a.geometry),
-        {nullptr, phases.measure, phases.merge, phases.write, kernels().repair});
-  }
+  a.variances = variances.data_ptr();
+  run_forward(a);
   return {y, statistics, variances};
 }
 
-std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Tensor& x,
-                                                     const OptionalTensor& weight,
+std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Tensor& x, const OptionalTensor& weight,
                                                      const OptionalTensor& bias, const Tensor& statistics,
                                                      const OptionalTensor& mask, bool remembered,
                                                      const ChannelsOptions& options, bool need_dx, bool need_dweight,
                                                      bool need_dbias) {
   const bool last = !x.is_contiguous() && has_channels_last(x);
-  ChannelsCall a = call_of(x, last, options, remembered, mask, true);
+  ChannelsBackward a{.shape = shape_of(x, last), .dtype = floating_dtype_of(x), .remembered = remembered};
+  a.options = checked(options, a.shape.channels, remembered);
+  const int64_t channels = a.shape.channels, count = statistics_of(a.shape, a.options.groups);
   STD_TORCH_CHECK(dtype_of(dy) == a.dtype && sizes_of(dy) == sizes_of(x), "evenkeel: dy must have x's dtype and shape");
-  STD_TORCH_CHECK(statistics.scalar_type() == opmath_of(a.dtype) && sizes_of(statistics) == statistics_shape(a),
+  STD_TORCH_CHECK(statistics.scalar_type() == opmath_of(a.dtype) &&
+                      sizes_of(statistics) == std::vector<int64_t>({count, statistics_width(options.eps_mode)}),
                   "evenkeel: statistics must be those that channels_forward returned for this input and these options");
   need_dweight = need_dweight && weight;
   need_dbias = need_dbias && bias;
@@ -225,29 +159,39 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   Tensor dweight = need_dweight ? zeros(sizes_of(*weight), weight->scalar_type()) : empty({0}, x.scalar_type());
   Tensor dbias = need_dbias ? zeros(sizes_of(*bias), bias->scalar_type()) : empty({0}, x.scalar_type());
   if (x.numel() == 0) return {dx, dweight, dbias};
-  divide_runs(a.geometry);
-  const ChannelsGeometry& g = a.geometry;
   const Tensor source = dense(x, last), upstream = dense(dy, last), saved = as_contiguous(statistics);
-  const Mask valid(mask, x, a);
-  const ChannelParameter w(weight, options.weight_offset, a.geometry), b(bias, 0.0, a.geometry);
-  const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(2 * g.lanes())]);
-  std::vector<double> means(static_cast<size_t>(g.walk == Walk::groups ? 0 : 2 * g.statistics));
+  const Contiguous w(weight, channels), b(bias, channels);
+  const MaskMemory valid(mask, a.shape);
   a.x = source.data_ptr();
   a.dy = upstream.data_ptr();
-  set_weight(a, w);
-  a.bias = b.data();
+  a.dx = need_dx ? dx.data_ptr() : nullptr;
+  a.weight = w.values();
+  a.bias = b.values();
+  a.mask = valid.data();
   a.statistics = saved.data_ptr();
-  a.out = need_dx ? dx.data_ptr() : nullptr;
-  a.streamed = bytes_of(x) > streamed_bytes;
-  a.sums = sums.get();
-  a.means = means.data();
-  const ChannelsWalk& phases = phases_of(g);
-  const bool sum = need_dweight || need_dbias || !remembered;
-  run(a, g.sum_items, sum_partial(g), {phases.prepare, sum ? phases.sum : nullptr, sum ? phases.merge_sums : nullptr,
-                                       need_dx ? phases.write_gradient : nullptr, kernels().repair_gradient});
-  if (need_dweight) kernels().finish(a, 1, g.channels, dtype_of(dweight), dweight.data_ptr());
-  if (need_dbias) kernels().finish(a, 0, g.channels, dtype_of(dbias), dbias.data_ptr());
+  if (need_dweight) a.dweight = {dweight.data_ptr(), dtype_of(dweight)};
+  if (need_dbias) a.dbias = {dbias.data_ptr(), dtype_of(dbias)};
+  run_backward(a);
   return {dx, dweight, dbias};
+}
+
+void update_running(const Tensor& running_mean, const Tensor& running_var, const Tensor& statistics,
+                    const Tensor& variances, double momentum, int64_t count) {
+  const int64_t channels = variances.numel();
+  const bool inside = statistics.numel() == channels * statistics_width(EpsMode::inside);
+  ChannelsForward a{.shape = {count, channels, 1, false}, .dtype = floating_dtype_of(variances)};
+  a.options.eps_mode = inside ? EpsMode::inside : EpsMode::outside;
+  for (const Tensor* each : {&running_mean, &running_var, &statistics, &variances}) {
+    STD_TORCH_CHECK(each->is_contiguous(), "evenkeel: running statistics and those of the batch must be contiguous");
+  }
+  STD_TORCH_CHECK(running_mean.numel() == channels && running_var.numel() == channels && count > 1,
+                  "evenkeel: running statistics must be as many as the channels, and of several values each");
+  a.running_mean = {running_mean.data_ptr(), floating_dtype_of(running_mean)};
+  a.running_var = {running_var.data_ptr(), floating_dtype_of(running_var)};
+  a.statistics = statistics.data_ptr();
+  a.variances = variances.data_ptr();
+  a.momentum = momentum;
+  update_running(a);
 }
 
 }  // namespace evenkeel

@@ -19,4 +19,8 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
                                                      const ChannelsOptions& options, bool need_dx, bool need_dweight,
                                                      bool need_dbias);
 
+// Moves running statistics towards those of a batch of `count` values a channel, which channels_forward returned.
+void update_running(const Tensor& running_mean, const Tensor& running_var, const Tensor& statistics,
+                    const Tensor& variances, double momentum, int64_t count);
+
 }  // namespace evenkeel

@@ -167,9 +167,11 @@ void repair_gradient(const ChannelsCall& a, int64_t begin, int64_t end) {
   for_each_out_of_range(a, begin, end, [&](auto t, int64_t index) { repair_gradient_of<decltype(t)>(a, index); });
 }
 
-void remember(const ChannelsCall& a, const double* mean, const double* variance) {
+bool remember(const ChannelsCall& a, const double* mean, const double* variance) {
+  bool cancels = false;
   with_floating(a.dtype, [&](auto t) {
     using C = Opmath<decltype(t)>;
+    const int64_t columns = a.geometry.per_channel;
     for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
       ChannelStatistics<C> s{};
       s.mean = static_cast<C>(mean[channel]);
@@ -177,8 +179,10 @@ void remember(const ChannelsCall& a, const double* mean, const double* variance)
       set_scale(s, variance[channel], a.options.eps, a.options.eps_mode);
       save_statistics(a, channel, s);
       static_cast<C*>(a.variance)[channel] = static_cast<C>(variance[channel]);
+      cancels |= may_cancel(s, a.weight_of(channel * columns), a.bias_of(channel * columns));
     }
   });
+  return cancels;
 }
 
 void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
@@ -205,16 +209,40 @@ void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, voi
 void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,
                     double* out) {
   with_floating(dtype, [&](auto t) {
+    const auto* const at = static_cast<const decltype(t)*>(source);
+    if (each == 1) {
+      for (int64_t i = 0; i < n; ++i) out[i] = to_double(at[i]) + offset;
+      return;
+    }
     for (int64_t i = 0; i < n; ++i) {
-      const double value = to_double(static_cast<const decltype(t)*>(source)[i]) + offset;
+      const double value = to_double(at[i]) + offset;
       for (int64_t k = 0; k < each; ++k) out[i * each + k] = value;
     }
   });
   for (int64_t k = 1; k < times; ++k) std::memcpy(out + k * n * each, out, n * each * sizeof(double));
 }
 
+void move(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
+          double factor) {
+  with_floating(running.dtype, [&](auto t) {
+    constexpr int64_t several = 64;
+    auto* const at = static_cast<decltype(t)*>(running.data);
+    const auto towards = [&](const auto* statistic) {
+      for (int64_t begin = 0; begin < n; begin += several) {
+        const int64_t count = std::min(several, n - begin);
+        double moved[several];
+        for (int64_t i = 0; i < count; ++i) moved[i] = (1 - share) * to_double(at[begin + i]);
+        for (int64_t i = 0; i < count; ++i) moved[i] += share * (factor * statistic[(begin + i) * stride]);
+        narrow(at + begin, moved, count);
+      }
+    };
+    dtype == DType::float64 ? towards(static_cast<const double*>(statistics))
+                            : towards(static_cast<const float*>(statistics));
+  });
+}
+
 }  // namespace
 
-const ChannelsKernels channels_kernels = {remember, repair, repair_gradient, finish, widen_repeated};
+const ChannelsKernels channels_kernels = {remember, repair, repair_gradient, finish, widen_repeated, move};
 
 }  // namespace evenkeel::EVENKEEL_ISA

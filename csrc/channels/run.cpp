@@ -34,7 +34,7 @@ bool keeps_gradient(const ChannelsCall& a) {
          g.count <= largest_kept;
 }
 
-// Doubles of a block's factors.
+// Doubles' places of a block's factors.
 int64_t factors_of(const ChannelsGeometry& g) {
   return g.walk == Walk::planes ? 0 : factors_per_column * padded(g.width);
 }

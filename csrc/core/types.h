@@ -25,6 +25,12 @@ constexpr int64_t size_of(DType dtype) {
   return sizes[static_cast<int>(dtype)];
 }
 
+// The contiguous values of a parameter or of its gradient, or none.
+struct Values {
+  void* data = nullptr;
+  DType dtype = DType::float32;
+};
+
 enum class EpsMode : int64_t { inside, outside, clamp };
 
 constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }

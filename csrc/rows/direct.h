@@ -3,20 +3,11 @@
 #pragma once
 
 #include <cstddef>
-#include <type_traits>
 
 #include "core/members.h"
 #include "rows/kernels.h"
 
 namespace evenkeel {
-
-// Adds where the members of a struct lie, in the order of their names here, to a hash.
-template <class T, size_t count>
-constexpr void add_layout(size_t& hash, const size_t (&offsets)[count]) {
-  static_assert(count == count_members<T>() || std::is_same_v<T, RowLayout>, "a member is missing");  // it has arrays
-  for (const size_t offset : offsets) hash = (hash ^ offset) * 1099511628211u;
-  hash = (hash ^ sizeof(T)) * 1099511628211u;
-}
 
 // A hash of the arguments' layout: libraries that were not built from the same structs do not agree on it.
 constexpr size_t layout_of_rows() {

@@ -43,12 +43,6 @@ struct Rows {
   RowLayout layout = {};
 };
 
-// The contiguous values of a parameter or of its gradient, or none.
-struct Values {
-  void* data = nullptr;
-  DType dtype = DType::float32;
-};
-
 // weight and bias are in the compute dtype (double for float64, else float), offset included, or null.
 struct RowsForward {
   RowsSpec spec;

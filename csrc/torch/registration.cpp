@@ -105,6 +105,10 @@ constexpr Operator operators[] = {
      "bool remembered, " CHANNELS_OPTIONS ", bool need_dx, bool need_dweight, bool need_dbias) "
      "-> (Tensor dx, Tensor dweight, Tensor dbias)",
      Boxed<&channels_backward>::call},
+    {"update_running(Tensor(a!) running_mean, Tensor(b!) running_var, Tensor statistics, Tensor variances, "
+     "float momentum, int count) -> ()",
+     Boxed<static_cast<void (*)(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double, int64_t)>(
+         &update_running)>::call},
     {"column_moments(Tensor x, Tensor? weight) -> " COLUMN_MOMENTS, Boxed<&column_moments>::call},
     {"separate_column_moments(Tensor[] columns) -> " COLUMN_MOMENTS, Boxed<&separate_column_moments>::call},
     {"column_affine(Tensor x, Tensor shift, Tensor scale, Tensor? offset, float? low, float? high, ScalarType dtype, "

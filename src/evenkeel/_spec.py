@@ -80,7 +80,10 @@ class RowOptions(NamedTuple):
 
 
 class ChannelOptions(NamedTuple):
-    """The spec of a channel norm, in the order of the operators' schemas; groups 0 stands for the whole batch."""
+    """The spec of a channel norm, in the order of the operators' schemas.
+
+    Groups are those of a sample: 0 stands for one statistic per channel over the batch, -1 for as many as the channels.
+    """
 
     groups: int
     eps: float

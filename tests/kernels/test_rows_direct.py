@@ -277,26 +277,32 @@ def test_a_torch_without_exchange_functions_does_without(monkeypatch, exchange):
     assert _small.load() is None
 
 
-class DirectRows(ctypes.Structure):
-    """`evenkeel::DirectRows` of csrc."""
+class DirectPattern(ctypes.Structure):
+    """`evenkeel::DirectRows` and `evenkeel::DirectChannels` of csrc."""
 
     _fields_ = (("layout", ctypes.c_size_t), ("forward", ctypes.c_void_p), ("backward", ctypes.c_void_p))
 
 
-def prepare(library):
-    """Whether the extension takes the library that gives this pointer."""
+PATTERNS = ("evenkeel_direct_rows", "evenkeel_direct_channels")
+
+
+def prepare(tables):
+    """Whether the extension takes the functions that give these tables."""
     exchange = torch.Tensor.__dlpack_c_exchange_api__
-    address = ctypes.cast(library, ctypes.c_void_p).value
-    return _small.calls.prepare(address, exchange, torch, torch.nn.Parameter, torch.Tensor)
+    addresses = [ctypes.cast(table, ctypes.c_void_p).value for table in tables]
+    return _small.calls.prepare(*addresses, exchange, torch, torch.nn.Parameter, torch.Tensor)
 
 
-def test_a_library_with_another_layout_is_refused():
-    library = ctypes.CDLL(str(_operators.LIBRARY)).evenkeel_direct_rows
-    library.restype = ctypes.POINTER(DirectRows)
-    own = library().contents
-    other = DirectRows(own.layout + 1, own.forward, own.backward)
-    assert prepare(library)
-    assert not prepare(ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.addressof(other)))
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_a_library_with_another_layout_is_refused(pattern):
+    library = ctypes.CDLL(str(_operators.LIBRARY))
+    tables = {name: getattr(library, name) for name in PATTERNS}
+    tables[pattern].restype = ctypes.POINTER(DirectPattern)
+    own = tables[pattern]().contents
+    other = DirectPattern(own.layout + 1, own.forward, own.backward)
+    assert prepare(tables.values())
+    tables[pattern] = ctypes.CFUNCTYPE(ctypes.c_void_p)(lambda: ctypes.addressof(other))
+    assert not prepare(tables.values())
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
@@ -15,8 +15,14 @@ from evenkeel.functional._channel_checks import (
     check_vectors,
     expand_mask,
 )
-from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel
-from evenkeel.functional._channels import batch_and_positions, count_shared, tracked_reference, update_running
+from evenkeel.functional._channel_kernels import (
+    channels,
+    effective_cast,
+    move_running,
+    runs_channel_kernel,
+    small_channels,
+)
+from evenkeel.functional._channels import tracked_reference
 from evenkeel.functional._common import check_tensor, overridden
 from evenkeel.functional._specs import channel_spec, keyword_options
 
@@ -43,7 +49,7 @@ def batch_norm_reference(
     **options: Unpack[ChannelNormOptions],
 ) -> Tensor:
     """`batch_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    spec = channel_spec("batch_norm", "channel", eps, options)
+    spec = channel_spec("batch_norm", "channel", eps, **options)
     running, valid = (running_mean, running_var), expand_mask("batch_norm", mask, input)
     return tracked_reference(spec, input, running, weight, bias, valid, training, momentum)
 
@@ -111,32 +117,30 @@ def batch_norm(
     Source: Ioffe, Szegedy, "Batch Normalization: Accelerating Deep Network Training by Reducing Internal Covariate
     Shift", 2015.
     """
-    options: ChannelNormOptions = {
-        "eps_mode": eps_mode,
-        "weight_offset": weight_offset,
-        "cast": cast,
-        "activation": activation,
-    }
-    running, affine = (running_mean, running_var), {"weight": weight, "bias": bias}
-    tensors = (input, *running, weight, bias, mask)
-    if has_torch_function_variadic(*tensors):
-        more = {"training": training, "momentum": momentum, "eps": eps, "mask": mask, "backend": backend}
-        return overridden(batch_norm, tensors, input, *running, **affine, **more, **options)
-    spec = channel_spec("batch_norm", "channel", eps, options)
+    running = (running_mean, running_var)
+    if has_torch_function_variadic(input, running_mean, running_var, weight, bias, mask):
+        more: dict[str, Any] = {"weight": weight, "bias": bias, "training": training, "momentum": momentum, "eps": eps}
+        more |= {"mask": mask, "eps_mode": eps_mode, "weight_offset": weight_offset, "cast": cast}
+        more |= {"activation": activation, "backend": backend}
+        return overridden(batch_norm, (input, *running, weight, bias, mask), input, *running, **more)
+    spec = channel_spec("batch_norm", "channel", eps, eps_mode, weight_offset, cast, activation)
+    if backend == "auto" and mask is None and (spec.eps > 0.0 if training else spec.eps >= 0.0):
+        small = small_channels(spec, input, weight, bias, running, not training, momentum)
+        if small is not None:
+            return small
     check_tensor("batch_norm", "input", input)
     if input.shape == (0,):
         return input.clone()  # torch takes an empty vector for a batch without examples and channels
     check_batch_norm(input, running_mean, running_var, training, eps)
-    check_vectors("batch_norm", input.shape[1], running_mean=running_mean, running_var=running_var, **affine)
+    vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    check_vectors("batch_norm", input.shape[1], **vectors)
     valid = expand_mask("batch_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)
     if not runs_channel_kernel(backend, spec, input, (weight, bias), running, valid):
         return tracked_reference(spec, input, running, weight, bias, valid, training, momentum)
-    y, moments, variance = channels(spec, input, weight, bias, (None, None) if training else running, valid)
+    y, statistics, variances = channels(spec, input, weight, bias, (None, None) if training else running, valid)
     if training and running_mean is not None:
-        mean = moments[:, 0]
-        count = count_shared(mean, input.shape, batch_and_positions(input), valid)
-        update_running(running, momentum, mean, variance, count)
+        move_running(running, statistics, variances, momentum, input.shape, valid)
     return y
 
 

@@ -9,23 +9,30 @@ import torch
 from evenkeel.functional._channels import (
     affine_per_channel,
     batch_and_positions,
+    count_shared,
     in_format_of,
     normalize_channels,
     normalize_groups,
     per_channel,
+    update_running,
 )
 from evenkeel.functional._common import compute_dtype, needs_gradient, reference_gradients
-from evenkeel.kernels import composite_required, runs_kernel
+from evenkeel.kernels import channels_backward, composite_required, normalize_small_channels, runs_kernel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
-    from evenkeel._spec import ChannelOptions, NormSpec
+    from evenkeel._spec import NormSpec
     from evenkeel.functional._specs import CallSpec
 
 
 class ChannelsFunction(torch.autograd.Function):
-    """First derivatives by the kernel; a backward that must itself be differentiable runs the reference."""
+    """First derivatives by the kernel; a backward that must itself be differentiable runs the reference.
+
+    It returns y, the statistics and their variances, or y where y and the statistics were ``computed`` already.
+    """
 
     @staticmethod
     def forward(
@@ -33,39 +40,54 @@ class ChannelsFunction(torch.autograd.Function):
         x: Tensor,
         weight: Tensor | None,
         bias: Tensor | None,
-        mean: Tensor | None,
-        variance: Tensor | None,
+        remembered: tuple[Tensor, Tensor] | None,
         valid: Tensor | None,
-        spec: NormSpec,
-        options: ChannelOptions,
-    ) -> tuple[Tensor, ...]:
+        spec: CallSpec,
+        computed: tuple[Tensor, Tensor] | None = None,
+        is_remembered: bool = False,
+    ) -> Any:
+        ctx.spec = spec
+        if computed is not None:
+            y, statistics = computed
+            ctx.remembered = is_remembered
+            ctx.save_for_backward(x, weight, bias, statistics, None)
+            return y
+        mean, variance = remembered or (None, None)
         y, statistics, variances = torch.ops.evenkeel.channels_forward.default(
-            x, weight, bias, mean, variance, valid, *options
+            x, weight, bias, mean, variance, valid, *spec.channel_options
         )
-        ctx.spec, ctx.options, ctx.remembered = spec, options, mean is not None
+        ctx.remembered = remembered is not None
         ctx.set_materialize_grads(False)  # nobody needs zeros for the statistics
         ctx.mark_non_differentiable(statistics, variances)
         ctx.save_for_backward(x, weight, bias, statistics, valid)
         return y, statistics, variances
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        dy = gradients[0]
-        x, weight, bias, statistics, valid = ctx.saved_tensors
+    def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         needed: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
         if dy is None:
             return (None,) * 8
+        x, weight, bias, statistics, valid = ctx.saved_tensors
         if torch.is_grad_enabled() or composite_required():
 
             def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-                used = statistics if ctx.remembered else None
-                return channels_reference(x, weight, bias, used, valid, ctx.spec, ctx.options.groups)
+                return channels_reference(x, weight, bias, statistics if ctx.remembered else None, valid, ctx.spec)
 
-            return (*reference_gradients(reference, (x, weight, bias), needed, dy), None, None, None, None, None)
-        first = torch.ops.evenkeel.channels_backward.default(
-            dy, x, weight, bias, statistics, valid, ctx.remembered, *ctx.options, *needed
+            found: Any = reference_gradients(reference, (x, weight, bias), needed, dy)
+        else:
+            saved = (x, weight, bias, statistics, valid)
+            found = channels_backward(dy, saved, ctx.spec.channel_options, ctx.remembered, needed)
+        dx, dweight, dbias = found
+        return (
+            dx if needed[0] else None,
+            dweight if needed[1] else None,
+            dbias if needed[2] else None,
+            None,
+            None,
+            None,
+            None,
+            None,
         )
-        return (*(g if need else None for g, need in zip(first, needed, strict=True)), None, None, None, None, None)
 
 
 def channels_reference(
@@ -75,7 +97,6 @@ def channels_reference(
     statistics: Tensor | None,
     valid: Tensor | None,
     spec: NormSpec,
-    groups: int,
 ) -> Tensor:
     """What the kernel computes, in plain PyTorch, with the remembered statistics that it used, if any."""
     if statistics is not None:
@@ -83,11 +104,60 @@ def channels_reference(
         centred = (x.to(mean.dtype) - mean) - rest
         normalized = (centred if valid is None else torch.where(valid, centred, 0.0)) * reciprocal
         y = affine_per_channel(normalized, weight, bias, spec, x.dtype, valid)
-    elif groups:
-        y = normalize_groups(x, groups, weight, bias, valid, spec)
-    else:
+    elif spec.shares == "channel":
         y, *_ = normalize_channels(x, batch_and_positions(x), weight, bias, valid, None, spec)
+    else:
+        y = normalize_groups(x, spec.groups or x.shape[1], weight, bias, valid, spec)
     return in_format_of(y, x)
+
+
+def small_channels(
+    spec: CallSpec,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running: tuple[Tensor | None, Tensor | None],
+    remembered: bool = False,
+    momentum: float = 0.0,
+    *,
+    contiguous: bool = False,
+) -> Tensor | None:
+    """Normalize small, dense tensors that fit, before any check, and move the running statistics that are not used.
+
+    None for all others. ``contiguous`` is what the result has to be.
+    """
+    if spec.late is not None or needs_gradient(*running) or (contiguous and not is_contiguous(input)):
+        return None
+    trained = needs_gradient(input, weight, bias)
+    small = normalize_small_channels(
+        input, (weight, bias), running, spec.channel_options, remembered, momentum, trained
+    )
+    if small is not None and trained:
+        small = ChannelsFunction.apply(input, weight, bias, None, None, spec, small, remembered)
+    y: Tensor | None = small
+    return y
+
+
+def is_contiguous(input: Tensor) -> bool:
+    """Whether something is a contiguous tensor."""
+    return isinstance(input, torch.Tensor) and input.layout is torch.strided and input.is_contiguous()
+
+
+def move_running(
+    running: tuple[Tensor | None, Tensor | None],
+    statistics: Tensor,
+    variances: Tensor,
+    momentum: float,
+    shape: Sequence[int],
+    valid: Tensor | None,
+) -> None:
+    """Move the running statistics towards those that the kernel returned for a batch of a shape."""
+    mean, count = statistics[:, 0], count_shared(variances, shape, [d for d in range(len(shape)) if d != 1], valid)
+    plain = type(count) is int and count > 0 and type(momentum) is float and not torch.compiler.is_compiling()
+    if plain and all(t is not None and t.is_contiguous() for t in running):
+        torch.ops.evenkeel.update_running.default(*running, statistics, variances, momentum, count)
+    else:
+        update_running(running, momentum, mean, variances, count)
 
 
 def effective_cast(spec: CallSpec, input: Tensor, *parameters: Tensor | None) -> CallSpec:
@@ -120,11 +190,11 @@ def channels(
     valid: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run the kernel: y, the statistics, of which the mean is the first column, and their biased variances."""
-    options = spec.channel_options(input.shape[1], remembered=remembered[0] is not None)
     tensors = (input, weight, bias, *remembered, valid)
     results: tuple[Tensor, Tensor, Tensor]
     if needs_gradient(input, weight, bias):
-        results = ChannelsFunction.apply(*tensors, spec, options)
+        given = None if remembered[0] is None else remembered
+        results = ChannelsFunction.apply(input, weight, bias, given, valid, spec)
     else:
-        results = torch.ops.evenkeel.channels_forward.default(*tensors, *options)
+        results = torch.ops.evenkeel.channels_forward.default(*tensors, *spec.channel_options)
     return results

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel._spec import ChannelNormOptions
 from evenkeel.functional._channel_checks import check_values_per_channel, expand_mask
-from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel
+from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel, small_channels
 from evenkeel.functional._channels import in_format_of, normalize_groups
 from evenkeel.functional._common import check_floating, overridden
 from evenkeel.functional._specs import channel_spec, keyword_options
@@ -34,7 +34,7 @@ def group_norm_reference(
     **options: Unpack[ChannelNormOptions],
 ) -> Tensor:
     """`group_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    spec = channel_spec("group_norm", "sample_group", eps, options, num_groups)
+    spec = channel_spec("group_norm", "sample_group", eps, **options, groups=num_groups)
     valid = expand_mask("group_norm", mask, input)
     return in_format_of(normalize_groups(input, num_groups, weight, bias, valid, spec), input)
 
@@ -87,17 +87,15 @@ def group_norm(
 
     Source: Wu, He, "Group Normalization", 2018.
     """
-    options: ChannelNormOptions = {
-        "eps_mode": eps_mode,
-        "weight_offset": weight_offset,
-        "cast": cast,
-        "activation": activation,
-    }
-    tensors = (input, weight, bias, mask)
-    if has_torch_function_variadic(*tensors):
-        more = {"weight": weight, "bias": bias, "eps": eps, "mask": mask, "backend": backend}
-        return overridden(group_norm, tensors, input, num_groups, **more, **options)
-    spec = channel_spec("group_norm", "sample_group", eps, options, num_groups)
+    if has_torch_function_variadic(input, weight, bias, mask):
+        more: dict[str, Any] = {"weight": weight, "bias": bias, "eps": eps, "mask": mask, "eps_mode": eps_mode}
+        more |= {"weight_offset": weight_offset, "cast": cast, "activation": activation, "backend": backend}
+        return overridden(group_norm, (input, weight, bias, mask), input, num_groups, **more)
+    spec = channel_spec("group_norm", "sample_group", eps, eps_mode, weight_offset, cast, activation, num_groups)
+    if backend == "auto" and mask is None:
+        small = small_channels(spec, input, weight, bias, (None, None))
+        if small is not None:
+            return small
     check_group_norm(input, num_groups, weight, bias)
     valid = expand_mask("group_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidInputError
-from evenkeel._spec import ChannelNormOptions, RowNormOptions
+from evenkeel._spec import RowNormOptions
 from evenkeel.functional._channel_checks import check_channels, check_pair, check_vectors, expand_mask
-from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel
+from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel, small_channels
 from evenkeel.functional._channels import count_shared, tracked_reference, update_running
 from evenkeel.functional._common import overridden
 from evenkeel.functional._specs import channel_spec, keyword_options
@@ -38,7 +38,7 @@ def instance_norm_reference(
     **options: Unpack[RowNormOptions],
 ) -> Tensor:
     """`instance_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
-    spec = channel_spec("instance_norm", "sample_channel", eps, options)
+    spec = channel_spec("instance_norm", "sample_channel", eps, **options)
     running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
     return tracked_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
 
@@ -96,16 +96,21 @@ def instance_norm(
 
     Source: Ulyanov, Vedaldi, Lempitsky, "Instance Normalization: The Missing Ingredient for Fast Stylization", 2016.
     """
-    options: ChannelNormOptions = {"eps_mode": eps_mode, "weight_offset": weight_offset, "cast": cast}
+    running = (running_mean, running_var)
+    if has_torch_function_variadic(input, running_mean, running_var, weight, bias, mask):
+        more: dict[str, Any] = {"weight": weight, "bias": bias, "use_input_stats": use_input_stats}
+        more |= {"momentum": momentum, "eps": eps, "mask": mask, "eps_mode": eps_mode}
+        more |= {"weight_offset": weight_offset, "cast": cast, "backend": backend}
+        return overridden(instance_norm, (input, *running, weight, bias, mask), input, *running, **more)
+    spec = channel_spec("instance_norm", "sample_channel", eps, eps_mode, weight_offset, cast)
+    if backend == "auto" and mask is None and (running_mean is None or not use_input_stats):
+        small = small_channels(spec, input, weight, bias, running, not use_input_stats, 0.0, contiguous=True)
+        if small is not None:
+            return small
     vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
-    tensors = (input, *vectors.values(), mask)
-    if has_torch_function_variadic(*tensors):
-        more = {"use_input_stats": use_input_stats, "momentum": momentum, "eps": eps, "mask": mask, "backend": backend}
-        return overridden(instance_norm, tensors, input, **vectors, **more, **options)
-    spec = channel_spec("instance_norm", "sample_channel", eps, options)
     check_instance_norm(input, running_mean, running_var, use_input_stats)
     check_vectors("instance_norm", input.shape[1], **vectors)
-    running, valid = (running_mean, running_var), expand_mask("instance_norm", mask, input)
+    valid = expand_mask("instance_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)
     if not runs_channel_kernel(backend, spec, input, (weight, bias), running, valid):
         return tracked_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)

@@ -25,7 +25,7 @@ from evenkeel.functional._common import as_number
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from evenkeel._spec import Cast, ChannelNormOptions, EpsMode, ResidualRounding, RowNormOptions, Shares, Statistic
+    from evenkeel._spec import Activation, Cast, EpsMode, ResidualRounding, Shares, Statistic
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -38,26 +38,20 @@ class CallSpec(NormSpec):
 
     Attributes:
         row_options: the encoding for the row operators, made once: it would take a fifth of a call on one row.
+        channel_options: the encoding for the channel operators, made once.
         late: the same spec with one rounding at the end, where this one rounds early.
     """
 
     eps: float
     row_options: RowOptions = field(repr=False, compare=False)
+    channel_options: ChannelOptions = field(repr=False, compare=False)
     late: CallSpec | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Leave the checks to `_build`, whose message names the function."""
 
-    def channel_options(self, channels: int, *, remembered: bool) -> ChannelOptions:
-        """Encode for the channel operators; groups are those of a sample, 0 for statistics over the batch."""
-        groups = 0
-        if not remembered and self.shares != "channel":
-            groups = channels if self.groups is None else self.groups
-        return ChannelOptions(
-            groups, self.eps, EPS_MODES[self.eps_mode], self.weight_offset, ACTIVATIONS[self.activation]
-        )
 
-
+GROUPS: dict[Shares, int] = {"token": 0, "channel": 0, "sample_channel": -1}  # as the channel operators count them
 _specs: dict[tuple[Any, ...], CallSpec] = {}
 _MOST = 1024  # an eps that changes with every call must not fill the memory
 _is_compiling = torch.compiler.is_compiling  # looking the name up takes as long as the call
@@ -98,20 +92,39 @@ def row_spec(
 
 
 def channel_spec(
-    name: str, shares: Shares, eps: float, options: ChannelNormOptions | RowNormOptions, groups: int | None = None
+    name: str,
+    shares: Shares,
+    eps: float,
+    eps_mode: EpsMode = "inside",
+    weight_offset: float = 0.0,
+    cast: Cast = "late",
+    activation: Activation | None = None,
+    groups: int | None = None,
 ) -> CallSpec:
-    """The spec of a channel norm's call, whose options are all there, in the order of `OPTION_DEFAULTS`."""
+    """The spec of a channel norm's call."""
     if type(eps) is not float:
         eps = as_number(name, "eps", eps)
-    if type(options["weight_offset"]) is not float:
-        options["weight_offset"] = as_number(name, "weight_offset", options["weight_offset"])
-    key = (shares, eps, groups, type(groups), *options.values())  # 2.0 is no number of groups, though it equals 2
+    if type(weight_offset) is not float:
+        weight_offset = as_number(name, "weight_offset", weight_offset)
+    # 2.0 is no number of groups, though it equals 2
+    key = (shares, eps, eps_mode, weight_offset, cast, activation, groups, type(groups))
     if not _is_compiling():
         try:
             return _specs[key]
         except (KeyError, TypeError):
             pass
-    return _build(name, key, statistic="moments", shares=shares, eps=eps, groups=groups, **options)
+    return _build(
+        name,
+        key,
+        statistic="moments",
+        shares=shares,
+        eps=eps,
+        eps_mode=eps_mode,
+        weight_offset=weight_offset,
+        cast=cast,
+        activation=activation,
+        groups=groups,
+    )
 
 
 def _build(name: str, key: tuple[Any, ...], **answers: Any) -> CallSpec:
@@ -138,7 +151,14 @@ def _encoded(answers: dict[str, Any], late: CallSpec | None) -> CallSpec:
         options["cast"] == "early",
         options.get("residual_rounding") != "unrounded",
     )
-    return CallSpec(**answers, row_options=row_options, late=late)
+    channel_options = ChannelOptions(
+        GROUPS[options["shares"]] if options["shares"] in GROUPS else options["groups"],
+        options["eps"],
+        EPS_MODES[options["eps_mode"]],
+        options["weight_offset"],
+        ACTIVATIONS[options["activation"]],
+    )
+    return CallSpec(**answers, row_options=row_options, channel_options=channel_options, late=late)
 
 
 def keyword_options(options: Any) -> Callable[[Function], Function]:

@@ -240,7 +240,7 @@ def sync_batch_norm(
     if has_torch_function_variadic(*tensors):
         more = {"group": group, "mask": mask, "backend": backend}
         return overridden(sync_batch_norm, tensors, *tensors[:5], momentum, eps, **more, **options)
-    spec = channel_spec(name, "channel", eps, options)
+    spec = channel_spec(name, "channel", eps, eps_mode, weight_offset, cast)
     check_channels(name, input)
     check_pair(name, running_mean, running_var)
     vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}

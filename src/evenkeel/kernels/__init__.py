@@ -1,6 +1,7 @@
 """Private: the compiled reduction patterns and their backends. Only ``evenkeel.functional`` imports this package."""
 
 from evenkeel.kernels._backends import backend_info, kernels_available, runs_kernel
+from evenkeel.kernels._channels import channels_backward, normalize_small_channels
 from evenkeel.kernels._cpu import KERNEL_DTYPES, PLAIN_TYPES, is_pooled
 from evenkeel.kernels._rows import normalize_small, rows_backward, rows_inference
 from evenkeel.kernels._state import composite_required
@@ -9,10 +10,12 @@ __all__ = [
     "KERNEL_DTYPES",
     "PLAIN_TYPES",
     "backend_info",
+    "channels_backward",
     "composite_required",
     "is_pooled",
     "kernels_available",
     "normalize_small",
+    "normalize_small_channels",
     "rows_backward",
     "rows_inference",
     "runs_kernel",

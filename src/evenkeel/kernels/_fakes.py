@@ -81,7 +81,8 @@ def channels_forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y, the statistics of each channel or group as columns, and their variances."""
     code = ChannelOptions(*options)
-    count = x.shape[0] * code.groups if code.groups else x.shape[1]
+    groups = 0 if mean is not None else x.shape[1] if code.groups < 0 else code.groups
+    count = x.shape[0] * groups if groups else x.shape[1]
     statistics = x.new_empty((count, 5 if code.eps_mode else 4), dtype=_compute_dtype(x))
     return _in_format(x), statistics, x.new_empty((count,), dtype=_compute_dtype(x))
 

@@ -30,6 +30,7 @@ OPERATORS = {
     "rows_backward": Operator("rows", _fakes.rows_backward),
     "channels_forward": Operator("channels", _fakes.channels_forward),
     "channels_backward": Operator("channels", _fakes.channels_backward),
+    "update_running": Operator("channels", _fakes.nothing),
     "column_moments": Operator("columns", _fakes.column_moments),
     "separate_column_moments": Operator("columns", _fakes.separate_column_moments),
     "column_affine": Operator("columns", _fakes.column_affine),

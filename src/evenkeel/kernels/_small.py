@@ -1,4 +1,4 @@
-"""Row kernels on small dense tensors, called past torch's dispatcher, which takes longer than the work there.
+"""Kernels on small dense tensors, called past torch's dispatcher, which takes longer than the work there.
 
 Each function gives None where the call is not for it; the operators then take it, or say what is wrong.
 """
@@ -28,10 +28,11 @@ def load() -> ModuleType | None:
     except ImportError:
         return None
     library = ctypes.CDLL(str(LIBRARY))
-    if not hasattr(library, "evenkeel_direct_rows"):
+    names = ("evenkeel_direct_rows", "evenkeel_direct_channels")
+    if not all(hasattr(library, name) for name in names):
         return None
-    address = ctypes.cast(library.evenkeel_direct_rows, ctypes.c_void_p).value
-    return calls if calls.prepare(address, exchange, torch, torch.nn.Parameter, torch.Tensor) else None
+    addresses = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names]
+    return calls if calls.prepare(*addresses, exchange, torch, torch.nn.Parameter, torch.Tensor) else None
 
 
 def decline(*arguments: object) -> None:
@@ -41,3 +42,5 @@ def decline(*arguments: object) -> None:
 calls = load()
 normalize: Any = decline if calls is None else calls.normalize
 differentiate: Any = decline if calls is None else calls.differentiate
+normalize_channels: Any = decline if calls is None else calls.normalize_channels
+differentiate_channels: Any = decline if calls is None else calls.differentiate_channels

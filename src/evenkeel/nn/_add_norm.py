@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions, parameter
+from evenkeel.nn._options import NormOptions, held
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,8 +81,8 @@ class AddLayerNorm(AddOptions, torch.nn.LayerNorm):
             input,
             residual,
             self.normalized_shape,
-            parameter(self, "weight"),
-            parameter(self, "bias"),
+            held(self, "weight"),
+            held(self, "bias"),
             self.eps,
             **self._keywords(),
         )
@@ -143,7 +143,7 @@ class AddRMSNorm(AddOptions, torch.nn.RMSNorm):
             x,
             residual,
             self.normalized_shape,
-            parameter(self, "weight"),
+            held(self, "weight"),
             self.eps,
             **self._keywords(),
         )

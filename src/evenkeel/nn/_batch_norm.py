@@ -8,7 +8,7 @@ import torch
 
 from evenkeel import functional as F
 from evenkeel.nn._lazy import LazyNormOptions
-from evenkeel.nn._options import NormOptions, without_default_bias
+from evenkeel.nn._options import NormOptions, held, without_default_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,18 +34,20 @@ class BatchNormForward(NormOptions):
         if is_batch:
             self._check_input_dim(input)
         momentum = 0.0 if self.momentum is None else self.momentum
-        if self.training and self.num_batches_tracked is not None and is_batch:
-            self.num_batches_tracked.add_(1 if mask is None else mask.any())
+        counter = held(self, "num_batches_tracked")
+        if self.training and counter is not None and is_batch:
+            counter.add_(1 if mask is None else mask.any())
             if self.momentum is None:  # the plain average over all batches so far
-                momentum = 1.0 / max(1.0, float(self.num_batches_tracked))
+                momentum = 1.0 / max(1.0, float(counter))
+        mean, variance = held(self, "running_mean"), held(self, "running_var")
         remember = not self.training or self.track_running_stats
         return F.batch_norm(
             input,
-            self.running_mean if remember else None,
-            self.running_var if remember else None,
-            self.weight,
-            self.bias,
-            self.training or (self.running_mean is None and self.running_var is None),
+            mean if remember else None,
+            variance if remember else None,
+            held(self, "weight"),
+            held(self, "bias"),
+            self.training or (mean is None and variance is None),
             momentum,
             self.eps,
             mask=mask,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions, without_default_bias
+from evenkeel.nn._options import NormOptions, held, without_default_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,8 +73,8 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
         return F.group_norm(
             input,
             self.num_groups,
-            self.weight,
-            self.bias,
+            held(self, "weight"),
+            held(self, "bias"),
             self.eps,
             mask=mask,
             **self._keywords(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions, parameter
+from evenkeel.nn._options import NormOptions, held
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,8 +77,8 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
         return F.layer_norm(
             input,
             self.normalized_shape,
-            parameter(self, "weight"),
-            parameter(self, "bias"),
+            held(self, "weight"),
+            held(self, "bias"),
             self.eps,
             eps_mode=self.eps_mode,
             weight_offset=self.weight_offset,

@@ -27,15 +27,17 @@ DEFAULTS: dict[str, Any] = {
 _SEARCH = torch.nn.Module.__getattr__
 
 
-def parameter(module: torch.nn.Module, name: str) -> Any:
-    """A module's parameter, without `torch.nn.Module`'s search for attributes: that takes 0.8 µs each time.
+def held(module: torch.nn.Module, name: str) -> Any:
+    """A module's parameter or buffer, without `torch.nn.Module`'s search for attributes: that takes 0.8 µs each time.
 
     One that is not the module's own (pruned, reparametrized), and one that somebody looks for in another way (a
     subclass, a tracer), comes from the search.
     """
-    parameters = module._parameters
-    if name in parameters and name not in module.__dict__ and type(module).__getattr__ is _SEARCH:
-        return parameters[name]
+    if name not in module.__dict__ and type(module).__getattr__ is _SEARCH:
+        if name in module._parameters:
+            return module._parameters[name]
+        if name in module._buffers:
+            return module._buffers[name]
     return getattr(module, name)
 
 

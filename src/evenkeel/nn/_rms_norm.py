@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
-from evenkeel.nn._options import NormOptions, parameter
+from evenkeel.nn._options import NormOptions, held
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         return F.rms_norm(
             x,
             self.normalized_shape,
-            parameter(self, "weight"),
+            held(self, "weight"),
             self.eps,
             eps_mode=self.eps_mode,
             weight_offset=self.weight_offset,

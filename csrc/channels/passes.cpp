@@ -1,0 +1,213 @@
+#include "channels/passes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "channels/geometry.h"
+#include "channels/run.h"
+#include "core/runtime.h"
+
+namespace evenkeel {
+namespace {
+
+const ChannelsKernels& kernels() { return EVENKEEL_BEST(channels_kernels); }
+const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
+  switch (g.walk) {
+    case Walk::columns: return EVENKEEL_BEST(columns_walk);
+    case Walk::groups: return EVENKEEL_BEST(groups_walk);
+    default: return EVENKEEL_BEST(planes_walk);
+  }
+}
+
+// weight + offset or bias in double, for every channel (planes) or column: the sum of a weight and an offset is not
+// rounded. A vector's length further it may be read.
+class ChannelParameter {
+ public:
+  ChannelParameter(const Values& parameter, double offset, const ChannelsGeometry& g)
+      : ChannelParameter(parameter, offset, g.channels, g.per_channel, g.repeat) {}
+  // `each` times in a row, and the whole `times` times
+  ChannelParameter(const Values& parameter, double offset, int64_t channels, int64_t each, int64_t times) {
+    constexpr int64_t vector = 16;
+    if (!parameter.data) return;
+    const int64_t count = channels * each * times;
+    values_.reset(new double[static_cast<size_t>(count + vector)]);
+    kernels().widen(parameter.data, parameter.dtype, offset, channels, each, times, values_.get());
+    std::fill_n(values_.get() + count, vector, 0.0);
+  }
+  const double* data() const { return values_.get(); }
+
+ private:
+  std::unique_ptr<double[]> values_;
+};
+
+ChannelsCall call_of(const ChannelsShape& shape, DType dtype, const ChannelsOptions& options, bool remembered,
+                     bool masked, bool backward) {
+  ChannelsCall a{};
+  a.geometry = geometry_of(shape, options.groups, masked, true, backward);
+  // remembered statistics: the order of memory is the fastest
+  if (remembered && a.geometry.walk == Walk::planes) {
+    a.geometry = geometry_of(shape, a.geometry.channels, masked, false, backward);
+  }
+  a.dtype = dtype;
+  a.options = options;
+  a.remembered = remembered;
+  return a;
+}
+
+// The mask and how much of it is valid.
+class Mask {
+ public:
+  Mask(const uint8_t* mask, const ChannelsShape& shape, ChannelsCall& a) {
+    a.mask = mask;
+    if (!mask) return;
+    counts_.assign(a.geometry.groups ? static_cast<size_t>(shape.batch) : 1, 0);
+    uint8_t bits = 0;
+    for (int64_t sample = 0; sample < shape.batch; ++sample) {
+      int64_t& count = counts_[a.geometry.groups ? static_cast<size_t>(sample) : 0];
+      for (int64_t i = 0; i < shape.positions; ++i) {
+        const uint8_t byte = mask[sample * shape.positions + i];
+        count += byte != 0;
+        bits |= byte;
+      }
+    }
+    a.valid = counts_.data();
+    if (bits > 1) write_ones(a, shape.batch * shape.positions);
+  }
+
+ private:
+  // A view of other memory as boolean may hold any byte where it is true.
+  void write_ones(ChannelsCall& a, int64_t count) {
+    ones_.assign(a.mask, a.mask + count);
+    for (uint8_t& byte : ones_) byte = byte != 0;
+    a.mask = ones_.data();
+  }
+  std::vector<uint8_t> ones_;
+  std::vector<int64_t> counts_;
+};
+
+void set_weight(ChannelsCall& a, const ChannelParameter& weight) {
+  a.weight = weight.data();
+  a.smallest_weight = a.largest_weight = 1;
+  if (!a.weight || a.remembered) return;
+  double smallest = 0x1p128, largest = 0;
+  const int64_t step = a.geometry.per_channel;
+  for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
+    const double weight_of = std::abs(a.weight[channel * step]);
+    if (!is_normal(weight_of)) continue;
+    smallest = std::min(smallest, weight_of);
+    largest = std::max(largest, weight_of);
+  }
+  if (largest == 0) return;
+  a.smallest_weight = smallest;
+  a.largest_weight = largest;
+}
+
+// A place for results that nobody asks for.
+class Place {
+ public:
+  Place(void* given, int64_t count) : data_(given) {
+    if (given) return;
+    own_.reset(new double[static_cast<size_t>(count)]);
+    data_ = own_.get();
+  }
+  void* data() const { return data_; }
+
+ private:
+  std::unique_ptr<double[]> own_;
+  void* data_;
+};
+
+bool is_streamed(const ChannelsShape& shape, DType dtype) {
+  return shape.batch * shape.channels * shape.positions * size_of(dtype) > streamed_bytes;
+}
+
+template <class Call>
+bool completes(const Call& call) noexcept {
+  try {
+    call();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+const DirectChannels direct_channels{
+    layout_of_channels(),
+    [](const ChannelsForward& a) noexcept { return completes([&] { run_forward(a); }); },
+    [](const ChannelsBackward& a) noexcept { return completes([&] { run_backward(a); }); },
+};
+
+}  // namespace
+
+void run_forward(const ChannelsForward& forward) {
+  const bool remembered = forward.mean.data;
+  ChannelsCall a = call_of(forward.shape, forward.dtype, forward.options, remembered, forward.mask, false);
+  const int64_t channels = forward.shape.channels, count = statistics_of(forward.shape, forward.options.groups);
+  const ChannelsGeometry& g = a.geometry;
+  const Mask valid(forward.mask, forward.shape, a);
+  const ChannelParameter w(forward.weight, forward.options.weight_offset, g), b(forward.bias, 0.0, g);
+  const Place statistics(forward.statistics, count * a.statistics_width()), variances(forward.variances, count);
+  a.x = forward.x;
+  a.out = forward.y;
+  set_weight(a, w);
+  a.bias = b.data();
+  a.streamed = is_streamed(forward.shape, forward.dtype);
+  a.statistics = statistics.data();
+  a.variance = variances.data();
+  const ChannelsWalk& phases = phases_of(g);
+  if (remembered) {
+    const ChannelParameter means(forward.mean, 0.0, channels, 1, 1), spreads(forward.variance, 0.0, channels, 1, 1);
+    a.may_cancel = kernels().remember(a, means.data(), spreads.data());
+    return run(a, g.measure_items, 0, {phases.prepare, nullptr, nullptr, phases.write, nullptr});
+  }
+  run(a, g.measure_items, measure_partial(g),
+      {nullptr, phases.measure, phases.merge, phases.write, kernels().repair});
+  if (!forward.running_mean.data) return;
+  ChannelsForward found = forward;
+  found.statistics = a.statistics;
+  found.variances = a.variance;
+  update_running(found);
+}
+
+void run_backward(const ChannelsBackward& backward) {
+  ChannelsCall a =
+      call_of(backward.shape, backward.dtype, backward.options, backward.remembered, backward.mask, true);
+  divide_runs(a.geometry);
+  const ChannelsGeometry& g = a.geometry;
+  const Mask valid(backward.mask, backward.shape, a);
+  const ChannelParameter w(backward.weight, backward.options.weight_offset, g), b(backward.bias, 0.0, g);
+  const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(2 * g.lanes())]);
+  std::vector<double> means(static_cast<size_t>(g.walk == Walk::groups ? 0 : 2 * g.statistics));
+  a.x = backward.x;
+  a.dy = backward.dy;
+  a.out = backward.dx;
+  set_weight(a, w);
+  a.bias = b.data();
+  a.statistics = const_cast<void*>(backward.statistics);
+  a.streamed = is_streamed(backward.shape, backward.dtype);
+  a.sums = sums.get();
+  a.means = means.data();
+  const ChannelsWalk& phases = phases_of(g);
+  const bool sum = backward.dweight.data || backward.dbias.data || !backward.remembered;
+  run(a, g.sum_items, sum_partial(g),
+      {phases.prepare, sum ? phases.sum : nullptr, sum ? phases.merge_sums : nullptr,
+       backward.dx ? phases.write_gradient : nullptr, kernels().repair_gradient});
+  int which = 0;
+  for (const Values& gradient : {backward.dbias, backward.dweight}) {
+    if (gradient.data) kernels().finish(a, which, g.channels, gradient.dtype, gradient.data);
+    ++which;
+  }
+}
+
+void update_running(const ChannelsForward& a) {
+  const double count = static_cast<double>(a.shape.batch * a.shape.positions);
+  const int64_t width = statistics_width(a.options.eps_mode);
+  kernels().move(a.running_mean, a.statistics, width, a.dtype, a.shape.channels, a.momentum, 1.0);
+  kernels().move(a.running_var, a.variances, 1, a.dtype, a.shape.channels, a.momentum, count / (count - 1));
+}
+
+}  // namespace evenkeel
+
+const evenkeel::DirectChannels* evenkeel_direct_channels() { return &evenkeel::direct_channels; }
