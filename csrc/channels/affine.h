@@ -10,6 +10,7 @@ namespace evenkeel::EVENKEEL_ISA {
 template <class C>
 struct Affine {
   C mean, scale, shift;
+  Affine() = default;
   Affine(const ChannelStatistics<C>& s, double weight, double bias) : mean(s.mean) {
     const double exact = s.exact_reciprocal() * weight;
     scale = static_cast<C>(exact);

@@ -103,7 +103,8 @@ struct ChannelsCall {
   bool may_cancel;   // remembered: in some channel y can be far smaller than the terms that it is the difference of
   bool streamed;     // out is larger than the caches: write past them
   void* kept;        // backward: compute dtype, room for a gradient of each element of the block, or null
-  // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums.
+  // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums. Planes:
+  // with remembered statistics, the affine of each channel.
   void* factors;
   int64_t first_block;
   double* partial;  // sums of the items from first_item on
@@ -150,6 +151,8 @@ inline int64_t measure_partial(const ChannelsGeometry& g) {
 inline int64_t sum_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 2 * strip_stride(g) : 2; }
 // factors of a column, each in a double's place
 constexpr int64_t factors_per_column = 11;
+// the same of a channel in planes, where statistics are remembered
+constexpr int64_t factors_per_plane = 3;
 
 EVENKEEL_VARIANTS(ChannelsWalk, planes_walk)
 EVENKEEL_VARIANTS(ChannelsWalk, columns_walk)

@@ -119,6 +119,22 @@ class Place {
   void* data_;
 };
 
+// y from remembered statistics, in planes: parts of runs, which any thread may take.
+void write_remembered(ChannelsCall& a, const ChannelsWalk& phases) {
+  constexpr int64_t part = 16384;
+  ChannelsGeometry& g = a.geometry;
+  const std::unique_ptr<double[]> factors(new double[static_cast<size_t>(factors_per_plane * g.channels)]);
+  a.factors = factors.get();
+  g.item_size = part;
+  g.parts = ceil_divide(g.positions, part);
+  phases.prepare(a, 0, g.channels);
+  parallel_for(g.outer * g.channels * g.parts, std::max<int64_t>(1, part / g.positions),
+               [&](int64_t begin, int64_t end) {
+    phases.write(a, begin, end);
+    if (a.streamed) finish_streams();
+  });
+}
+
 bool is_streamed(const ChannelsShape& shape, DType dtype) {
   return shape.batch * shape.channels * shape.positions * size_of(dtype) > streamed_bytes;
 }
@@ -160,6 +176,7 @@ void run_forward(const ChannelsForward& forward) {
   if (remembered) {
     const ChannelParameter means(forward.mean, 0.0, channels, 1, 1), spreads(forward.variance, 0.0, channels, 1, 1);
     a.may_cancel = kernels().remember(a, means.data(), spreads.data());
+    if (g.walk == Walk::planes) return write_remembered(a, phases);
     return run(a, g.measure_items, 0, {phases.prepare, nullptr, nullptr, phases.write, nullptr});
   }
   run(a, g.measure_items, measure_partial(g),

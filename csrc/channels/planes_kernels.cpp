@@ -96,40 +96,81 @@ void merge_one(const ChannelsCall& a, int64_t statistic) {
   save_merged<Opmath<T>>(a, statistic, merged);
 }
 
-template <class T, bool extras>
-void write_one(const ChannelsCall& a, int64_t item) {
+// y of a run, or of a part of one; `ahead` elements further is what will be read next, 0 for nothing.
+template <class T, bool extras, class Function>
+void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ahead, const Function& affine) {
   using C = Opmath<T>;
-  using V = Vector<C>;
+  const T* x = static_cast<const T*>(a.x) + offset;
+  T* y = static_cast<T*>(a.out) + offset;
+  const bool streamed = a.streamed && on_a_cache_line(y);
+  with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
+    // flat: a call of the activation for each vector took a fifth longer
+    [&]() __attribute__((flatten)) {
+      for_each_position<C>(length, [&](auto at) {
+        if (ahead) fetch(x + at.i + ahead);
+        const Vector<C> v = activate<decltype(activation)::value, C>(affine(at.load(x)));
+        at.store(y, extras ? valid.keep(at, v) : v);
+      }, streamed);
+    }();
+  });
+}
+
+template <class T, bool extras>
+void write_measured(const ChannelsCall& a, int64_t item) {
+  using C = Opmath<T>;
   const Span span = measure_span(a.geometry, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
   const int64_t ahead = fetched_ahead(a.geometry, a.options.activation == Activation::silu);
   for_each_run(runs_of(a.geometry, span.statistic), span.begin, span.end,
                [&](int64_t offset, int64_t length, int64_t channel) {
-    const T* x = static_cast<const T*>(a.x) + offset;
-    T* y = static_cast<T*>(a.out) + offset;
-    const double weight = a.weight_of(channel), bias = a.bias_of(channel);
-    const bool streamed = a.streamed && on_a_cache_line(y);
-    with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
-      // flat: a call of the activation for each vector took a fifth longer
-      const auto over = [&](const auto& affine) __attribute__((flatten)) {
-        for_each_position<C>(length, [&](auto at) {
-          if (ahead) fetch(x + at.i + ahead);
-          const V v = activate<decltype(activation)::value, C>(affine(at.load(x)));
-          at.store(y, extras ? valid.keep(at, v) : v);
-        }, streamed);
-      };
-      if (a.remembered && may_cancel(s, weight, bias)) {
-        const double factor = s.exact_reciprocal() * weight;
-        over([&](V value) {
-          Wide<C> v = wide_centred<C>(value, s);
-          for (auto& part : v.part) part = part * factor + bias;
-          return v.rounded();
-        });
-      } else {
-        over(Affine<C>(s, weight, bias));
-      }
-    });
+    write_run<T, extras>(a, offset, length, ahead, Affine<C>(s, a.weight_of(channel), a.bias_of(channel)));
   });
+}
+
+// Remembered statistics: the affine of each channel, computed once; the backward has no use for it.
+template <class T, bool>
+void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = Opmath<T>;
+  if (!a.factors) return;
+  auto* const affine = static_cast<Affine<C>*>(a.factors);
+  for (int64_t i = begin; i < end; ++i) {
+    affine[i] = Affine<C>(restore_statistics<C>(a, i), a.weight_of(i), a.bias_of(i));
+  }
+}
+
+// Parts of runs, in the order of memory.
+template <class T, bool extras>
+void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = Opmath<T>;
+  const ChannelsGeometry& g = a.geometry;
+  const auto* const affine = static_cast<const Affine<C>*>(a.factors);
+  int64_t run = begin / g.parts, part = begin % g.parts, channel = run % g.channels;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t first = part * g.item_size, length = std::min(g.item_size, g.positions - first);
+    const int64_t offset = run * g.positions + first;
+    const double weight = a.weight_of(channel), bias = a.bias_of(channel);
+    if (a.may_cancel && may_cancel(restore_statistics<C>(a, channel), weight, bias)) {
+      const ChannelStatistics<C> s = restore_statistics<C>(a, channel);
+      const double factor = s.exact_reciprocal() * weight;
+      write_run<T, extras>(a, offset, length, 0, [&](Vector<C> value) {
+        Wide<C> v = wide_centred<C>(value, s);
+        for (auto& each : v.part) each = each * factor + bias;
+        return v.rounded();
+      });
+    } else {
+      write_run<T, extras>(a, offset, length, 0, affine[channel]);
+    }
+    if (++part < g.parts) continue;
+    part = 0;
+    ++run;
+    if (++channel == g.channels) channel = 0;
+  }
+}
+
+template <class T, bool extras>
+void write_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  if (a.remembered) return write_remembered<T, extras>(a, begin, end);
+  for (int64_t item = begin; item < end; ++item) write_measured<T, extras>(a, item);
 }
 
 // The upstream gradient of a part, led through the activation, 0 where it is not valid.
@@ -370,9 +411,10 @@ void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
 
 }  // namespace
 
-const ChannelsWalk planes_walk = {.measure = EVENKEEL_PHASE_OF_EACH(measure_one),
+const ChannelsWalk planes_walk = {.prepare = EVENKEEL_PHASE(prepare_range),
+                                  .measure = EVENKEEL_PHASE_OF_EACH(measure_one),
                                   .merge = EVENKEEL_PHASE_OF_EACH(merge_one),
-                                  .write = EVENKEEL_PHASE_OF_EACH(write_one),
+                                  .write = EVENKEEL_PHASE(write_range),
                                   .sum = EVENKEEL_PHASE(sum_range),
                                   .merge_sums = EVENKEEL_PHASE_OF_EACH(merge_sums_one),
                                   .write_gradient = EVENKEEL_PHASE(write_gradient_range)};

@@ -127,7 +127,7 @@ void save_statistics(const ChannelsCall& a, int64_t index, const ChannelStatisti
 
 template <class C>
 ChannelStatistics<C> restore_statistics(const ChannelsCall& a, int64_t index) {
-  if (a.remembered) index %= a.geometry.channels;
+  if (a.remembered && index >= a.geometry.channels) index %= a.geometry.channels;  // a division takes long
   const C* saved = static_cast<const C*>(a.statistics) + index * a.statistics_width();
   return {saved[0], saved[1], saved[2], saved[3], a.options.eps_mode == EpsMode::inside ? C(1) : saved[4]};
 }
