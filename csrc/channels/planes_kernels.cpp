@@ -173,6 +173,13 @@ void write_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   for (int64_t item = begin; item < end; ++item) write_measured<T, extras>(a, item);
 }
 
+// Whether a part's gradient is computed in double.
+template <class C>
+bool is_exact(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s) {
+  return has_few_elements(a, part.statistic) ||
+         (a.remembered && may_cancel(s, a.weight_of(part.channel), a.bias_of(part.channel)));
+}
+
 // The upstream gradient of a part, led through the activation, 0 where it is not valid.
 template <class T, bool extras>
 class Upstream {
@@ -187,7 +194,7 @@ class Upstream {
         weight_(a.weight_of(part.channel)),
         bias_(a.bias_of(part.channel)),
         affine_(s, weight_, bias_),
-        exactly_(extras && (has_few_elements(a, part.statistic) || (a.remembered && may_cancel(s, weight_, bias_)))) {}
+        exactly_(extras && is_exact(a, part, s)) {}
   bool exactly() const { return exactly_; }
   // at a position whose input is x
   template <class At>
@@ -309,12 +316,12 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const bool is_short = sums_are_short(a);
   for_each_part<C>(a, begin, end, [&](int64_t item, const Part& part, const ChannelStatistics<C>& s) {
-    const Upstream<T, extras> upstream(a, part, s);
     double sums[2];
-    if (is_short && !upstream.exactly()) {
+    if (is_short && !(extras && is_exact(a, part, s))) {
       sum_short<T, extras>(a, part, s, sums);
       sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
     } else {
+      const Upstream<T, extras> upstream(a, part, s);
       sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
     }
     double* partial = a.partial + (item - a.first_item) * 2;

@@ -209,13 +209,15 @@ void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, voi
 void widen_repeated(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times,
                     double* out) {
   with_floating(dtype, [&](auto t) {
-    const auto* const at = static_cast<const decltype(t)*>(source);
+    using C = Opmath<decltype(t)>;
+    const Buffer<C> scratch(n);
+    const C* const values = widen(static_cast<const decltype(t)*>(source), scratch.data(), n);
     if (each == 1) {
-      for (int64_t i = 0; i < n; ++i) out[i] = to_double(at[i]) + offset;
+      for (int64_t i = 0; i < n; ++i) out[i] = static_cast<double>(values[i]) + offset;
       return;
     }
     for (int64_t i = 0; i < n; ++i) {
-      const double value = to_double(at[i]) + offset;
+      const double value = static_cast<double>(values[i]) + offset;
       for (int64_t k = 0; k < each; ++k) out[i * each + k] = value;
     }
   });
@@ -225,13 +227,16 @@ void widen_repeated(const void* source, DType dtype, double offset, int64_t n, i
 void move(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
           double factor) {
   with_floating(running.dtype, [&](auto t) {
+    using C = Opmath<decltype(t)>;
     constexpr int64_t several = 64;
     auto* const at = static_cast<decltype(t)*>(running.data);
     const auto towards = [&](const auto* statistic) {
       for (int64_t begin = 0; begin < n; begin += several) {
         const int64_t count = std::min(several, n - begin);
+        C scratch[several];
         double moved[several];
-        for (int64_t i = 0; i < count; ++i) moved[i] = (1 - share) * to_double(at[begin + i]);
+        const C* const values = widen(at + begin, scratch, count);
+        for (int64_t i = 0; i < count; ++i) moved[i] = (1 - share) * static_cast<double>(values[i]);
         for (int64_t i = 0; i < count; ++i) moved[i] += share * (factor * statistic[(begin + i) * stride]);
         narrow(at + begin, moved, count);
       }

@@ -177,12 +177,15 @@ inline const float* widen(const T* row, float* scratch, int64_t n) {
 inline void narrow(double* row, const double* source, int64_t n) { std::memcpy(row, source, n * sizeof(double)); }
 template <class T>
 inline void narrow(T* row, const double* source, int64_t n) {
-  for (int64_t i = 0; i < n; i += 16) {
-    const int count = static_cast<int>(n - i < 16 ? n - i : 16);
-    Floats v = {};
-    for (int l = 0; l < count; ++l) v[l] = static_cast<float>(source[i + l]);
-    Rest<float>{i, count}.store(row, v);
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const Doubles parts[2] = {load(source + i), load(source + i + 8)};
+    Whole<float>{i}.store(row, as_floats(parts));
   }
+  if (i == n) return;
+  Floats v = {};
+  for (int l = 0; i + l < n; ++l) v[l] = static_cast<float>(source[i + l]);
+  Rest<float>{i, static_cast<int>(n - i)}.store(row, v);
 }
 
 }  // namespace evenkeel::EVENKEEL_ISA
