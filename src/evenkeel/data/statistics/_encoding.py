@@ -92,8 +92,9 @@ class StateFormat(NamedTuple):
 
     def from_json(self, text: bytes) -> State:
         """Decode what `to_plain` gave and JSON holds."""
-        with self.decoding():
-            return self.from_plain(json.loads(text))
+        with self.decoding("not whole JSON"):
+            content = json.loads(text)
+        return self.from_plain(content)
 
     @contextlib.contextmanager
     def decoding(self, problem: str = "") -> Iterator[None]:

@@ -131,7 +131,7 @@ def restore_groups(state: State) -> GroupStatistics:
 def restore_parts(state: State) -> Iterator[Statistics]:
     """Yield each group's statistics, once the settings are known to be sound."""
     parts = state.parts()
-    for index, settings in enumerate(state.settings["groups"]):
+    for index, settings in enumerate(state.settings.get("groups", ())):
         yield restore(Statistics, State(settings, parts.pop(str(index), {})))
     refuse_rest(parts)
 
