@@ -78,8 +78,7 @@ class Sketches:
 
     def counts(self, feature: int) -> tuple[Array, Array]:
         """The values that a feature's sketch keeps, and how many each stands for."""
-        pairs = np.array(list(read_sketch(self.blobs[feature])), dtype=np.float64).reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
+        return sketch_contents(self.blobs[feature])
 
     def to_arrays(self) -> dict[str, Array]:
         """Named arrays, which `quantiles_from_arrays` reads."""
@@ -106,28 +105,32 @@ def check_sketch(blob: bytes, empty: bytes, count: float) -> None:
 
     The library takes the levels' positions in its items as they come, and would read memory that is not its own.
     """
-    items = sketch_items(blob, count)
+    values, weights = sketch_contents(blob)
     try:
-        sketch = read_sketch(blob) if blob[4:8] == empty[4:8] and not np.isnan(items).any() else None
+        sketch = read_sketch(blob) if blob[4:8] == empty[4:8] and not np.isnan(values).any() else None
     except (IndexError, RuntimeError, ValueError) as error:
         raise ValueError(f"a sketch cannot be read: {error}") from error
-    if sketch is None or (sketch.n, sketch.num_retained) != (count, items.size):
+    if sketch is None or (sketch.n, sketch.num_retained, weights.sum()) != (count, values.size, count):
         raise ValueError("a sketch does not fit the counts or the sketch size")
 
 
-def sketch_items(blob: bytes, count: float) -> Array:
-    """The items of a serialized sketch of so many values; ValueError where its levels do not hold so many."""
-    if count < 2:
-        return np.frombuffer(blob, "<f8", int(count), 8) if count else np.empty(0)
-    levels = blob[18] if len(blob) > SKETCH_HEADER else 0
+def sketch_contents(blob: bytes) -> tuple[Array, Array]:
+    """The values of a serialized sketch, and how many each stands for; ValueError where its levels are damaged.
+
+    The library's own iteration gives all of them the weight 1 where the lowest level is empty, as after many a merge.
+    """
+    if len(blob) <= SKETCH_HEADER:  # no value or one: nothing but a shorter header stands before it
+        values = np.frombuffer(blob, "<f8", offset=8)
+        return values, np.ones(values.size)
+    levels = blob[18]
     if not 0 < levels <= MOST_LEVELS:
         raise ValueError(f"a sketch has {levels} levels")
     starts = np.frombuffer(blob, "<u4", levels, SKETCH_HEADER).astype(np.int64)
-    items = np.frombuffer(blob, "<f8", offset=SKETCH_HEADER + 4 * levels)[2:]  # after the least and the greatest
-    sizes = np.diff(starts, append=starts[0] + items.size)
-    if (sizes < 0).any() or (sizes << np.arange(levels)).sum() != count:
-        raise ValueError("a sketch's levels do not hold its values")
-    return items
+    values = np.frombuffer(blob, "<f8", offset=SKETCH_HEADER + 4 * levels)[2:]  # after the least and the greatest
+    sizes = np.diff(starts, append=starts[0] + values.size)
+    if (sizes < 0).any():
+        raise ValueError("a sketch's levels overlap")
+    return values, np.repeat(np.exp2(np.arange(levels)), sizes)
 
 
 def read_sketch(blob: bytes) -> Any:
