@@ -12,7 +12,15 @@ import typer
 
 from evenkeel import data as library
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
-from evenkeel.cli.data_page import describe, drift_page, drift_table, show_page, statistics_of, statistics_table
+from evenkeel.cli.data_page import (
+    describe,
+    drift_page,
+    drift_table,
+    show_page,
+    skipped_of,
+    statistics_of,
+    statistics_table,
+)
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.data import DriftLimits, Statistics
 from evenkeel.data.sources import open_source
@@ -212,7 +220,7 @@ def merge(
 def rebuilt(items: list[Any], merged: Statistics) -> Scaler:
     """A scaler like the first of several, with the statistics of all; it remembers what each was fitted on."""
     sources = [item.contract_.source for item in items]
-    skipped = [skip for source in sources if source for skip in source.get("skipped", ())]
+    skipped = [skip for item in items for skip in skipped_of(item)]
     scaler: Scaler = type(items[0]).from_statistics(merged, **items[0].get_params())
     return scaler.annotate(source={"merged": sources, "skipped": skipped})
 

@@ -15,7 +15,15 @@ from evenkeel.report import Axis, Cell, Figure, Finding, Histogram, Page, Sectio
 if TYPE_CHECKING:
     from evenkeel.data import DriftReport
 
-__all__ = ["describe", "drift_page", "drift_table", "show_page", "statistics_of", "statistics_table"]
+__all__ = [
+    "describe",
+    "drift_page",
+    "drift_table",
+    "show_page",
+    "skipped_of",
+    "statistics_of",
+    "statistics_table",
+]
 
 QUARTILES = (0.25, 0.5, 0.75)
 BINS = 60
@@ -50,10 +58,22 @@ def names_of(statistics: Statistics) -> list[str]:
 def describe(item: Any) -> str:
     """One line about an object loaded from a file."""
     statistics = statistics_of(item)
-    source = getattr(getattr(item, "contract_", None), "source", None) or {}
+    source, left_out = source_of(item), skipped_of(item)
     origin = f" of {source['description']}" if source.get("description") else ""
-    skipped = f", {len(source['skipped'])} files skipped" if source.get("skipped") else ""
+    skipped = f", {len(left_out)} files skipped" if left_out else ""
     return f"{type(item).__name__}: {statistics.rows:,} rows, {statistics.count.size} features{origin}{skipped}"
+
+
+def source_of(item: Any) -> dict[str, Any]:
+    """What `evenkeel data fit` noted of the source of an object's data; others may have noted anything else."""
+    source = getattr(getattr(item, "contract_", None), "source", None)
+    return source if isinstance(source, dict) else {}
+
+
+def skipped_of(item: Any) -> list[Any]:
+    """The files that were left out of an object's data."""
+    skipped = source_of(item).get("skipped")
+    return skipped if isinstance(skipped, list) else []
 
 
 def statistics_table(statistics: Statistics) -> Table:

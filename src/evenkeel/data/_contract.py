@@ -210,7 +210,8 @@ def scaling_of(factor: float) -> str:
 
 
 def _spelled(dtype: str) -> str:
-    return "float32" if dtype == "bfloat16" else dtype
+    """A dtype that every NumPy knows, for a float that not every NumPy does."""
+    return "float32" if dtype.startswith(("bfloat", "float8", "float96", "float128")) else dtype
 
 
 def _holds(seen: str, dtype: str) -> bool:

@@ -100,14 +100,20 @@ class ImageNormalize:
         on_mismatch: OnMismatch = "raise",
     ) -> None:
         self.mean, self.std = _channel_numbers("mean", mean), _channel_numbers("std", std)
-        if len(self.mean) != len(self.std) or not all(number > 0 for number in self.std):
-            raise InvalidArgumentError(f"expected as many std > 0 as means, but got mean {self.mean}, std {self.std}")
+        self.max_value = float(max_value)
+        if len(self.mean) != len(self.std) or not all(number > 0 for number in (*self.std, self.max_value)):
+            raise InvalidArgumentError(
+                "expected as many std > 0 as means and max_value > 0, "
+                f"but got mean {self.mean}, std {self.std}, max_value {max_value!r}"
+            )
+        if not np.isfinite([*self.mean, *self.std, self.max_value]).all():
+            raise InvalidArgumentError(f"expected finite numbers, but got {self.mean}, {self.std}, {max_value!r}")
         if layout not in (None, *get_args(Layout)) or on_mismatch not in get_args(OnMismatch):
             raise InvalidArgumentError(
                 "layout must be HWC, CHW or None and on_mismatch raise, warn or ignore, "
                 f"but got {layout!r}, {on_mismatch!r}"
             )
-        self.layout, self.max_value, self.channel_order = layout, float(max_value), channel_order
+        self.layout, self.channel_order = layout, channel_order
         self.definition, self.dtype, self.on_mismatch = definition, dtype, on_mismatch
         self.statistics_: ImageStatistics | None = None
 

@@ -123,7 +123,8 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _learn(self, statistics: Statistics) -> Self:
         self.statistics_ = self.statistics_.merge(statistics) if hasattr(self, "statistics_") else statistics
-        self._derive()
+        with np.errstate(all="ignore"):  # values near the end of float64's range; the results are infinite then
+            self._derive()
         return self
 
     def _statistics_options(self) -> Mapping[str, Any]:
@@ -156,9 +157,7 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             InvalidInputError: the statistics are those of other axes, or hold infinities.
         """
-        if statistics.axis != (-1,) or not statistics.features:
-            raise InvalidInputError(f"from_statistics: expected those of a table's columns, but got {statistics!r}")
-        if statistics.infinite.any():
+        if statistics.features and statistics.infinite.any():
             columns = [statistics.names[i] if statistics.names else int(i) for i in np.flatnonzero(statistics.infinite)]
             raise InvalidInputError(
                 f"infinities in {', '.join(map(str, columns[:10]))}; replace them before fitting, or mark them as "
@@ -171,9 +170,11 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     @classmethod
     def _restore(cls, statistics: Statistics, parameters: Mapping[str, Any], learned: Mapping[str, Any]) -> Self:
         """A scaler from its statistics, its constructor's arguments and its `_learned_options`."""
+        if statistics.axis != (-1,) or not statistics.features:
+            raise InvalidInputError(f"{cls.__name__}: expected statistics of a table's columns, but got {statistics!r}")
         scaler = cls(**parameters)
         scaler._check_parameters()
-        scaler.n_features_in_ = statistics.features or 0
+        scaler.n_features_in_ = statistics.features
         if statistics.names is not None:
             scaler.feature_names_in_ = np.array(statistics.names, dtype=object)
         for name, value in learned.items():

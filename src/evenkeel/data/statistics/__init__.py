@@ -1,7 +1,15 @@
 """Private: statistics of data as mergeable states, and how they are saved."""
 
 from evenkeel.data.statistics._distributed import all_merge
-from evenkeel.data.statistics._encoding import Array, State, StateFormat, plain_numbers
+from evenkeel.data.statistics._encoding import (
+    Array,
+    State,
+    StateFormat,
+    one_line,
+    plain_numbers,
+    refuse_rest,
+    take_array,
+)
 from evenkeel.data.statistics._groups import GroupStatistics, group_state, restore_groups
 from evenkeel.data.statistics._images import (
     Definition,
@@ -44,9 +52,12 @@ __all__ = [
     "image_state",
     "merge_all",
     "merge_moments",
+    "one_line",
     "plain_numbers",
+    "refuse_rest",
     "restore",
     "restore_groups",
     "restore_images",
     "state_of",
+    "take_array",
 ]

@@ -9,7 +9,7 @@ import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import dtype_name, values_of
-from evenkeel.data.statistics._encoding import State, joined
+from evenkeel.data.statistics._encoding import State, joined, refuse_rest
 from evenkeel.data.statistics._moments import from_column_moments
 from evenkeel.data.statistics._statistics import Statistics, restore, state_of
 from evenkeel.functional import ColumnMoments, image_moments
@@ -98,9 +98,13 @@ def image_state(statistics: ImageStatistics) -> State:
     return State({name: state.settings for name, state in states.items()}, joined(states))
 
 
-def restore_images(state: State) -> ImageStatistics:
-    """The statistics that `image_state` described."""
-    statistics = ImageStatistics()
-    for name in ("pooled", "per_image"):
-        setattr(statistics, name, restore(Statistics, state.part(name, state.settings[name])))
+def restore_images(state: State, channels: int) -> ImageStatistics:
+    """The statistics that `image_state` described, of so many channels."""
+    statistics, parts = ImageStatistics(), state.parts()
+    for name, features in (("pooled", channels), ("per_image", 2 * channels)):
+        restored = restore(Statistics, State(state.settings[name], parts.pop(name, {})))
+        if restored.features != features or restored.axis != (-1,):
+            raise ValueError(f"{name}: expected {features} features, but got {restored!r}")
+        setattr(statistics, name, restored)
+    refuse_rest(parts)
     return statistics

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from evenkeel.data.statistics._encoding import take_array
 from evenkeel.functional import ColumnMoments
 
 Array = np.ndarray[Any, Any]
@@ -34,8 +34,9 @@ class Moments(NamedTuple):
 
 def empty_moments(features: int) -> Moments:
     """The state before any value: the neutral element of `merge_moments`."""
-    integers, floats = np.zeros(features, np.int64), np.zeros(features)
-    return Moments(integers, floats, floats, floats, floats + np.inf, floats - np.inf, integers, integers)
+    # Views of one number each: no memory for features that only an option or a file speaks of.
+    integers, zeros, low, high = (np.broadcast_to(x, features) for x in (np.int64(0), 0.0, -np.inf, np.inf))
+    return Moments(integers, zeros, zeros, zeros, high, low, integers, integers)
 
 
 def from_column_moments(block: ColumnMoments) -> Moments:
@@ -59,16 +60,21 @@ def from_column_moments(block: ColumnMoments) -> Moments:
     )
 
 
-def moments_from_arrays(arrays: Mapping[str, Array], features: int) -> Moments:
-    """The state from saved arrays; KeyError or ValueError where they contradict each other."""
-    integers = ("missing", "infinite", *(["count"] if arrays["count"].dtype.kind == "i" else []))
+def moments_from_arrays(arrays: dict[str, Array], features: int, rows: int) -> Moments:
+    """Take the state from saved arrays; ValueError where they contradict each other or the number of rows."""
+    weighted = arrays.get("count", np.empty(0)).dtype == np.float64
+    integers = ("missing", "infinite", *(() if weighted else ("count",)))
     moments = Moments(
-        **{name: arrays[name].astype(np.int64 if name in integers else np.float64) for name in Moments._fields}
+        *(take_array(arrays, name, "i8" if name in integers else "f8", (features,)) for name in Moments._fields)
     )
-    if any(part.shape != (features,) for part in moments):
-        raise ValueError(f"expected {features} numbers in each part")
-    if any((part < 0).any() for part in (moments.count, moments.missing, moments.infinite, moments.m2)):
+    count, missing, infinite = moments.count, moments.missing, moments.infinite
+    if any((part < 0).any() for part in (count, missing, infinite, moments.m2)):
         raise ValueError("a count or a sum of squares is negative")
+    most = np.inf if weighted else rows - missing
+    if not np.isfinite(count).all() or (missing > rows).any() or (infinite > rows).any() or (count > most).any():
+        raise ValueError(f"more values than the {rows} rows have")
+    if not ((moments.minimum <= moments.maximum) | (count == 0)).all():
+        raise ValueError("a minimum is above the maximum")
     return moments
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import column_names, dtype_name, ordered_columns, values_of
 from evenkeel.data.statistics._batches import block_moments, full_mask, row_weights, to_rows
-from evenkeel.data.statistics._encoding import State, StateFormat, plain_numbers
+from evenkeel.data.statistics._encoding import State, StateFormat, plain_numbers, refuse_rest
 from evenkeel.data.statistics._moments import Moments, empty_moments, merge_moments, moments_from_arrays
 from evenkeel.data.statistics._quantiles import (
     Quantiles,
@@ -271,8 +271,7 @@ class Statistics:
         Raises:
             StateError: the data is incomplete, foreign or of a newer version.
         """
-        with FORMAT.decoding():
-            return restore(cls, FORMAT.from_plain(data))
+        return restore(cls, FORMAT.from_plain(data))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(features={self.features}, rows={self.rows}, axis={self.axis})"
@@ -377,19 +376,27 @@ def state_of(statistics: Statistics) -> State:
 
 def restore(cls: type[S], state: State) -> S:
     """An object with a state, each part of which is checked: it may come from anywhere."""
-    settings, arrays = state
+    from msgspec import convert
+
+    from evenkeel.data.statistics._schemas import StatisticsSettings
+
     with FORMAT.decoding():
+        settings, arrays = convert(state.settings, StatisticsSettings), dict(state.arrays)
+        features, rows = settings.features, settings.rows
+        # Before anything is made for so many features.
+        moments = None if features is None else moments_from_arrays(arrays, features, rows)
         statistics = cls(
-            settings["features"],
-            names=settings["names"],
-            axis=tuple(int(axis) for axis in settings["axis"]),
-            quantiles=bool(settings["quantiles"]),
-            sketch_size=int(settings["sketch_size"]),
-            nan_policy=settings["nan_policy"],
+            features,
+            names=settings.names,
+            axis=tuple(settings.axis),
+            quantiles=settings.quantiles,
+            sketch_size=settings.sketch_size,
+            nan_policy=settings.nan_policy,  # type: ignore[arg-type]  # checked there
         )
-        statistics.rows = int(settings["rows"])
-        statistics.dtypes = tuple(str(name) for name in settings["dtypes"])
-        if statistics.features is not None:
-            statistics._moments = moments_from_arrays(arrays, statistics.features)
-            statistics._quantiles = quantiles_from_arrays(arrays, statistics.features, statistics.sketch_size)
+        statistics.rows, statistics.dtypes, statistics._moments = rows, tuple(settings.dtypes), moments
+        if moments is not None and settings.quantiles:
+            statistics._quantiles = quantiles_from_arrays(arrays, moments.count, settings.sketch_size)
+        if moments is None and rows:
+            raise ValueError(f"{rows} rows without features")
+        refuse_rest(arrays)
     return statistics
