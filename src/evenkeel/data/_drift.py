@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ SMALLEST_SHARE = 1e-4
 STANDARD_ERRORS = 5.0
 # The deviation of fewer values says nothing, nor do fewer values in each bin.
 FEW = 10
+# Two numbers of this size differ by one of float64, whatever their signs.
+LARGEST = 2.0**1022
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +145,13 @@ def compare(reference: Statistics, current: Statistics, *, limits: DriftLimits |
 
 def feature_drift(reference: Statistics, current: Statistics, index: int, limits: DriftLimits) -> FeatureDrift:
     """The drift of one feature."""
-    mean, std, low, high = (
-        float(v[index]) for v in (reference.mean, reference.std(), reference.minimum, reference.maximum)
+    mean, std, low, high, new_mean, new_std, new_low, new_high = in_range(
+        float(part[index])
+        for side in (reference, current)
+        for part in (side.mean, side.std(), side.minimum, side.maximum)
     )
-    new_mean, new_std = float(current.mean[index]), float(current.std()[index])
     count, seen = float(current.count[index]), high - low
-    beyond = max(float(current.maximum[index]) - high, low - float(current.minimum[index]), 0.0) if count else 0.0
+    beyond = max(new_high - high, low - new_low, 0.0) if count else 0.0
     values: dict[str, Any] = {
         "shift": ratio(new_mean - mean, std) if count else math.nan,
         "spread": (ratio(new_std, std) if std or new_std else 1.0) if count else math.nan,  # constant, then as now
@@ -161,6 +165,13 @@ def feature_drift(reference: Statistics, current: Statistics, index: int, limits
     return FeatureDrift(
         name=name, **values, failures=tuple(failures_of(values, limits, count, float(reference.count[index])))
     )
+
+
+def in_range(numbers: Iterable[float]) -> list[float]:
+    """Numbers of one feature, a quarter of each where differences of the finite ones could overflow."""
+    numbers = list(numbers)
+    largest = max((abs(number) for number in numbers if math.isfinite(number)), default=0.0)
+    return [number / 4 for number in numbers] if largest > LARGEST else numbers
 
 
 def ratio(part: float, whole: float) -> float:

@@ -15,6 +15,8 @@ from evenkeel.data.scalers._centring import CentringScaler
 # scikit-learn's bound for "constant" grows with the rows, because its sums' error does. Ours does not: from here on
 # the bound stays, so that 1e8 rows around 1e6 with a spread of 0.01 are not taken for a constant.
 BOUND_ROWS = 1 << 14
+# A variance of another size has lost digits, and the deviations are compared.
+ORDINARY = 2.0**-960, 2.0**960
 
 
 class StandardScaler(CentringScaler):
@@ -134,11 +136,23 @@ class StandardScaler(CentringScaler):
         variance = statistics.variance(self.ddof)
         variance = np.where((count > 0) & np.isnan(variance), 0.0, variance)
         mean = statistics.mean
-        rows = np.minimum(count, BOUND_ROWS)
-        self.constant_ = (variance <= rows * EPS * variance + (rows * mean * EPS) ** 2) & (count > 0) & self.with_std
+        std = np.where((count > 0) & np.isnan(variance), 0.0, statistics.std(self.ddof))
+        self.constant_ = is_constant(std, variance, mean, np.minimum(count, BOUND_ROWS)) & (count > 0) & self.with_std
         self.mean_ = mean if self.with_std or (self.with_mean and not self._sparse_only) else None
         self.var_ = variance if self.with_std else None
-        self.scale_ = np.where(self.constant_, 1.0, np.sqrt(variance)) if self.with_std else None
+        self.scale_ = np.where(self.constant_, 1.0, std) if self.with_std else None
 
     def _centre(self) -> Array | None:
         return self.mean_ if self.with_mean else None
+
+    def _quarter_scale(self) -> Array:
+        count = self.statistics_.count
+        return np.asarray(self.statistics_.std() / 4 * np.sqrt(count / (count - self.ddof)))
+
+
+def is_constant(std: Array, variance: Array, mean: Array, rows: Array) -> Array:
+    """Whether features are constant by scikit-learn's rule: variance <= rows eps variance + (rows eps mean)^2."""
+    ordinary = (ORDINARY[0] < variance) & (variance < ORDINARY[1])
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        by_variance = variance <= rows * EPS * variance + (rows * mean * EPS) ** 2
+    return np.where(ordinary, by_variance, std * np.sqrt(1 - rows * EPS) <= rows * EPS * np.abs(mean))

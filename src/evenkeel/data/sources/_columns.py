@@ -13,8 +13,7 @@ from torch import Tensor
 from evenkeel._errors import InvalidArgumentError, SourceError
 from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._packages import require_package
-from evenkeel.data.statistics import Statistics, from_column_moments
-from evenkeel.functional import column_moments
+from evenkeel.data.statistics import Statistics, table_moments
 
 Columns = Sequence[str | int] | str | None
 
@@ -76,8 +75,7 @@ class Block:
                 part = Block([column[start : start + step] for column in self.data], self.dtypes)
                 statistics.update(part.tensor())
         else:
-            moments = from_column_moments(column_moments(self.data))
-            statistics.add_moments(moments, rows=self.rows, dtypes=self.dtypes)
+            statistics.add_moments(table_moments(self.data), rows=self.rows, dtypes=self.dtypes)
 
 
 def block_rows(columns: int) -> int:

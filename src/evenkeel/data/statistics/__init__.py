@@ -11,8 +11,8 @@ from evenkeel.data.statistics._images import (
     image_state,
     restore_images,
 )
-from evenkeel.data.statistics._moments import Moments, empty_moments, from_column_moments, merge_moments
-from evenkeel.data.statistics._quantiles import Histograms, Sketches
+from evenkeel.data.statistics._moments import Moments, empty_moments, joined_columns, merge_moments
+from evenkeel.data.statistics._quantiles import Histograms, Sketches, exact_percentiles
 from evenkeel.data.statistics._statistics import (
     NanPolicy,
     Statistics,
@@ -21,6 +21,7 @@ from evenkeel.data.statistics._statistics import (
     restore,
     state_of,
 )
+from evenkeel.data.statistics._tables import table_moments
 
 __all__ = [
     "Array",
@@ -39,9 +40,10 @@ __all__ = [
     "check_definition",
     "check_mergeable",
     "empty_moments",
-    "from_column_moments",
+    "exact_percentiles",
     "group_state",
     "image_state",
+    "joined_columns",
     "merge_all",
     "merge_moments",
     "plain_numbers",
@@ -49,4 +51,5 @@ __all__ = [
     "restore_groups",
     "restore_images",
     "state_of",
+    "table_moments",
 ]

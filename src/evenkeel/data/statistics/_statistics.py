@@ -12,7 +12,7 @@ from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import column_names, dtype_name, ordered_columns, values_of
 from evenkeel.data.statistics._batches import block_moments, full_mask, row_weights, to_rows
 from evenkeel.data.statistics._encoding import State, StateFormat, plain_numbers
-from evenkeel.data.statistics._moments import Moments, empty_moments, merge_moments, moments_from_arrays
+from evenkeel.data.statistics._moments import LEAST_M2, Moments, empty_moments, merge_moments, moments_from_arrays
 from evenkeel.data.statistics._quantiles import (
     Quantiles,
     check_ranks,
@@ -176,7 +176,7 @@ class Statistics:
     @property
     def m2(self) -> Array:
         """Sum of squared differences from the mean (features,), float64."""
-        return self._propagate(self._state.m2)
+        return self._propagate(self._state.in_ones(self._state.m2, 2))
 
     @property
     def minimum(self) -> Array:
@@ -205,13 +205,20 @@ class Statistics:
 
     def variance(self, ddof: float = 0) -> Array:
         """Variance of each feature (features,), float64: m2 / (count - ddof); NaN where that is not positive."""
-        divisor = self.count - float(ddof)
-        with np.errstate(invalid="ignore"):
-            return self.m2 / np.where(divisor > 0, divisor, np.nan)
+        return self._state.in_ones(self._unit_variance(ddof)[0], 2)
 
     def std(self, ddof: float = 0) -> Array:
-        """Standard deviation of each feature (features,), float64: the root of `variance`."""
-        return np.sqrt(self.variance(ddof))
+        """Standard deviation of each feature (features,), float64: the root of `variance`, which it may outrange."""
+        variance, root = self._unit_variance(ddof)
+        return self._state.in_ones(np.where(np.isfinite(variance) & (variance > LEAST_M2), np.sqrt(variance), root))
+
+    def _unit_variance(self, ddof: float) -> tuple[Array, Array]:
+        """The variance of each feature in its own unit, and its root without its range."""
+        divisor = self.count - float(ddof)
+        divisor = np.where(divisor > 0, divisor, np.nan)
+        m2 = self._propagate(self._state.m2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return m2 / divisor, np.sqrt(m2) / np.sqrt(divisor)
 
     def quantile(self, q: Any) -> Array:
         """Quantiles of each feature, interpolated linearly; 0 and 1 give the range exactly.
@@ -370,7 +377,7 @@ def state_of(statistics: Statistics) -> State:
         "dtypes": list(statistics.dtypes),
         "rows": statistics.rows,
     }
-    moments = {} if statistics._moments is None else statistics._moments._asdict()
+    moments = {} if statistics._moments is None else statistics._moments.to_arrays()
     quantiles = {} if statistics._quantiles is None else statistics._quantiles.to_arrays()
     return State(settings, moments | quantiles)
 
