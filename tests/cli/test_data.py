@@ -182,6 +182,31 @@ def test_check_finds_a_factor_and_missing_columns(stats, tmp_path, capsys):
     assert "lacks the numeric columns height; it has weight" in capsys.readouterr().out
 
 
+def test_columns_of_one_name_in_fit_and_check(stats, tmp_path, capsys):
+    height, weight, city = make_table().columns
+    unrelated = pa.table([height, weight, city, city, height, height], ["height", "weight", "x", "x", "z", "z"])
+    pq.write_table(unrelated, tmp_path / "a.parquet")
+    assert data("check", tmp_path / "a.parquet", "--stats", stats) == 0
+    pq.write_table(pa.table([height, height, weight], ["height", "height", "weight"]), tmp_path / "b.parquet")
+    for arguments in (
+        ("check", tmp_path / "b.parquet", "--stats", stats),
+        ("fit", tmp_path / "b.parquet", "--out", tmp_path / "s.json"),
+        ("fit", tmp_path / "b.parquet", "--out", tmp_path / "s.json", "--numeric"),
+        ("fit", tmp_path / "b.parquet", "--out", tmp_path / "s.json", "--columns", "weight,height"),
+    ):
+        assert data(*arguments) == 2
+        assert "several columns have the name 'height'; rename them" in last_error(capsys)
+    assert data("fit", tmp_path / "b.parquet", "--out", tmp_path / "s.json", "--columns", "weight") == 0
+
+
+def test_columns_that_folders_name_are_checked_too(tmp_path):
+    for year in (2020, 2021):
+        (tmp_path / "all" / f"year={year}").mkdir(parents=True)
+        pq.write_table(make_table(), tmp_path / "all" / f"year={year}" / "x.parquet")
+    assert data("fit", tmp_path / "all", "--out", tmp_path / "s.json", "--columns", "height,year") == 0
+    assert data("check", tmp_path / "all", "--stats", tmp_path / "s.json") == 0
+
+
 def test_merge_gives_the_statistics_of_the_whole(folder, tmp_path, capsys):
     parts = []
     for number in range(4):

@@ -15,7 +15,7 @@ from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel.cli.data_page import describe, drift_page, drift_table, show_page, statistics_of, statistics_table
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data.sources import open_source
+from evenkeel.data.sources import numeric_columns
 from evenkeel.data.statistics import check_mergeable
 from evenkeel.report import print_table, write_page
 
@@ -157,7 +157,7 @@ def check(
     loaded = library.load(stats)
     reference = statistics_of(loaded)
     names = split(columns) or (list(reference.names) if reference.names else None)
-    present = open_source(source, columns="numeric").names
+    present = numeric_columns(Path(source))
     if present is not None and (missing := [name for name in names or () if name not in present]):
         typer.echo(f"FAILS {source} lacks the numeric columns {', '.join(missing)}; it has {', '.join(present)}")
         return DRIFTED
