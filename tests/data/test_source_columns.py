@@ -95,7 +95,7 @@ def test_bad_columns(columns, message, gappy):
 
 
 def doubled(words):
-    """A table with two columns of the name a, of which the second may hold words, and others with names of their own."""
+    """A table with two columns of the name a, of which the second may hold words, and two others."""
     second = ["x"] * 4 if words else [5.0, 6, 7, 8]
     columns = [np.arange(4.0), second, np.arange(4.0) + 1, ["y"] * 4]
     return pa.table([pa.array(column) for column in columns], names=["a", "a", "b", "word"])

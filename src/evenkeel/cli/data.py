@@ -154,6 +154,7 @@ def check(
     quiet: QuietOption = False,
 ) -> int:
     """Compare data with that of the fit: exit code 0 if it is alike, 1 if not."""
+    limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     loaded = library.load(stats)
     reference = statistics_of(loaded)
     names = split(columns) or (list(reference.names) if reference.names else None)
@@ -165,7 +166,6 @@ def check(
         current = library.fit_statistics(
             source, columns=names, quantiles=reference.keeps_quantiles, progress=watcher.fragment_done
         )
-    limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     report = library.compare(reference, current, limits=limits)
     print_table(drift_table(report))
     if html is not None:

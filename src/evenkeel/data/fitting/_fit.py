@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from evenkeel._errors import InvalidArgumentError, InvalidTypeError, SourceError
+from evenkeel.data._numbers import check_integer
 from evenkeel.data._packages import reading
 from evenkeel.data.fitting._engines import ENGINES, Outcome, Recipe, processors
 from evenkeel.data.fitting._resume import ResumeFile
@@ -72,8 +73,8 @@ class Options:
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, tuple(ENGINES))
         check_choice("on_error", self.on_error, get_args(OnError))
-        if self.workers is not None and self.workers < 1:
-            raise InvalidArgumentError(f"workers must be at least 1, but got {self.workers}")
+        if self.workers is not None:
+            check_integer("workers", self.workers, least=1)
 
     def recipe(self, names: tuple[str, ...] | None) -> Recipe:
         """The work on each fragment of a source with these columns."""

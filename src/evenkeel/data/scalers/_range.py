@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import numpy as np
@@ -9,6 +10,7 @@ from scipy import sparse
 
 from evenkeel._errors import InvalidArgumentError
 from evenkeel.data._contract import Constant, OnMismatch
+from evenkeel.data._numbers import ends_of
 from evenkeel.data.scalers._affine import Affine, quotient
 from evenkeel.data.scalers._base import EPS, Scaler
 from evenkeel.data.statistics import Array
@@ -59,9 +61,14 @@ class MinMaxScaler(Scaler):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if self.feature_range[0] >= self.feature_range[1]:
+        low, high = ends_of("MinMaxScaler: feature_range", self.feature_range)
+        if low >= high:
             raise InvalidArgumentError(
                 f"Minimum of desired feature range must be smaller than maximum. Got {self.feature_range}."
+            )
+        if not math.isfinite(float(high) - float(low)):
+            raise InvalidArgumentError(
+                f"MinMaxScaler: feature_range must be two finite numbers whose distance is one, but got {low}, {high}"
             )
 
     def _derive(self) -> None:

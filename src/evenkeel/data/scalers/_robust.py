@@ -12,6 +12,7 @@ from scipy import sparse, stats
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import as_tensor
 from evenkeel.data._contract import Constant, OnMismatch
+from evenkeel.data._numbers import ends_of
 from evenkeel.data.scalers._base import EPS, Array
 from evenkeel.data.scalers._centring import CentringScaler
 from evenkeel.data.scalers._sparse import sparse_quantiles
@@ -170,9 +171,14 @@ class RobustScaler(CentringScaler):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        low, high = self.quantile_range
+        low, high = ends_of("RobustScaler: quantile_range", self.quantile_range)
         if not 0 <= low <= high <= 100:
             raise InvalidArgumentError(f"Invalid quantile range: {self.quantile_range}; give two percentages 0..100")
+        if self.unit_variance and self.with_scaling and not 0 < low < high < 100:
+            raise InvalidArgumentError(
+                f"Invalid quantile range: {self.quantile_range}; give two different percentages between 0 and "
+                "100, since unit_variance=True divides by the distance of a normal distribution's"
+            )
 
     def _centre(self) -> Array | None:
         return self.center_

@@ -8,13 +8,16 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
+from evenkeel._errors import InvalidInputError
 from evenkeel.data._contract import Constant, OnMismatch
+from evenkeel.data._numbers import check_number
 from evenkeel.data.scalers._base import EPS, Array
 from evenkeel.data.scalers._centring import CentringScaler
 
 # scikit-learn's bound for "constant" grows with the rows, because its sums' error does. Ours does not: from here on
 # the bound stays, so that 1e8 rows around 1e6 with a spread of 0.01 are not taken for a constant.
 BOUND_ROWS = 1 << 14
+LARGEST = float(np.finfo(np.float64).max)
 # A variance of another size has lost digits, and the deviations are compared.
 ORDINARY = 2.0**-960, 2.0**960
 
@@ -37,7 +40,7 @@ class StandardScaler(CentringScaler):
         copy: whether `transform` returns new memory; False writes into a floating array.
         with_mean: whether to centre (not for sparse matrices).
         with_std: whether to scale.
-        ddof: 0 for the population's variance (scikit-learn's), 1 for the sample's.
+        ddof: 0 for the population's variance (scikit-learn's), 1 for the sample's, which needs more rows than that.
         constant: features without spread: ``one`` leaves them unscaled (scikit-learn's rule), ``zero`` makes them 0,
             ``raise`` refuses them.
         on_mismatch: what `transform` does with data unlike that of `fit`: ``ignore``, ``warn`` or ``raise``.
@@ -82,7 +85,7 @@ class StandardScaler(CentringScaler):
             sample_weight: (rows,) >= 0; a row counts as that many.
 
         Raises:
-            InvalidInputError: a feature is constant and ``constant="raise"``.
+            InvalidInputError: a feature is constant and ``constant="raise"``, or has no more values than ``ddof``.
         """
         self._reset()
         self.partial_fit(X, y, sample_weight)
@@ -125,6 +128,20 @@ class StandardScaler(CentringScaler):
         check_is_fitted(self)
         self._refuse_sparse_centring(X)
         return self._inverse_transform(X, self.copy if copy is None else copy)
+
+    def _check_parameters(self) -> None:
+        super()._check_parameters()
+        check_number("StandardScaler: ddof", self.ddof, least=0, most=LARGEST)
+
+    def _refuse_constants(self) -> None:
+        count = self.statistics_.count
+        if self.with_std and (few := (count > 0) & (count <= self.ddof)).any():
+            names, first = getattr(self, "feature_names_in_", range(self.n_features_in_)), np.flatnonzero(few)[0]
+            raise InvalidInputError(
+                f"StandardScaler: with ddof={self.ddof} a deviation needs more values than that, but feature "
+                f"{names[first]} has {count[first]}; give more rows, or pass ddof=0"
+            )
+        super()._refuse_constants()
 
     def _learned_options(self) -> dict[str, Any]:
         return {"_sparse_only": self._sparse_only}
