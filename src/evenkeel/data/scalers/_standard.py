@@ -12,6 +12,7 @@ from evenkeel._errors import InvalidInputError
 from evenkeel.data._contract import Constant, OnMismatch
 from evenkeel.data._numbers import check_number
 from evenkeel.data.scalers._base import EPS, Array
+from evenkeel.data.scalers._callbacks import CallbackSupportMixin, fit_task, with_callbacks
 from evenkeel.data.scalers._centring import CentringScaler
 
 # scikit-learn's bound for "constant" grows with the rows, because its sums' error does. Ours does not: from here on
@@ -22,13 +23,13 @@ LARGEST = float(np.finfo(np.float64).max)
 ORDINARY = 2.0**-960, 2.0**960
 
 
-class StandardScaler(CentringScaler):
+class StandardScaler(CallbackSupportMixin, CentringScaler):
     r"""Subtract each feature's mean and divide by its standard deviation.
 
     .. math:: z = (x - \mu) / \sigma
 
-    scikit-learn's arguments, attributes and results; beyond them torch tensors, `merge`, ``constant`` and ``ddof``,
-    and digits that survive large means.
+    scikit-learn's arguments, attributes and results, and from its version 1.9 on its callbacks; beyond them torch
+    tensors, `merge`, ``constant`` and ``ddof``, and digits that survive large means.
 
     Attributes:
         mean_: (features,) float64, or None without centring and scaling.
@@ -92,6 +93,7 @@ class StandardScaler(CentringScaler):
         self._refuse_constants()
         return self
 
+    @with_callbacks
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn from X too, in addition to what was learned before.
 
@@ -102,8 +104,9 @@ class StandardScaler(CentringScaler):
         """
         self._check_parameters()
         self._refuse_sparse_centring(X)
-        self._sparse_only = sparse.issparse(X)
-        return self._learn(self._examine(X, sample_weight))
+        with fit_task(self, X, y, sample_weight=sample_weight):
+            self._sparse_only = sparse.issparse(X)
+            return self._learn(self._examine(X, sample_weight))
 
     def transform(self, X: Any, copy: bool | None = None, *, out: Any = None) -> Any:
         """Centre and scale.
