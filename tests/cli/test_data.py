@@ -413,3 +413,22 @@ def test_infinities_are_named(tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.array([[1.0, np.inf], [2.0, 3.0]]))
     assert data("fit", tmp_path / "x.npy", "--out", tmp_path / "stats.json") == 2
     assert "infinities in 1; replace them" in last_error(capsys)
+
+
+def test_images_that_pillow_warns_about_or_refuses(tmp_path, monkeypatch, capsys):
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (10, 15)).save(tmp_path / "images" / "a.png")
+    Image.new("RGB", (50, 50)).save(tmp_path / "images" / "bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    out = tmp_path / "s.json"
+    for extra, code in (((), 2), (("--on-error", "skip"), 0)):
+        assert data("fit", tmp_path / "images", "--out", out, "--quiet", *extra) == code
+        lines = capsys.readouterr().err.splitlines()
+        assert all(line.startswith(("warning: ", "skipped ", "1 files skipped", "evenkeel: error: ")) for line in lines)
+        assert any("bomb.png: cannot be read: Image size (2500 pixels) exceeds limit" in line for line in lines)
+        assert any(line.startswith("warning: Image size (150 pixels) exceeds limit") for line in lines)
+    assert load(out).statistics_.rows == 150
+    assert data("check", tmp_path / "images", "--stats", out, "--quiet") == 2
+    assert "bomb.png: cannot be read" in capsys.readouterr().err
+    assert data("apply", tmp_path / "images", tmp_path / "out", "--stats", out, "--quiet") == 2
+    assert "images are not rewritten" in last_error(capsys)

@@ -68,7 +68,7 @@ def fit(
     if not resume:
         states.unlink(missing_ok=True)
     try:
-        with make_watcher("fit", quiet=quiet) as watcher:
+        with make_watcher("fit", quiet=quiet) as watcher, warnings_as_lines():
             fitted = library.fit(
                 source,
                 scaler=scaler,
@@ -162,7 +162,7 @@ def check(
     if present is not None and (missing := [name for name in names or () if name not in present]):
         typer.echo(f"FAILS {source} lacks the numeric columns {', '.join(missing)}; it has {', '.join(present)}")
         return DRIFTED
-    with make_watcher("check", quiet=quiet) as watcher:
+    with make_watcher("check", quiet=quiet) as watcher, warnings_as_lines():
         current = library.fit_statistics(
             source, columns=names, quantiles=reference.keeps_quantiles, progress=watcher.fragment_done
         )
