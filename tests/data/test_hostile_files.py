@@ -60,7 +60,7 @@ def png(width, height, rows=b""):
 def arrow(rows):
     """The bytes of an Arrow file whose batch says that it has this many rows of 200."""
     sink = pa.BufferOutputStream()
-    table = pa.table({"a": np.arange(200.0)})
+    table = pa.table({"column": np.arange(200.0)})
     with pa.ipc.new_file(sink, table.schema) as writer:
         writer.write(table.to_batches()[0])
     content = sink.getvalue().to_pybytes()
@@ -112,6 +112,7 @@ HOSTILE = {
     "cut.png": (png(50, 50, bytes(40)), "cannot be read"),
     "other.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "cannot identify image"),
     "chunk.png": (png(50, 50)[:40] + b"\xff" * 60, "cannot be read"),
+    "name.arrow": (arrow(200).replace(b"column", b"\xeb\xff\xff\xff\xff\xff"), "cannot be read"),
     "rows.arrow": (arrow(2**40), "cannot be read"),
     "negative.arrow": (arrow(-200), "cannot be read"),
     "stream.arrow": (struct.pack("<ii", -1, 2**31 - 1) + bytes(50), "cannot be read"),
@@ -198,7 +199,7 @@ def test_lies_are_skipped_and_listed(suffix, hostile, tmp_path, capsys):
     elif suffix == ".png":
         Image.fromarray(np.zeros((10, 20, 3), np.uint8)).save(whole / "whole.png")
     else:
-        table = pa.table({"a": TABLE[:, 0]})
+        table = pa.table({"a" if suffix == ".parquet" else "column": TABLE[:, 0]})
         pq.write_table(table, whole / "whole.parquet") if suffix == ".parquet" else pa.feather.write_feather(
             table, str(whole / "whole.arrow")
         )

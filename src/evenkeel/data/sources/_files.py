@@ -176,7 +176,9 @@ def read_schema(path: Path, kind: Format) -> Any:
     """The Arrow schema of a file; SourceError where it cannot be read."""
     assert kind.schema
     with reading(str(path)):
-        return kind.schema(path)
+        schema = kind.schema(path)
+        tuple(schema.names)  # decodes them, which fails where they are no text
+        return schema
 
 
 def numeric_columns(path: Path) -> list[str] | None:
