@@ -428,6 +428,9 @@ def test_images_that_pillow_warns_about_or_refuses(tmp_path, monkeypatch, capsys
         assert any("bomb.png: cannot be read: Image size (2500 pixels) exceeds limit" in line for line in lines)
         assert any(line.startswith("warning: Image size (150 pixels) exceeds limit") for line in lines)
     assert load(out).statistics_.rows == 150
+    assert data("fit", tmp_path / "images" / "bomb.png", "--out", out, "--quiet", "--on-error", "skip") == 2
+    assert "nothing of" in (error := capsys.readouterr().err)
+    assert "exceeds limit" in error
     assert data("check", tmp_path / "images", "--stats", out, "--quiet") == 2
     assert "bomb.png: cannot be read" in capsys.readouterr().err
     assert data("apply", tmp_path / "images", tmp_path / "out", "--stats", out, "--quiet") == 2

@@ -252,6 +252,8 @@ def collect(source: Any, options: Options) -> Collected:
         raise SourceError(f"nothing of {opened.description} can be read: {reason}")
     collected.statistics = merge_all(chain([first], states))
     if collected.statistics.rows == 0:
+        if collected.skipped:
+            raise SourceError(f"nothing of {opened.description} can be read: {collected.skipped[0].error}")
         raise SourceError(f"{opened.description} has no rows; there is nothing to fit")
     return collected
 

@@ -140,8 +140,12 @@ class Statistics:
         return self._add(moments, rows, set(dtypes))
 
     def _add(self, moments: Moments, rows: int, dtypes: set[str]) -> Self:
-        self.features = moments.count.size
-        self._moments = moments if self._moments is None else merge_moments(self._moments, moments)
+        merged = moments if self._moments is None else merge_moments(self._moments, moments)
+        if merged.count.dtype.kind == "f" and np.isinf(merged.count).any():
+            raise InvalidInputError(
+                "the sum of the weights exceeds what a float64 holds; divide all of them by a number"
+            )
+        self.features, self._moments = moments.count.size, merged
         self.rows += rows
         self.dtypes = tuple(sorted({*self.dtypes, *dtypes}))
         return self
