@@ -23,7 +23,7 @@ from evenkeel.cli.data_page import (
 )
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data.sources import open_source
+from evenkeel.data.sources import numeric_columns
 from evenkeel.data.statistics import check_mergeable
 from evenkeel.report import print_table, write_page
 
@@ -76,7 +76,7 @@ def fit(
     if not resume:
         states.unlink(missing_ok=True)
     try:
-        with make_watcher("fit", quiet=quiet) as watcher:
+        with make_watcher("fit", quiet=quiet) as watcher, warnings_as_lines():
             fitted = library.fit(
                 source,
                 scaler=scaler,
@@ -162,18 +162,18 @@ def check(
     quiet: QuietOption = False,
 ) -> int:
     """Compare data with that of the fit: exit code 0 if it is alike, 1 if not."""
+    limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     loaded = library.load(stats)
     reference = statistics_of(loaded)
     names = split(columns) or (list(reference.names) if reference.names else None)
-    present = open_source(source, columns="numeric").names
+    present = numeric_columns(Path(source))
     if present is not None and (missing := [name for name in names or () if name not in present]):
         typer.echo(f"FAILS {source} lacks the numeric columns {', '.join(missing)}; it has {', '.join(present)}")
         return DRIFTED
-    with make_watcher("check", quiet=quiet) as watcher:
+    with make_watcher("check", quiet=quiet) as watcher, warnings_as_lines():
         current = library.fit_statistics(
             source, columns=names, quantiles=reference.keeps_quantiles, progress=watcher.fragment_done
         )
-    limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     report = library.compare(reference, current, limits=limits)
     print_table(drift_table(report))
     if html is not None:

@@ -19,8 +19,8 @@ from evenkeel.data.statistics._images import (
     image_state,
     restore_images,
 )
-from evenkeel.data.statistics._moments import Moments, empty_moments, from_column_moments, merge_moments
-from evenkeel.data.statistics._quantiles import Histograms, Sketches
+from evenkeel.data.statistics._moments import Moments, empty_moments, joined_columns, merge_moments
+from evenkeel.data.statistics._quantiles import Histograms, Sketches, exact_percentiles
 from evenkeel.data.statistics._statistics import (
     NanPolicy,
     Statistics,
@@ -29,6 +29,7 @@ from evenkeel.data.statistics._statistics import (
     restore,
     state_of,
 )
+from evenkeel.data.statistics._tables import table_moments
 
 __all__ = [
     "Array",
@@ -47,9 +48,10 @@ __all__ = [
     "check_definition",
     "check_mergeable",
     "empty_moments",
-    "from_column_moments",
+    "exact_percentiles",
     "group_state",
     "image_state",
+    "joined_columns",
     "merge_all",
     "merge_moments",
     "one_line",
@@ -59,5 +61,6 @@ __all__ = [
     "restore_groups",
     "restore_images",
     "state_of",
+    "table_moments",
     "take_array",
 ]

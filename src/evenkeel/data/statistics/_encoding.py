@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from evenkeel.data.statistics._schemas import Header
 
 Array = np.ndarray[Any, Any]
-INTEGERS = ("missing", "infinite", "sketch_bytes", "histogram", "histogram_offset")
+INTEGERS = ("missing", "exponent", "infinite", "sketch_bytes", "histogram", "histogram_offset")
 TABLES = ("histogram", "_exact")
 DTYPES = {"F64": np.float64, "I64": np.int64, "U8": np.uint8}  # by their names in safetensors
 METADATA_KEY = "evenkeel"

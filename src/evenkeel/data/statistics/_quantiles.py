@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,8 @@ from evenkeel.data._packages import require_package
 from evenkeel.data.statistics._encoding import take_array
 
 Array = np.ndarray[Any, Any]
+# Two numbers of this size differ by one of float64, whatever their signs.
+LARGEST = 2.0**1022
 COUNTED = ("bool", "uint8", "int8", "uint16", "int16")
 COUNTED_RANGE = -(1 << 15), 1 << 16
 # Bytes of a serialized sketch before its levels, and levels that 64 bits of values can fill.
@@ -35,8 +39,20 @@ def weighted_quantiles(values: Array, weights: Array, q: Array) -> Array:
     below = np.floor(position)
     lower = values[np.searchsorted(ranks, below, side="right")]
     upper = values[np.searchsorted(ranks, np.ceil(position), side="right")]
-    with np.errstate(invalid="ignore"):
-        return np.where(lower == upper, lower, lower + (upper - lower) * (position - below))
+    share = position - below
+    with np.errstate(over="ignore", invalid="ignore"):
+        between = upper - lower
+        steps = np.where(np.isinf(between), lower * (1 - share) + upper * share, lower + between * share)
+        return np.where(lower == upper, lower, steps)
+
+
+def exact_percentiles(x: Array, percentages: Sequence[float]) -> Array:
+    """Percentiles of each column (percentages, columns); NaN is left out, and a column without values gives NaN."""
+    largest = max(np.fmax.reduce(x, axis=None, initial=0.0), -np.fmin.reduce(x, axis=None, initial=0.0))
+    unit = 4.0 if largest > LARGEST else 1.0  # NumPy takes differences of neighbours, which would overflow
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="All-NaN slice", category=RuntimeWarning)
+        return np.asarray(np.nanpercentile(x if unit == 1 else x / unit, percentages, axis=0)) * unit
 
 
 class Sketches:

@@ -23,6 +23,7 @@ Numbers = list[int | float | Literal["inf", "-inf", "nan"]]
 PLAIN_ARRAYS: dict[str, Any] = {
     "_exact": list[Numbers],
     "count": list[Count | float],
+    "exponent": list[Integer],
     "histogram": list[list[Count]],
     "histogram_offset": list[Integer],
     "infinite": list[Count],
