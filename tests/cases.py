@@ -90,7 +90,7 @@ def channels(name, call, function, reference, *, shapes=CHANNELS, rows=by_channe
 
 def batch(name, *, masked=False, **options):
     def call(f, x, weight, bias):
-        mask = torch.arange(x.shape[0]) != 1 if masked else None  # the second sample is padding
+        mask = torch.arange(x.shape[0], device=x.device) != 1 if masked else None  # the second sample is padding
         return f(x, None, None, weight, bias, training=True, mask=mask, **options)
 
     return channels(name, call, F.batch_norm, F.batch_norm_reference)
@@ -98,7 +98,7 @@ def batch(name, *, masked=False, **options):
 
 def batch_inference(name, **options):
     def call(f, x, weight, bias):
-        running = torch.arange(x.shape[1], dtype=x.dtype)
+        running = torch.arange(x.shape[1], dtype=x.dtype, device=x.device)
         return f(x, running / 4, 1 + running / 8, weight, bias, **options)
 
     return channels(name, call, F.batch_norm, F.batch_norm_reference)
@@ -106,8 +106,8 @@ def batch_inference(name, **options):
 
 def instance(name, *, masked=False, **options):
     def call(f, x, weight, bias):
-        lengths = torch.arange(x.shape[0]) + 6
-        mask = torch.arange(x.shape[2]) < lengths[:, None] if masked else None
+        lengths = torch.arange(x.shape[0], device=x.device) + 6
+        mask = torch.arange(x.shape[2], device=x.device) < lengths[:, None] if masked else None
         return f(x, weight=weight, bias=bias, mask=mask, **options)
 
     shapes = ((3, 2, 9), (2, 2, 8, 2))
@@ -116,7 +116,7 @@ def instance(name, *, masked=False, **options):
 
 def group(name, *, masked=False, **options):
     def call(f, x, weight, bias):
-        mask = torch.arange(x.shape[0]) != 1 if masked else None
+        mask = torch.arange(x.shape[0], device=x.device) != 1 if masked else None
         return f(x, 3, weight, bias, mask=mask, **options)
 
     shapes = ((4, 6, 4), (3, 24), (2, 3, 4, 2))

@@ -41,7 +41,7 @@ EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
 ACTIVATIONS = {None: 0, "relu": 1, "silu": 2}
 
 
-def machine_epsilon(dtype: torch.dtype) -> float:
+def machine_epsilon(dtype: torch.dtype | None) -> float:
     """The machine epsilon of the compute dtype: float64's for float64, float32's for every other."""
     return 2.0**-52 if dtype == torch.float64 else 2.0**-23  # torch.finfo takes 2 µs
 

@@ -1,8 +1,11 @@
 """Every norm through the public check battery."""
 
+import contextlib
+
 import pytest
 import torch
 from cases import CASES
+from settings import SETTINGS
 
 from evenkeel import functional as F
 from evenkeel.testing import CheckError, check_compiled, check_derivatives, check_transforms, check_values
@@ -119,3 +122,19 @@ def test_the_battery_checks_every_parameter():
     )
     with pytest.raises(CheckError, match="dparameter 2"):
         check_values(case, torch.float32, 3.0)
+
+
+@every_case
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_setting_changes_no_bit(case, setting):
+    mode, convert = SETTINGS[setting]
+    shape = case.shapes[0]
+    leaves = [torch.randn(s, generator=torch.Generator().manual_seed(1)) for s in (shape, *case.parameters(shape))]
+    results = []
+    for watched in (False, True):
+        tensors = [t.clone().requires_grad_() for t in leaves]
+        with mode() if watched else contextlib.nullcontext():
+            y = case.function(*[convert(t) if watched else t for t in tensors])
+            found = (y, *torch.autograd.grad(y, tensors, torch.ones_like(y)))
+        results.append([t.as_subclass(torch.Tensor) for t in found])
+    assert all(torch.equal(a, b) and a.device == b.device for a, b in zip(*results, strict=True))

@@ -1,10 +1,12 @@
 """torch's own operator test inputs for the norms, on ours: values, gradients, transforms and error inputs."""
 
+import contextlib
 import inspect
 import re
 
 import pytest
 import torch
+from settings import SETTINGS
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_modules import module_db
 
@@ -21,6 +23,7 @@ MODULES = {
 }
 
 every_norm = pytest.mark.parametrize("name", NAMES)
+every_setting = pytest.mark.parametrize("setting", SETTINGS)
 
 
 def samples(name, dtype, *, requires_grad=False):
@@ -99,6 +102,34 @@ def test_gradients_match_torch(name):
                 torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
+def as_plain(t):
+    return None if t is None else t.as_subclass(torch.Tensor)
+
+
+def bits(t):
+    return t if t is None else (t.dtype, t.shape, t.stride(), t.detach().reshape(-1).view(torch.uint8).tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@every_setting
+@every_norm
+def test_a_setting_changes_no_bit(name, setting, dtype):
+    """Values, running statistics and gradients."""
+    mode, convert = SETTINGS[setting]
+    for sample in samples(name, dtype):
+        chosen, results = differentiable(name, sample), []
+        for watched in (False, True):
+            tensors = [t.requires_grad_() if i in chosen else t for i, t in enumerate(floating(sample))]
+            with mode() if watched else contextlib.nullcontext():
+                y = call(getattr(F, name), sample, *[convert(t) if watched else t for t in tensors])
+                dy = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device="cpu").reshape(y.shape)
+                gradients = torch.autograd.grad(y, [tensors[i] for i in chosen], dy, allow_unused=True)
+            found = (y, *tensors, *gradients)
+            assert all(t is None or t.device.type == "cpu" for t in found)
+            results.append([bits(as_plain(t)) for t in found])
+        assert results[0] == results[1]
+
+
 @every_norm
 def test_gradcheck_of_every_sample(name):
     checked = 0
@@ -139,16 +170,17 @@ def test_vmap_of_every_sample(name):
         torch.testing.assert_close(torch.func.vmap(one)(stacked), expected)
 
 
+@every_setting
 @every_norm
-def test_error_inputs(name):
-    info = INFOS[name]
+def test_error_inputs(name, setting):
+    info, (mode, convert) = INFOS[name], SETTINGS[setting]
     if info.error_inputs_func is None:
         assert name not in ("rms_norm", "group_norm")
         return
     for error in info.error_inputs("cpu"):
         sample = error.sample_input
-        with pytest.raises(error.error_type, match=error.error_regex):
-            getattr(F, name)(sample.input, *sample.args, **sample.kwargs)
+        with mode(), pytest.raises(error.error_type, match=error.error_regex):
+            getattr(F, name)(convert(sample.input), *sample.args, **sample.kwargs)
 
 
 def test_layer_norm_error_inputs():
@@ -160,9 +192,11 @@ def test_layer_norm_error_inputs():
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize("setting", [None, *SETTINGS])
 @pytest.mark.parametrize("name", sorted(MODULES))
-def test_modules_on_torchs_inputs(name, training):
+def test_modules_on_torchs_inputs(name, setting, training):
     info = MODULES[name]
+    mode, convert = (contextlib.nullcontext, as_plain) if setting is None else SETTINGS[setting]
     inputs = info.module_inputs_func(info, device="cpu", dtype=torch.float64, requires_grad=False, training=training)
     assert inputs
     for one in inputs:
@@ -172,26 +206,28 @@ def test_modules_on_torchs_inputs(name, training):
         ]
         modules[0].load_state_dict(modules[1].state_dict())
         results = []
-        for module in modules:
+        for module, inside, own in zip(modules, (mode, contextlib.nullcontext), (convert, as_plain), strict=True):
             module.train(training)
             x = one.forward_input.args[0].detach().clone().requires_grad_()
-            y = module(x)
-            cotangent = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)
-            results.append((y, *torch.autograd.grad(y, [x, *module.parameters()], cotangent)))
+            with inside():
+                y = module(own(x))
+                cotangent = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device="cpu").reshape(y.shape)
+                results.append((y, *torch.autograd.grad(y, [x, *module.parameters()], cotangent)))
         for a, b in zip(*results, strict=True):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+            torch.testing.assert_close(as_plain(a), as_plain(b), rtol=1e-9, atol=1e-9)
         for key, value in modules[1].state_dict().items():
-            torch.testing.assert_close(modules[0].state_dict()[key], value)
+            torch.testing.assert_close(as_plain(modules[0].state_dict()[key]), value)
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize("name", sorted(n for n, i in MODULES.items() if i.module_error_inputs_func))
-def test_module_error_inputs(name):
-    info = MODULES[name]
+def test_module_error_inputs(name, setting):
+    info, (mode, convert) = MODULES[name], SETTINGS[setting]
     errors = info.module_error_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=True)
     assert errors
     for error in errors:
         one = error.module_error_input
         built = one.constructor_input
-        with pytest.raises(error.error_type, match=error.error_regex):  # noqa: PT012  either call may raise
+        with mode(), pytest.raises(error.error_type, match=error.error_regex):  # noqa: PT012  either call may raise
             module = getattr(nn, name)(*built.args, **built.kwargs)
-            module(*one.forward_input.args, **one.forward_input.kwargs)
+            module(*map(convert, one.forward_input.args), **one.forward_input.kwargs)

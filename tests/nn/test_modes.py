@@ -1,45 +1,11 @@
 """Modules with running statistics under modes and with subclasses: the values, states and errors of none."""
 
-import contextlib
-
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from settings import SETTINGS
 
 from evenkeel import nn
 
-
-class LoggingFunctions(TorchFunctionMode):
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        return function(*args, **(kwargs or {}))
-
-
-class LoggingDispatch(TorchDispatchMode):
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        return function(*args, **(kwargs or {}))
-
-
-class Own(torch.Tensor):
-    """A subclass."""
-
-
-@contextlib.contextmanager
-def default_device():
-    torch.set_default_device("cpu")
-    try:
-        yield
-    finally:
-        torch.set_default_device(None)
-
-
-SETTINGS = {
-    "default device": (default_device, lambda t: t),
-    "device context": (lambda: torch.device("cpu"), lambda t: t),
-    "function mode": (LoggingFunctions, lambda t: t),
-    "dispatch mode": (LoggingDispatch, lambda t: t),
-    "subclass": (contextlib.nullcontext, lambda t: t.as_subclass(Own)),
-}
 every_setting = pytest.mark.parametrize("setting", SETTINGS)
 NORMS = {
     "BatchNorm1d": (lambda **options: nn.BatchNorm1d(3, **options), (4, 3, 5)),

@@ -59,3 +59,9 @@ __all__ = [
     "rms_norm_reference",
     "sync_batch_norm",
 ]
+
+# TorchScript has no keyword-only options
+NO_SCRIPT = "torch.jit.script cannot compile it; use torch.jit.trace, torch.export or torch.compile, or torch.nn's norm"
+for _name in __all__:
+    if callable(_function := globals()[_name]):
+        _function.__script_unsupported = f"{_name}: {NO_SCRIPT}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def least_epsilon(input: Tensor, residual: Tensor) -> float:
     """The machine epsilon of the sum's arithmetic."""
-    return min(machine_epsilon(input.dtype), machine_epsilon(residual.dtype))
+    return min(machine_epsilon(getattr(addend, "dtype", None)) for addend in (input, residual))
 
 
 @keyword_options(BaseNormOptions)

@@ -17,7 +17,7 @@ from evenkeel.functional._channel_checks import (
 )
 from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel
 from evenkeel.functional._channels import batch_and_positions, count_shared, tracked_reference, update_running
-from evenkeel.functional._common import overridden
+from evenkeel.functional._common import check_tensor, overridden
 from evenkeel.functional._specs import channel_spec, keyword_options
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def batch_norm(
         more = {"training": training, "momentum": momentum, "eps": eps, "mask": mask, "backend": backend}
         return overridden(batch_norm, tensors, input, *running, **affine, **more, **options)
     spec = channel_spec("batch_norm", "channel", eps, options)
+    check_tensor("batch_norm", "input", input)
     if input.shape == (0,):
         return input.clone()  # torch takes an empty vector for a batch without examples and channels
     check_batch_norm(input, running_mean, running_var, training, eps)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from evenkeel._errors import InvalidInputError
-from evenkeel.functional._common import check_floating
+from evenkeel.functional._common import check_floating, check_tensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 def check_channels(name: str, input: Tensor) -> None:
     """Raise `InvalidInputError` unless the input is a floating (batch, channels, ...)."""
+    check_floating(name, "input", input)
     if input.ndim < 2:
         raise InvalidInputError(
             f"{name}: expected at least 2 dimensions (batch, channels, ...), but got input of shape "
             f"{tuple(input.shape)}"
         )
-    check_floating(name, "input", input)
 
 
 def check_vectors(name: str, channels: int, **vectors: Tensor | None) -> None:
@@ -58,6 +58,7 @@ def expand_mask(name: str, mask: Tensor | None, input: Tensor) -> Tensor | None:
     """View a mask as (batch, 1, *positions) so that it broadcasts over the input (batch, channels, *positions)."""
     if mask is None:
         return None
+    check_tensor(name, "mask", mask)
     positions = (input.shape[0], *input.shape[2:])
     if mask.dtype != torch.bool:
         raise InvalidInputError(

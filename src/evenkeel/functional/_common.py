@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import handle_torch_function
 
-from evenkeel._errors import InvalidInputError
+from evenkeel._errors import InvalidInputError, InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,8 +33,27 @@ def overridden(function: Callable[..., Any], tensors: Sequence[Tensor | None], *
     return handle_torch_function(function, tensors, *args, **changed)
 
 
-def check_floating(name: str, label: str, tensor: Tensor) -> None:
-    """Raise `InvalidInputError` unless a tensor has a floating dtype."""
+def check_tensor(name: str, label: str, value: Any, *, jagged: bool = False) -> None:
+    """Raise, in torch's words, unless an argument is a dense tensor, or a jagged one where these are welcome."""
+    if not isinstance(value, torch.Tensor):
+        raise InvalidTypeError(
+            f"{name}(): argument '{label}' must be Tensor, not {type(value).__name__}; pass torch.as_tensor({label})"
+        )
+    if value.layout is torch.strided and not value.is_nested:
+        return
+    if not value.is_nested:
+        raise InvalidInputError(
+            f"{name}: expected a dense {label}, but got the layout {value.layout}; pass {label}.to_dense()"
+        )
+    if value.layout is torch.strided or not jagged:
+        raise InvalidInputError(
+            f"{name}: does not take a nested {label}; pass {label}.to_padded_tensor(0.0), or its parts one by one"
+        )
+
+
+def check_floating(name: str, label: str, tensor: Tensor, *, jagged: bool = False) -> None:
+    """Raise unless an argument is a dense tensor (`check_tensor`) of a floating dtype."""
+    check_tensor(name, label, tensor, jagged=jagged)
     if not tensor.dtype.is_floating_point:
         raise InvalidInputError(
             f"{name}: expected a floating-point {label}, but got {tensor.dtype}; convert it first, e.g. {label}.float()"
@@ -49,11 +68,21 @@ def compute_dtype(input: Tensor) -> torch.dtype:
 is_grad_enabled = torch.is_grad_enabled  # looking the name up takes as long as the call
 
 
+def as_number(name: str, label: str, value: Any) -> float:
+    """An option as a float: of any number, or a tensor or array that holds one."""
+    if not isinstance(value, str | bytes):
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+    raise InvalidTypeError(f"{name}(): argument '{label}' must be float, not {type(value).__name__}; pass a number")
+
+
 def needs_gradient(*tensors: Tensor | None) -> bool:
-    """Whether autograd will ask for a backward."""
+    """Whether autograd will ask for a backward; what is no tensor is for the checks to refuse."""
     if is_grad_enabled():
         for tensor in tensors:
-            if tensor is not None and tensor.requires_grad:
+            if getattr(tensor, "requires_grad", False):
                 return True
     return False
 

@@ -108,6 +108,7 @@ def group_norm(
 
 def check_group_norm(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None) -> None:
     """Raise, in torch's words, unless the groups divide the channels and the affine fits them."""
+    check_floating("group_norm", "input", input)
     if input.ndim < 2:
         raise InvalidInputError(
             f"group_norm: Expected at least 2 dimensions for input tensor but received {input.ndim}; "
@@ -120,7 +121,6 @@ def check_group_norm(input: Tensor, num_groups: int, weight: Tensor | None, bias
             "group_norm: Expected number of channels in input to be divisible by num_groups, but got input of shape "
             f"{list(input.shape)} and num_groups={num_groups}"
         )
-    check_floating("group_norm", "input", input)
     for label, parameter in (("weight", weight), ("bias", bias)):
         if parameter is None:
             continue

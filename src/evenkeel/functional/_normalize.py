@@ -8,7 +8,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError
-from evenkeel.functional._common import check_floating, compute_dtype, range_scale, reciprocal_scale
+from evenkeel.functional._common import check_floating, check_tensor, compute_dtype, range_scale, reciprocal_scale
 from evenkeel.functional._out import deliver, prepare_out, writable
 from evenkeel.functional._rows import rows
 from evenkeel.functional._shards import is_distributed
@@ -93,8 +93,9 @@ def normalize(
             f"normalize: eps_mode='inside' adds eps to the squared Euclidean length and needs p=2, but got p={p}; "
             "use 'outside' or 'clamp'"
         )
+    check_tensor("normalize", "input", input, jagged=True)
     if not input.is_complex():
-        check_floating("normalize", "input", input)
+        check_floating("normalize", "input", input, jagged=True)
     if p == 2.0 and is_last_axis(input, dim):
         return rows("normalize", spec, input, (input.shape[-1],), None, None, backend, out)
     if out is not None:

@@ -92,6 +92,7 @@ def rms_norm(
         more: dict[str, Any] = {"weight": weight, "eps": eps, "eps_mode": eps_mode, "cast": cast, "backend": backend}
         more |= {"weight_offset": weight_offset, "out": out, "memory_efficient": memory_efficient}
         return overridden(rms_norm, (input, weight, out), input, normalized_shape, **more)
-    eps = machine_epsilon(input.dtype) if eps is None else eps
+    if eps is None:
+        eps = machine_epsilon(getattr(input, "dtype", None))  # what is no tensor is refused below
     spec = row_spec("rms_norm", "rms", eps, eps_mode, weight_offset, cast)
     return rows("rms_norm", spec, input, normalized_shape, weight, None, backend, out, memory_efficient)

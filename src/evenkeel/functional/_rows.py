@@ -43,20 +43,27 @@ SMALLEST_RECOMPUTABLE_WEIGHT, MOST_SHIFT_OF_WEIGHT = 2.0**-10, 16.0
 def fits(x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> bool:
     """Whether `check_rows` has nothing to raise: the cheap question."""
     axes = len(shape)
+    if not (axes and is_floating(x)):
+        return False
     sizes = x.shape
     return (
-        axes > 0
-        and (sizes[-axes:] == shape if axes > 1 else len(sizes) > 0 and sizes[-1] == shape[0])
-        and x.dtype.is_floating_point
-        and (weight is None or (weight.shape == shape and weight.dtype.is_floating_point))
-        and (bias is None or (bias.shape == shape and bias.dtype.is_floating_point))
+        (sizes[-axes:] == shape if axes > 1 else len(sizes) > 0 and sizes[-1] == shape[0])
+        and (weight is None or (is_floating(weight) and weight.shape == shape))
+        and (bias is None or (is_floating(bias) and bias.shape == shape))
     )
 
 
+def is_floating(x: Any) -> bool:
+    """Whether something is a dense floating tensor."""
+    dense = isinstance(x, torch.Tensor) and x.layout is torch.strided and not x.is_nested
+    return dense and x.dtype.is_floating_point
+
+
 def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None) -> None:
-    """Raise `InvalidInputError`, in torch's words, unless the trailing shape and the affine fit the input."""
+    """Raise, in torch's words, unless the trailing shape and the affine fit the input."""
     if fits(input, shape, weight, bias):
         return
+    check_floating(name, "input", input, jagged=True)
     if not shape:
         raise InvalidInputError(
             f"{name}: Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
@@ -77,7 +84,6 @@ def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor 
             f"[*, {', '.join(map(str, shape))}], but got input of size {list(input.shape)}; "
             "normalized_shape must be the input's trailing sizes"
         )
-    check_floating(name, "input", input)
 
 
 def check_recomputable(input: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec) -> None:
@@ -248,6 +254,9 @@ def rows(
             if trained:
                 y = RowsFunction.apply(input, None, weight, bias, len(shape), spec, False, small)
             return y
+    if is_list_of_tensors(input) and out is None:
+        parts = [rows(name, spec, x, shape, weight, bias, backend, None, memory_efficient) for x in input.unbind()]
+        return torch.nested.as_nested_tensor(parts)
     check_rows(name, input, shape, weight, bias)
     if type(input) is not torch.Tensor and is_distributed(input):
         if out is not None:
@@ -330,7 +339,7 @@ def add_rows(
         raise InvalidArgumentError(f"{name}: residual_rounding must be 'rounded' or 'unrounded', but got None")
     shape = as_shape(name, normalized_shape)
     check_rows(name, input, shape, weight, bias)
-    check_floating(name, "residual", residual)
+    check_floating(name, "residual", residual, jagged=True)
     if residual.shape != input.shape:
         raise InvalidInputError(
             f"{name}: expected a residual of the input's shape {tuple(input.shape)}, but got {tuple(residual.shape)}; "
@@ -345,6 +354,11 @@ def add_rows(
         input, residual, weight, bias, len(shape), *spec.row_options, False
     )
     return y, total
+
+
+def is_list_of_tensors(input: Tensor) -> bool:
+    """Whether the input is a nested tensor of torch's older kind, which nearly no operator takes."""
+    return getattr(input, "is_nested", False) and input.layout is torch.strided
 
 
 def as_shape(name: str, normalized_shape: Sequence[int]) -> tuple[int, ...]:

@@ -20,6 +20,7 @@ from evenkeel._spec import (
     RowOptions,
     choice_problem,
 )
+from evenkeel.functional._common import as_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,9 +74,9 @@ def row_spec(
 ) -> CallSpec:
     """The spec of a row norm's call."""
     if type(eps) is not float:  # a tensor, say, whose value may change
-        eps = float(eps)
+        eps = as_number(name, "eps", eps)
     if type(weight_offset) is not float:
-        weight_offset = float(weight_offset)
+        weight_offset = as_number(name, "weight_offset", weight_offset)
     key = (statistic, eps, eps_mode, weight_offset, cast, residual_rounding)
     if not _is_compiling():  # a graph that looked into the cache would be compiled again once the cache has changed
         try:
@@ -101,9 +102,9 @@ def channel_spec(
 ) -> CallSpec:
     """The spec of a channel norm's call, whose options are all there, in the order of `OPTION_DEFAULTS`."""
     if type(eps) is not float:
-        eps = float(eps)
+        eps = as_number(name, "eps", eps)
     if type(options["weight_offset"]) is not float:
-        options["weight_offset"] = float(options["weight_offset"])
+        options["weight_offset"] = as_number(name, "weight_offset", options["weight_offset"])
     key = (shares, eps, groups, type(groups), *options.values())  # 2.0 is no number of groups, though it equals 2
     if not _is_compiling():
         try:

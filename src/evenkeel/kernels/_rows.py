@@ -34,7 +34,7 @@ def normalize_small(
     None for any other tensors, and for those that do not fit: they are checked as they are read, in a third of the
     time that Python's checks take.
     """
-    return normalize(x, shape, weight, bias, options, with_statistics) if x.is_cpu and unobserved() else None
+    return normalize(x, shape, weight, bias, options, with_statistics) if unobserved() else None
 
 
 def rows_inference(x: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, options: RowOptions) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import Proxy
 
 from evenkeel import functional as F
 from evenkeel.nn._lazy import LazyNormOptions
@@ -31,11 +30,11 @@ class BatchNormForward(NormOptions):
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.batch_norm`."""
-        traced = isinstance(input, Proxy)  # it can neither be asked nor counted
-        if not traced:
+        is_batch = isinstance(input, torch.Tensor)  # FX's proxy can neither be asked nor counted
+        if is_batch:
             self._check_input_dim(input)
         momentum = 0.0 if self.momentum is None else self.momentum
-        if self.training and self.num_batches_tracked is not None and not traced:
+        if self.training and self.num_batches_tracked is not None and is_batch:
             self.num_batches_tracked.add_(1 if mask is None else mask.any())
             if self.momentum is None:  # the plain average over all batches so far
                 momentum = 1.0 / max(1.0, float(self.num_batches_tracked))

@@ -8,6 +8,7 @@ import torch
 
 from evenkeel import functional as F
 from evenkeel._spec import NormSpec
+from evenkeel.nn._options import refuse_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,8 @@ class DyT(torch.nn.Module):
 
     Source: Zhu, Chen, He, LeCun, Liu, "Transformers without Normalization", 2025.
     """
+
+    __prepare_scriptable__ = refuse_script
 
     def __init__(
         self,

@@ -11,6 +11,7 @@ from torch import nn
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional import column_affine, image_normalize
+from evenkeel.nn._options import refuse_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +57,7 @@ class FeatureAffine(nn.Module):
                 [ 3., 30.]])
     """
 
+    __prepare_scriptable__ = refuse_script
     shift: Tensor
     scale: Tensor
     offset: Tensor

@@ -6,7 +6,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.fx import Proxy
 
 from evenkeel import functional as F
 from evenkeel._errors import InvalidInputError
@@ -34,7 +33,8 @@ class InstanceNormForward(NormOptions):
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions) or the same without batch; mask likewise."""
-        if isinstance(input, Proxy):  # it cannot be asked: taken for a batch
+        if not isinstance(input, torch.Tensor) or input.layout is not torch.strided or input.is_nested:
+            # FX's proxy cannot be asked: taken for a batch; the function refuses the others
             return self._apply_instance_norm(input, mask)
         self._check_input_dim(input)
         unbatched = input.ndim == self._get_no_batch_dim()

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch.nn.parameter import is_lazy
 
+from evenkeel._errors import BackendError
 from evenkeel._spec import NormSpec
+from evenkeel.functional import NO_SCRIPT
 
 if TYPE_CHECKING:
     from evenkeel._spec import Activation, Cast, EpsMode
@@ -37,6 +39,11 @@ def parameter(module: torch.nn.Module, name: str) -> Any:
     return getattr(module, name)
 
 
+def refuse_script(module: torch.nn.Module) -> torch.nn.Module:
+    """What `torch.jit.script` asks of a module first."""
+    raise BackendError(f"{type(module).__name__}: {NO_SCRIPT}")
+
+
 class NormOptions(torch.nn.Module):
     """Mixin before a torch.nn norm: the options that torch.nn leaves implicit, and the module's `NormSpec`."""
 
@@ -53,6 +60,7 @@ class NormOptions(torch.nn.Module):
     backend: str = "auto"
     activation: Activation | None = None
     memory_efficient: bool = False
+    __prepare_scriptable__ = refuse_script
 
     def _set_options(self, **options: Any) -> None:
         """Store the options, which building the spec checks."""

@@ -97,7 +97,8 @@ class SyncBatchNorm(BatchNormForward, torch.nn.modules.batchnorm._BatchNorm):
 
     def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
         r"""Normalize (batch, channels, \*positions); mask as in `evenkeel.functional.batch_norm`."""
-        if not (self.training and distributed.is_available() and distributed.is_initialized()):
+        together = self.training and distributed.is_available() and distributed.is_initialized()
+        if not together or not isinstance(input, torch.Tensor):
             return super().forward(input, mask)
         group = self.process_group or distributed.group.WORLD
         if distributed.get_world_size(group) == 1:
