@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from fuzz.checks import check
 from fuzz.numbers import REGIMES, dtypes, groups_of, lay_out, normals, poisons, same, seeds
-from fuzz.settings import MODES, under
+from fuzz.surroundings import SURROUNDINGS, under
 from fuzz.values import FEW, arithmetic, epsilons, finest, gradients, largest, within
 from hypothesis import strategies as st
 
 from evenkeel import functional as F
 
 MEMORY = 4 << 30
-AXIS = {"batch_norm": 1, "instance_norm": 2, "group_norm": 2}  # how many leading axes number the statistics
+SHORT = 4.0  # not the contract's 3, which docs/numerics.md measures on long channels: of 7 values one in 10^4 has 3.7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,11 @@ class Channels:
     def terms(self, exact, function):
         """What the result is a sum of, before the activation."""
         (mean, variance), (x, weight, bias) = exact[:2], exact[2:]
-        y = self.rows(self.call(x, weight, bias, self.wide_remembered(), function=function, activation=None)
-                      if "activation" in self.options else x.new_zeros(x.shape))  # fmt: skip
+        y = self.rows(
+            self.call(x, weight, bias, self.wide_remembered(), function=function, activation=None)
+            if "activation" in self.options
+            else x.new_zeros(x.shape)
+        )
         terms = (*largest(bias), y.nan_to_num(0, 0, 0).abs().amax(1, keepdim=True)) if y.numel() else ()
         if mean is not None and not self.measured:
             terms += largest(mean / (variance.sqrt() + 1e-30) * (1 + (0 if weight is None else weight.abs())))
@@ -76,8 +79,10 @@ class Channels:
         else:
             x = torch.zeros(self.shape, dtype=torch.float64)
             groups_of(self.rows(x), self.kinds, self.poison, self.seed, info)
-        affine = (None if d is None else normals(self.shape[1:2], self.seed + 2 + i, d)
-                  for i, d in enumerate((self.weight, self.bias)))  # fmt: skip
+        affine = (
+            None if d is None else normals(self.shape[1:2], self.seed + 2 + i, d)
+            for i, d in enumerate((self.weight, self.bias))
+        )
         return lay_out(x.to(self.dtype), self.layout), *affine
 
     @staticmethod
@@ -132,7 +137,7 @@ def channel_cases(draw):
         kinds=tuple(draw(st.lists(st.sampled_from(REGIMES), min_size=1, max_size=3))),
         poison=tuple(draw(poisons)),
         seed=draw(seeds),
-        mode=draw(st.sampled_from(list(MODES))),
+        mode=draw(st.sampled_from(list(SURROUNDINGS))),
         options=options,
     )
 
@@ -159,7 +164,8 @@ def check_channels(case):
     function = getattr(F, f"{case.name}_reference")
     expected = case.call(exact[2], *exact[3:], exact[:2], function=function)
     terms = case.terms(exact, function)
-    within(case, case.rows(y), case.rows(expected), "y", *case.early(), *case.offset(), terms=terms)
+    limit = SHORT if y.dtype == torch.float32 and case.options["cast"] == "late" else None
+    within(case, case.rows(y), case.rows(expected), "y", *case.early(), *case.offset(), terms=terms, limit=limit)
     check_running(case, running, exact[:2])
     again = case.remembered()
     (other,) = under(case.mode, lambda *t: case.call(*t, again), *tensors)
@@ -196,7 +202,7 @@ def check_sample_alone(case, tensors, y):
 
 
 def check_channel_gradients(case, tensors, y):
-    x, weight, bias = tensors
+    x = tensors[0]
     if case.options["cast"] == "early" or x.numel() == 0:
         return
     ys, (dy,), found = gradients(lambda *t: case.call(*t, case.remembered()), tensors, case.seed)

@@ -2,8 +2,6 @@
 
 import re
 
-from evenkeel import EvenkeelError
-
 # what torch says where a caller's mistake got past every check
 INTERNAL = re.compile(r"INTERNAL ASSERT|report a bug|file an issue|please open an issue|should never happen", re.I)
 
@@ -24,6 +22,8 @@ def check(condition, message):
 
 def check_error(error, *allowed):
     """Raise a `Fault` unless an error is one of ours, or of the kinds allowed, and one clear line."""
+    from evenkeel import EvenkeelError  # here, so that the tests of the driver need not wait for torch
+
     text, kind = str(error), type(error).__name__
     if not isinstance(error, (EvenkeelError, *allowed)):
         raise Fault(f"{kind} where an EvenkeelError belongs: {text[:300]}") from error

@@ -11,6 +11,7 @@ minimised in processes of its own. The exit code is 1 where anything was found.
 
 import argparse
 import json
+import math
 import os
 import secrets
 import selectors
@@ -32,11 +33,11 @@ MINIMISING_SECONDS = 120
 class Fuzzer:
     """One fuzzer in a child process, which is started again when it dies."""
 
-    def __init__(self, name, seed, cases, seconds):
-        self.name, self.seed, self.limit = name, seed, cases
+    def __init__(self, name, seed, cases, seconds, corpus):
+        self.name, self.seed, self.limit, self.corpus = name, seed, cases, corpus
         self.end = time.monotonic() + seconds
         self.cases, self.found, self.turn, self.property = 0, [], 0, ""
-        self.reported = time.monotonic()
+        self.reported = -math.inf  # so that a line comes at once
 
     def run(self):
         """Run to the end of the time or of the cases."""
@@ -120,7 +121,7 @@ class Fuzzer:
         lines += [f"    case: {fault['case']}"] if "case" in fault else []
         lines += [f"    {line}" for line in fault.get("traceback", "").splitlines()]
         for name, content in fault.get("files", {}).items():
-            lines.append(f"    kept: {keep(name, bytes.fromhex(content))}")
+            lines.append(f"    kept: {keep(self.corpus, name, bytes.fromhex(content))}")
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 
@@ -132,11 +133,10 @@ class Fuzzer:
         sys.stdout.flush()
 
 
-def keep(name, content):
+def keep(corpus, name, content):
     """Write a file that led to a fault into the corpus; its path."""
-    path = Path(name)
-    target = CORPUS / f"{path.stem}-{zlib.crc32(content):08x}{path.suffix}"
-    CORPUS.mkdir(exist_ok=True)
+    target = corpus / f"{zlib.crc32(content):08x}-{name}"
+    corpus.mkdir(exist_ok=True)
     target.write_bytes(content)
     return target
 
@@ -147,6 +147,7 @@ def main(arguments=None):
     parser.add_argument("--minutes", type=float, default=60.0, help="of all fuzzers together")
     parser.add_argument("--cases", type=int, default=0, help="of each fuzzer, instead of a time; always the same ones")
     parser.add_argument("--seed", default=None)
+    parser.add_argument("--corpus", type=Path, default=CORPUS, help="where to keep files that led to a fault")
     options = parser.parse_args(arguments)
     seed = options.seed or ("0" if options.cases else secrets.token_hex(4))
     sys.stdout.write(f"seed {seed}; give it with --seed to draw the same cases\n")
@@ -154,7 +155,7 @@ def main(arguments=None):
     done = []
     try:
         for name in options.fuzzers:
-            done.append(Fuzzer(name, seed, options.cases, seconds))
+            done.append(Fuzzer(name, seed, options.cases, seconds, options.corpus))
             done[-1].run()
     except KeyboardInterrupt:
         sys.stdout.write("\ninterrupted\n")

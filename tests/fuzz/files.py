@@ -1,4 +1,4 @@
-"""Damaged data files and state files: a result or one clear error, in bounded memory, and never an abort when skipping."""
+"""Damaged data files and state files: a result or one error, in bounded memory, and never an abort when skipping."""
 
 import contextlib
 import io
@@ -34,7 +34,7 @@ from evenkeel.data import (
 MEMORY = 2 << 30
 ROWS = 30
 IMAGES = ("png", "jpg", "bmp", "gif", "tiff", "webp", "ppm")
-FEW_BYTES = b"\x00\x01\x7f\x80\xff\n\",PK{}[]0129-eE. "
+FEW_BYTES = b'\x00\x01\x7f\x80\xff\n",PK{}[]0129-eE. '
 
 
 def table():
@@ -137,16 +137,36 @@ class Damage:
             "remove": lambda: data[:start] + data[end:],
             "cut": lambda: data[:start],
             "repeat": lambda: data[:end] + data[start:end] * 3 + data[end:],
-            "flip": lambda: data[:start] + bytes(b ^ self.content[0] for b in data[start : start + 1]) + data[start + 1 :],
+            "flip": lambda: (
+                data[:start] + bytes(b ^ self.content[0] for b in data[start : start + 1]) + data[start + 1 :]
+            ),
         }[self.kind]()
 
 
 contents = st.one_of(
     st.binary(min_size=1, max_size=8),
     st.lists(st.sampled_from(FEW_BYTES), min_size=1, max_size=6).map(bytes),
-    st.sampled_from([b"NaN", b"1e999", b"-1", b"null", b"true", b'"x"', b"[]", b"9" * 30, b"18446744073709551615",
-                     b"\xff\xff\xff\x7f", b"\xff" * 8, b"\x00" * 8, b"\n", b"\xef\xbb\xbf", b"-Infinity", b"{}"]),
-)  # fmt: skip
+    st.sampled_from(
+        [
+            b"NaN",
+            b"1e999",
+            b"-1",
+            b"null",
+            b"true",
+            b'"x"',
+            b"[]",
+            b"9" * 30,
+            b"18446744073709551615",
+            b"\xff\xff\xff\x7f",
+            b"\xff" * 8,
+            b"\x00" * 8,
+            b"\n",
+            b"\xef\xbb\xbf",
+            b"-Infinity",
+            b"{}",
+        ]
+    ),
+)
 damages = st.lists(
     st.builds(
         Damage,

@@ -14,7 +14,9 @@ seeds = st.integers(0, 999)
 # the first ones are the simplest, which is where a minimised case ends
 regimes = st.lists(st.sampled_from(REGIMES), min_size=1, max_size=3)
 poisons = st.lists(st.sampled_from(POISONS), max_size=2)
-sizes = st.one_of(st.integers(1, 40), st.sampled_from([63, 64, 65, 127, 129, 255, 256, 257, 768, 1023, 1024, 2049, 4099]))
+sizes = st.one_of(
+    st.integers(1, 40), st.sampled_from([63, 64, 65, 127, 129, 255, 256, 257, 768, 1023, 1024, 2049, 4099])
+)
 
 
 def fill(row, regime, generator, info):
@@ -69,7 +71,9 @@ def lay_out(x, layout):
 
 def normals(shape, seed, dtype):
     """Ordinary numbers in float64, rounded to a dtype."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu").to(
+        dtype
+    )
 
 
 def same(a, b):

@@ -90,7 +90,9 @@ tables = st.builds(
 
 def exact_moments(values, weights):
     """Count, mean and sum of squared differences of finite numbers, as fractions."""
-    numbers = [(Fraction(float(v)), Fraction(w)) for v, w in zip(values, weights, strict=True) if w and not math.isnan(v)]
+    numbers = [
+        (Fraction(float(v)), Fraction(w)) for v, w in zip(values, weights, strict=True) if w and not math.isnan(v)
+    ]
     count = sum(w for _, w in numbers)
     mean = sum(v * w for v, w in numbers) / count if count else Fraction(0)
     return count, mean, sum(w * (v - mean) ** 2 for v, w in numbers)
@@ -128,7 +130,9 @@ def check_moments(case, found, x, label):
         largest = max(map(abs, numbers))
         if largest > 1e300:  # sums leave the range of float64
             continue
-        check(close(float(found.mean[c]), mean, 2 * EPS, EPS * largest), f"{label}: mean {found.mean[c]} {as_float(mean)}")
+        check(
+            close(float(found.mean[c]), mean, 2 * EPS, EPS * largest), f"{label}: mean {found.mean[c]} {as_float(mean)}"
+        )
         slack = EPS * largest * EPS * largest * len(numbers)
         good = close(float(found.m2[c]), m2, 1e-11, min(slack, 1e300))
         check(good or largest > 1e150, f"{label}: m2 {found.m2[c]} {as_float(m2)}")
@@ -138,7 +142,9 @@ def check_statistics(case):
     """Statistics of the parts, merged in any order, are those of the exact table."""
     x, weights = case.values(), case.weights()
     cuts = [min(cut, case.rows) for cut in case.cuts]
-    parts = list(zip(np.split(x, cuts), np.split(weights, cuts) if case.weighted else [None] * (len(cuts) + 1), strict=True))
+    parts = list(
+        zip(np.split(x, cuts), np.split(weights, cuts) if case.weighted else [None] * (len(cuts) + 1), strict=True)
+    )
     try:
         states = [Statistics(x.shape[1], nan_policy=case.policy).update(p, weight=w) for p, w in parts]
     except EvenkeelError as error:
@@ -162,15 +168,19 @@ def check_columns(case):
     tensor = torch.from_numpy(x)
     weights = case.weights()
     found = F.column_moments(tensor, weight=None if weights is None else torch.from_numpy(weights))
-    check_moments(Table(rows=case.rows, kinds=case.kinds, weighted=case.weighted, seed=case.seed), found, x, "column_moments")
+    check_moments(
+        Table(rows=case.rows, kinds=case.kinds, weighted=case.weighted, seed=case.seed), found, x, "column_moments"
+    )
     if weights is None and x.shape[0]:
         parts = F.column_moments([column.clone() for column in tensor.unbind(1)])
         check_moments(Table(rows=case.rows, kinds=case.kinds), parts, x, "columns of their own")
     shift, scale = (torch.from_numpy(np.random.default_rng(i).normal(size=x.shape[1])) for i in range(2))
     y = F.column_affine(tensor, shift, scale)
     expected = F.column_affine_reference(tensor, shift, scale)
-    check(torch.allclose(y.double(), expected.double(), rtol=2 * torch.finfo(y.dtype).eps, atol=0, equal_nan=True),
-          "column_affine: not the reference's")  # fmt: skip
+    check(
+        torch.allclose(y.double(), expected.double(), rtol=2 * torch.finfo(y.dtype).eps, atol=0, equal_nan=True),
+        "column_affine: not the reference's",
+    )
 
 
 SCALERS = {
@@ -207,7 +217,9 @@ def check_scaler(drawn):
         return
     back = scaler.inverse_transform(y)
     size = np.nanmax(np.abs(x), 0, initial=0)
-    check((np.abs(back - x)[finite] <= np.broadcast_to(1e-12 * size, x.shape)[finite] + 1e-300).all(), f"{name}: inverse")
+    check(
+        (np.abs(back - x)[finite] <= np.broadcast_to(1e-12 * size, x.shape)[finite] + 1e-300).all(), f"{name}: inverse"
+    )
 
 
 PROPERTIES = {

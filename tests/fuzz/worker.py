@@ -149,7 +149,8 @@ class Worker:
     def report(self, name, case, error):
         """Tell a fault, with its minimised case and the files to keep."""
         self.known.add(fingerprint(name, error))
-        text = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)[-4:]))
+        frames = traceback.extract_tb((error.__cause__ or error).__traceback__)
+        text = "".join(traceback.format_list([frame for frame in frames if "/hypothesis/" not in frame.filename][-3:]))
         files = {file: content.hex() for file, content in getattr(error, "files", {}).items()}
         self.say(
             cases=self.cases,

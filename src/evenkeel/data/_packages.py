@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -11,8 +12,18 @@ from typing import Any
 
 from evenkeel._errors import EvenkeelError, SourceError
 
-# What PyArrow, NumPy, Pillow and the unpackers raise about a broken file.
-BROKEN = (OSError, ValueError, LookupError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+# What PyArrow, NumPy (whose headers are Python's literals), Pillow and the unpackers raise about a broken file.
+BROKEN = (
+    OSError,
+    ValueError,
+    LookupError,
+    EOFError,
+    NotImplementedError,
+    SyntaxError,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def require_package(module: str, *, extra: str = "data", user: str = "this source needs") -> Any:
