@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from evenkeel import InvalidTypeError, SourceError
-from evenkeel.data import fit, fit_statistics
+from evenkeel.data import Statistics, fit, fit_statistics
 from evenkeel.data.sources import _parquet
 
 
@@ -151,3 +151,9 @@ def test_a_parquet_file_cut_short_while_it_is_read_is_an_error(on_error, quantil
     else:
         assert fit(tmp_path, on_error="skip", quantiles=quantiles).statistics_.rows == 300_000
     assert cut
+
+
+@pytest.mark.parametrize("kind", ["to_sparse", "to_mkldnn"])
+def test_tensors_that_are_not_dense(kind):
+    with pytest.raises(InvalidTypeError, match="expected a dense tensor"):
+        Statistics().update(getattr(torch.ones(3, 2), kind)())

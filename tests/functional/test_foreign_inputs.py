@@ -169,6 +169,9 @@ OPTIONS = {
     "weight_offset of a module": lambda: nn.LayerNorm(4, weight_offset="x"),
     "max_value": lambda: F.image_normalize(X.expand(3, 2, 4), [0.0] * 3, [1.0] * 3, layout="CHW", max_value="x"),
     "alpha": lambda: F.dyt(X, None),
+    "alpha of a module": lambda: nn.DyT(4, alpha=None),
+    "input of FeatureAffine": lambda: nn.FeatureAffine([0.0], [1.0])(None),
+    "dim bytes": lambda: F.normalize(X, dim=b"x"),
     "bias of dyt": lambda: F.dyt(X, 0.5, bias="x"),
     "x of column_affine": lambda: F.column_affine("x", X[0], X[0]),
     "shift of column_affine": lambda: F.column_affine(TABLE, None, X[0]),
@@ -187,7 +190,9 @@ def test_an_option_of_another_kind_is_a_type_error_in_one_line(option):
 
 
 @pytest.mark.parametrize(
-    "clip", ["x", b"x", [], torch.zeros(0), torch.tensor(2.0), (1.0, 0.0), (0.0, 1.0, 2.0)], ids=str
+    "clip",
+    ["x", b"x", [], torch.zeros(0), torch.zeros(2, 2).to_mkldnn(), torch.tensor(2.0), (1.0, 0.0), (0.0, 1.0, 2.0)],
+    ids=str,
 )
 def test_what_is_no_range_is_refused(clip):
     with pytest.raises(EvenkeelError, match="clip needs"):
@@ -208,6 +213,11 @@ def test_a_message_is_one_line_whatever_a_value_prints():
         with pytest.raises(EvenkeelError) as raised:
             F.layer_norm(X, (4,), backend=value)
         assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_vectors_along_all_axes(p):
+    assert torch.allclose(F.normalize(X, p=p, dim=None), torch.nn.functional.normalize(X, p=p, dim=None), rtol=1e-6)
 
 
 def test_momentum_may_be_any_number():

@@ -67,7 +67,6 @@ WRONG: dict[str, Callable[[], Any]] = {
             "(2**40, 2**40)",
             "('a',)",
             "(None,)",
-            "range(3)",
             "np.zeros((4, 6))",
             "np.zeros((4, 6), np.int32)",
             "np.array(['a', 'b'])",
@@ -410,6 +409,8 @@ def check_replaced(case):
         # torch's own words, from torch's own code; what follows the first line may hold addresses
         if type(theirs) is type(error) and str(theirs).partition("\n")[0] == str(error).partition("\n")[0]:
             return
+    if "Overflow when unpacking" in str(error):  # torch's reader of arguments adds where it stood
+        return
     inner = traceback.extract_tb(error.__traceback__)[-1].filename
     if "/sklearn/" in inner and isinstance(error, TypeError | ValueError):  # its checks speak in its own words
         return

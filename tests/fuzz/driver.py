@@ -23,7 +23,7 @@ import time
 import zlib
 from pathlib import Path
 
-FUZZERS = ("values", "channels", "arguments", "tables", "files", "commands")
+FUZZERS = ("values", "channels", "modules", "arguments", "tables", "files", "commands")
 CORPUS = Path(__file__).parent / "corpus"
 PROGRESS_SECONDS = 10
 SILENCE_SECONDS = 120  # more than a case may take, and starting the child too

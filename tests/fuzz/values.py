@@ -284,4 +284,17 @@ def check_row_gradients(case, tensors, results):
                 within(case, flat(gradient, case.axes), flat(expected, case.axes), label, wide)
 
 
-PROPERTIES = {"rows": (row_cases(), check_rows)}
+def check_vmap(case):
+    """Mapped over its first axis a norm keeps the contract: then plain code runs, not a kernel."""
+    tensors = case.tensors()
+    x, *others = tensors
+    if x.ndim <= case.axes or x.shape[0] == 0 or case.options.get("memory_efficient"):
+        return
+    dims = (0, *(0 if t is others[0] and t is not None else None for t in others))
+    results = torch.func.vmap(case.call, in_dims=dims, out_dims=0)(*tensors)
+    y, expected = results[0] if isinstance(results, tuple) else results, case.expected(*tensors)
+    terms = (*largest(tensors[3]), *finest(case))
+    within(case, flat(y, case.axes), flat(expected, case.axes), "vmap", *case.early(), *case.offset(), terms=terms)
+
+
+PROPERTIES = {"rows": (row_cases(), check_rows), "vmap": (row_cases(), check_vmap)}

@@ -383,7 +383,7 @@ def is_range(clip: Any) -> bool:
     """Whether a value is a pair of numbers in their order, each of which may be None."""
     try:
         low, high = (None if bound is None else float(bound) for bound in clip)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         return False
     return low is None or high is None or low <= high
 

@@ -102,7 +102,7 @@ def normalize(
             "use 'outside' or 'clamp'"
         )
     check_tensor("normalize", "input", input, jagged=True)
-    p, dim = as_number("normalize", "p", p), as_axes(dim)
+    p, dim = as_number("normalize", "p", p), as_axes(input, dim)
     if not input.is_complex():
         check_floating("normalize", "input", input, jagged=True)
     if p == 2.0 and is_last_axis(input, dim):
@@ -116,11 +116,15 @@ def normalize(
     return result if out is None else deliver(result, out)
 
 
-def as_axes(dim: Any) -> Any:
-    """An axis or a tuple of axes as integers; None stands for all."""
-    if dim is None or type(dim) is int:
+def as_axes(input: Tensor, dim: Any) -> int | tuple[int, ...]:
+    """An axis or a tuple of axes as integers; None stands for all, as torch has it."""
+    if type(dim) is int:
         return dim
+    if dim is None:
+        return tuple(range(input.ndim))
     try:
+        if isinstance(dim, str | bytes):
+            raise TypeError
         return index(dim) if hasattr(dim, "__index__") else tuple(index(axis) for axis in dim)
     except TypeError:
         raise InvalidTypeError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
+from evenkeel._errors import InvalidTypeError
 from evenkeel._spec import NormSpec
 from evenkeel.nn._options import refuse_script
 
@@ -52,6 +53,8 @@ class DyT(torch.nn.Module):
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape = shape
+        if not hasattr(alpha, "__float__"):
+            raise InvalidTypeError(f"DyT(): argument 'alpha' must be float, not {type(alpha).__name__}; pass a number")
         self.initial_alpha = alpha
         self.backend = backend
         self.alpha = torch.nn.Parameter(torch.empty(1, device=device, dtype=dtype))
