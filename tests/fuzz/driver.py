@@ -65,7 +65,7 @@ class Fuzzer:
                     self.listen(receive, process)
                 finally:
                     try:
-                        process.wait(timeout=5)
+                        process.wait(timeout=60)
                     except subprocess.TimeoutExpired:
                         process.kill()
                         process.wait()

@@ -100,6 +100,7 @@ def image_normalize(
     max_value = as_number("image_normalize", "max_value", max_value)
     _check_scale(spread, max_value, dtype)
     if out is not None:
+        check_tensor("image_normalize", "out", out)
         _check_out(channels_first(images, layout), out, dtype)
     by_kernel = runs_kernel("images", backend, None, images, centre, spread, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (images, centre, spread))
