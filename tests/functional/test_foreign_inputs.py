@@ -158,6 +158,7 @@ OPTIONS = {
     "normalized_shape str": lambda: F.layer_norm(X, "x"),
     "normalized_shape of str": lambda: F.rms_norm(X, ("a",)),
     "normalized_shape tensor": lambda: F.layer_norm(X, torch.zeros(4, 6)),
+    "normalized_shape array": lambda: F.rms_norm(X, np.zeros((4, 6))),
     "num_groups": lambda: F.group_norm(X, 2.5),
     "dim str": lambda: F.normalize(X, dim="x"),
     "dim bool array": lambda: F.normalize(X, dim=np.zeros((4, 6))),

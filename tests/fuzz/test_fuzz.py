@@ -12,7 +12,15 @@ from hypothesis import find, settings
 
 from evenkeel import functional as F
 
-CASES = {"values": 400, "channels": 200, "arguments": 400, "tables": 200, "files": 150, "commands": 100, "modules": 200}
+CASES = {
+    "values": 240,
+    "channels": 120,
+    "modules": 100,
+    "arguments": 400,
+    "tables": 100,
+    "files": 120,
+    "commands": 60,
+}
 CORPUS = sorted(path for path in driver.CORPUS.glob("*-*"))
 
 

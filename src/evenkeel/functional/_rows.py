@@ -365,7 +365,7 @@ def is_list_of_tensors(input: Tensor) -> bool:
 
 def as_shape(name: str, normalized_shape: Sequence[int]) -> tuple[int, ...]:
     """The sizes as a tuple."""
-    if isinstance(normalized_shape, str | bytes | torch.Tensor):
+    if isinstance(normalized_shape, str | bytes) or hasattr(normalized_shape, "ndim"):  # a tensor or array
         kind = type(normalized_shape).__name__
         raise InvalidTypeError(f"{name}(): argument 'normalized_shape' must be tuple of ints, not {kind}")
     try:
