@@ -13,7 +13,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from evenkeel import EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel import EvenkeelError, InvalidArgumentError, InvalidInputError
 from evenkeel.data import MinMaxScaler, RobustScaler, StandardScaler, Statistics
 from evenkeel.data.scalers import Scaler
 
@@ -249,11 +249,3 @@ def test_scikit_learn_is_imported_when_a_scaler_is(monkeypatch):
 
     with pytest.raises(AttributeError, match="NoScaler"):
         _ = evenkeel.data.NoScaler
-
-
-@pytest.mark.parametrize("value", ["x", 3, (1.0,), (0.0, "x"), torch.tensor(2.0), None], ids=str)
-@pytest.mark.parametrize("option", ["feature_range", "quantile_range"])
-def test_a_range_is_two_numbers(option, value):
-    kind = MinMaxScaler if option == "feature_range" else RobustScaler
-    with pytest.raises(InvalidTypeError, match=f"{option} must be two numbers"):
-        kind(**{option: value}).fit(np.eye(3))

@@ -15,6 +15,7 @@ from evenkeel.testing import ulp_error
 
 MEMORY = 4 << 30
 LIMITS = {torch.float32: 3.0, torch.bfloat16: 0.51, torch.float16: 0.51, torch.float64: 99.0}  # docs/numerics.md
+PLAIN = 6.0  # of plain code in float32, which rounds once more here and there than the kernels do
 # rounded to 16 bits before the weight, and once more after each step
 EARLY = 3.0
 FEW = 16  # elements: of shorter rows, and of rows that one number rules, the true derivative cancels
@@ -285,7 +286,7 @@ def check_row_gradients(case, tensors, results):
 
 
 def check_vmap(case):
-    """Mapped over its first axis a norm keeps the contract: then plain code runs, not a kernel."""
+    """Mapped over its first axis a norm is right as well; then plain code runs, not a kernel."""
     tensors = case.tensors()
     x, *others = tensors
     if x.ndim <= case.axes or x.shape[0] == 0 or case.options.get("memory_efficient"):
@@ -294,7 +295,17 @@ def check_vmap(case):
     results = torch.func.vmap(case.call, in_dims=dims, out_dims=0)(*tensors)
     y, expected = results[0] if isinstance(results, tuple) else results, case.expected(*tensors)
     terms = (*largest(tensors[3]), *finest(case))
-    within(case, flat(y, case.axes), flat(expected, case.axes), "vmap", *case.early(), *case.offset(), terms=terms)
+    limit = PLAIN if y.dtype == torch.float32 and case.options.get("cast") != "early" else None
+    within(
+        case,
+        flat(y, case.axes),
+        flat(expected, case.axes),
+        "vmap",
+        *case.early(),
+        *case.offset(),
+        terms=terms,
+        limit=limit,
+    )
 
 
 PROPERTIES = {"rows": (row_cases(), check_rows), "vmap": (row_cases(), check_vmap)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import struct
 import tokenize
 import zipfile
 import zlib
@@ -12,14 +13,18 @@ from typing import Any
 
 from evenkeel._errors import EvenkeelError, SourceError
 
-# What PyArrow, NumPy (whose headers are Python's literals), Pillow and the unpackers raise about a broken file.
+# What PyArrow, NumPy, Pillow and the unpackers raise about a broken file.
 BROKEN = (
     OSError,
     ValueError,
     LookupError,
     EOFError,
     NotImplementedError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
     SyntaxError,
+    struct.error,
     tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import as_tensor, dtype_name, output_tensor
 from evenkeel.data._contract import Constant, Contract, OnMismatch, report
 from evenkeel.data.statistics import Array, Statistics
@@ -361,15 +361,6 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 def dtype_name_or_none(X: Any) -> str | None:
     """The dtype of a tensor or array; None of anything else."""
     return dtype_name(X) if isinstance(X, torch.Tensor) or isinstance(getattr(X, "dtype", None), np.dtype) else None
-
-
-def number_pair(name: str, value: Any) -> tuple[float, float]:
-    """Two numbers of an option; raise where it is anything else."""
-    try:
-        low, high = value
-        return float(low), float(high)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        raise InvalidTypeError(f"{name} must be two numbers, but got {value!r}") from None
 
 
 def infinity_error(values: Tensor) -> InvalidInputError:

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from evenkeel._errors import InvalidArgumentError
 from evenkeel.data._contract import Constant, OnMismatch
-from evenkeel.data.scalers._base import EPS, Affine, Scaler, number_pair
+from evenkeel.data.scalers._base import EPS, Affine, Scaler
 
 
 class MinMaxScaler(Scaler):
@@ -57,8 +57,7 @@ class MinMaxScaler(Scaler):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        low, high = number_pair("feature_range", self.feature_range)
-        if low >= high:
+        if self.feature_range[0] >= self.feature_range[1]:
             raise InvalidArgumentError(
                 f"Minimum of desired feature range must be smaller than maximum. Got {self.feature_range}."
             )

@@ -13,7 +13,7 @@ from scipy import sparse, stats
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import as_tensor
 from evenkeel.data._contract import Constant, OnMismatch
-from evenkeel.data.scalers._base import EPS, Array, number_pair
+from evenkeel.data.scalers._base import EPS, Array
 from evenkeel.data.scalers._centring import CentringScaler
 from evenkeel.data.scalers._sparse import sparse_quantiles
 
@@ -156,7 +156,7 @@ class RobustScaler(CentringScaler):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        low, high = number_pair("quantile_range", self.quantile_range)
+        low, high = self.quantile_range
         if not 0 <= low <= high <= 100:
             raise InvalidArgumentError(f"Invalid quantile range: {self.quantile_range}; give two percentages 0..100")
 
