@@ -264,9 +264,7 @@ CALLS = {
     "LazyBatchNorm1d": module("LazyBatchNorm1d", (4, 6), eps=1e-5, momentum=0.1, affine=True),
     "LocalResponseNorm": module("LocalResponseNorm", (2, 6, 5), size=2, alpha=1e-4, beta=0.75, k=1.0),
     "DyT": module("DyT", (4, 6), normalized_shape=6, alpha=0.5, bias=True, device=None, dtype=None, backend="auto"),
-    "FeatureAffine": module(
-        "FeatureAffine", (4, 6), shift=x(6), scale=x(6), offset=x(6), clip=(0.0, 1.0), axis=-1, inverse=None
-    ),
+    "FeatureAffine": module("FeatureAffine", (4, 6), shift=x(6), scale=x(6), offset=x(6), clip=(0.0, 1.0), axis=-1),
     "PixelNormalize": module(
         "PixelNormalize",
         (3, 4, 6),
