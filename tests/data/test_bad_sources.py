@@ -75,7 +75,7 @@ BAD = {
     ),
     "objects": (
         lambda d: saved(d / "x.npy", lambda p: np.save(p, np.array([[None]]), allow_pickle=True)),
-        "x.npy: cannot be read: Array can't be memory-mapped",
+        "x.npy: holds Python objects; save numbers",
     ),
     "vector file": (lambda d: saved(d / "x.npy", lambda p: np.save(p, np.ones(3))), r"the shape is \(3,\)"),
     "vector": (lambda d: np.ones(3), r"the shape is \(3,\); use x.reshape\(-1, 1\)"),

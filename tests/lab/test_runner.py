@@ -114,9 +114,9 @@ def test_a_checkpoint_restores_model_and_optimizer(tmp_path):
     model, optimizer = trained(3)
     save_checkpoint(tmp_path / "c", model, optimizer, step=3, size=70)
     other, other_optimizer = trained(1)
-    assert load_checkpoint(tmp_path / "c", other, other_optimizer, "step", "size") == (3, 70)
+    assert load_checkpoint(tmp_path / "c", other, other_optimizer, step=3, size=99) == (3, 70)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)
         assert torch.equal(optimizer.state[mine]["exp_avg"], other_optimizer.state[theirs]["exp_avg"])
     with pytest.raises(StudyError, match="is damaged; delete the directory"):
-        load_checkpoint(tmp_path / "c", torch.nn.Linear(4, 2), other_optimizer, "step")
+        load_checkpoint(tmp_path / "c", torch.nn.Linear(4, 2), other_optimizer, step=3)

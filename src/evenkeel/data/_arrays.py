@@ -127,4 +127,9 @@ def ordered_columns(batch: Any, names: Sequence[str]) -> Any:
     missing = [name for name in names if name not in columns]
     if missing:
         raise InvalidInputError(f"the table lacks the columns {', '.join(missing)}; it has {', '.join(columns)}")
+    if repeated := [name for name in dict.fromkeys(names) if columns.count(name) > 1]:
+        raise InvalidInputError(
+            f"the table has several columns of the name {', '.join(repeated)}, and they come in another order; rename "
+            "them so that each name is one"
+        )
     return batch[list(names)]
