@@ -310,3 +310,8 @@ def test_a_refused_frame_leaves_no_names():
 def test_only_statistics_are_merged():
     with pytest.raises(InvalidTypeError, match="expected Statistics, but got Tensor"):
         merge_all(torch.zeros(3))
+
+
+def test_keys_are_dense():
+    with pytest.raises(InvalidTypeError, match="expected a dense tensor"):
+        GroupStatistics().update(np.eye(3), torch.ones(3).to_sparse())
