@@ -396,7 +396,17 @@ def outcome(function, arguments):
             os.chdir(here)
 
 
+def is_odd(case):
+    """Whether a nested tensor, whose sizes torch itself cannot tell, stands for a number outside the norms."""
+    given = CALLS[case.name].arguments()
+    arrays = [name for name, value in given.items() if isinstance(value, torch.Tensor | np.ndarray)]
+    nested = (name for name, text in case.wrong.items() if "nested" in text)
+    return CALLS[case.name].peer is None and any(name not in arrays for name in nested)
+
+
 def check_replaced(case):
+    if is_odd(case):
+        return
     arguments, _, shared = case.given()
     _, error = outcome(CALLS[case.name].function, arguments)
     if error is None:
