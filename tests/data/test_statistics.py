@@ -307,11 +307,6 @@ def test_a_refused_frame_leaves_no_names():
     assert found.update(pd.DataFrame({"b": [1.0]})).names == ("b",)
 
 
-def test_only_statistics_are_merged():
-    with pytest.raises(InvalidTypeError, match="expected Statistics, but got Tensor"):
-        merge_all(torch.zeros(3))
-
-
 def test_keys_are_dense():
     with pytest.raises(InvalidTypeError, match="expected a dense tensor"):
         GroupStatistics().update(np.eye(3), torch.ones(3).to_sparse())

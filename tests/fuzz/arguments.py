@@ -324,7 +324,6 @@ CALLS = {
     "transform_files": Call(
         transformed, lambda: {"source": "x.npy", "out": "y.npy", "columns": None, "on_mismatch": "ignore"}
     ),
-    "merge_all": Call(lambda part: data.merge_all([part]), lambda: {"part": data.Statistics().update(np.eye(2))}),
     "compare": Call(
         data.compare,
         lambda: {

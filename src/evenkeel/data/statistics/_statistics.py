@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeVar, get_args
 import numpy as np
 from torch import Tensor
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import column_names, dtype_name, ordered_columns, values_of
 from evenkeel.data._numbers import check_integer, check_number
 from evenkeel.data.statistics._batches import block_moments, full_mask, row_weights, to_rows
@@ -356,8 +356,6 @@ def merge_all(parts: Iterable[Statistics]) -> Statistics:
     """
     waiting: list[tuple[int, Statistics]] = []  # like the digits of a binary counter: sizes fall from left to right
     for part in parts:
-        if not isinstance(part, Statistics):
-            raise InvalidTypeError(f"merge_all: expected Statistics, but got {type(part).__name__}")
         waiting.append((1, part))
         while len(waiting) > 1 and waiting[-1][0] == waiting[-2][0]:
             size, right = waiting.pop()
