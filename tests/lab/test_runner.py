@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,17 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         replace_file(path, b"new")
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    (tmp_path / "null").symlink_to(os.devnull)
+    replace_file(tmp_path / "null", b"new")
+    assert [entry.is_symlink() for entry in tmp_path.iterdir()] == [True]
+    read, write = os.pipe()
+    replace_file(Path("/dev/fd") / str(write), b"through a pipe")
+    assert os.read(read, 99) == b"through a pipe"
+    os.close(read)
+    os.close(write)
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path):

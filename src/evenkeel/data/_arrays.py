@@ -37,6 +37,8 @@ def as_tensor(batch: Any) -> Tensor:
     doubles float64, Boolean masks stay Boolean.
     """
     if isinstance(batch, torch.Tensor):
+        if batch.layout is not torch.strided or batch.is_nested:
+            raise InvalidTypeError("expected a dense tensor, but got a sparse or nested one; pass .to_dense() of it")
         if batch.is_complex():
             raise InvalidTypeError(f"expected real values, but got {batch.dtype}; take .real and .imag apart first")
         return batch.to(WIDER_TORCH[batch.dtype]) if batch.dtype in WIDER_TORCH else batch

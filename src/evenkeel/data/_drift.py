@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from evenkeel._errors import InvalidInputError
+from evenkeel._errors import InvalidInputError, InvalidTypeError
 from evenkeel.data._contract import Contract, scaling_of
 from evenkeel.data._numbers import check_number
 from evenkeel.data.statistics import Array, Statistics
@@ -141,6 +141,11 @@ def compare(reference: Statistics, current: Statistics, *, limits: DriftLimits |
         >>> compare(Statistics().update(before), Statistics().update(now)).failures
         ('0: mean shifted by 3.1 standard deviations', '0: leaves the range seen by 90% of it')
     """
+    for name, statistics in (("reference", reference), ("current", current)):
+        if not isinstance(statistics, Statistics):
+            raise InvalidTypeError(f"compare: {name} must be Statistics, but got {type(statistics).__name__}")
+    if not isinstance(limits, DriftLimits | None):
+        raise InvalidTypeError(f"compare: limits must be DriftLimits, but got {type(limits).__name__}")
     if reference.features != current.features:
         raise InvalidInputError(f"expected {reference.features} features, but the data has {current.features}")
     limits = limits or DriftLimits()

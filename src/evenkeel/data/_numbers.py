@@ -42,6 +42,6 @@ def ends_of(name: str, value: Any) -> tuple[float, float]:
         low, high = value
         if not (math.isnan(low) or math.isnan(high)):
             return low, high
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError, RuntimeError):
         pass
     raise InvalidArgumentError(f"{name} must be two numbers, but got {value!r}")

@@ -157,7 +157,9 @@ class StandardScaler(CallbackSupportMixin, CentringScaler):
         variance = np.where((count > 0) & np.isnan(variance), 0.0, variance)
         mean = statistics.mean
         std = np.where((count > 0) & np.isnan(variance), 0.0, statistics.std(self.ddof))
-        self.constant_ = is_constant(std, variance, mean, np.minimum(count, BOUND_ROWS)) & (count > 0) & self.with_std
+        self.constant_ = (
+            is_constant(std, variance, mean, np.minimum(count, BOUND_ROWS)) & (count > 0) & bool(self.with_std)
+        )
         self.mean_ = mean if self.with_std or (self.with_mean and not self._sparse_only) else None
         self.var_ = variance if self.with_std else None
         self.scale_ = np.where(self.constant_, 1.0, std) if self.with_std else None

@@ -51,7 +51,7 @@ class GroupStatistics:
             InvalidInputError: there are not as many keys, or they are neither text nor integers.
         """
         names = self.options.get("names") or column_names(batch)
-        x, labels = as_tensor(batch), np.asarray(keys)
+        x, labels = as_tensor(batch), np.asarray(as_tensor(keys) if isinstance(keys, torch.Tensor) else keys)
         if labels.dtype.kind == "O":
             labels = labels.astype(str)
         if labels.shape != tuple(x.shape[:1]) or labels.dtype.kind not in "iuU":
