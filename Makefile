@@ -14,7 +14,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow lint format bench bench-sweep performance numerics sanitize wheel docs clean browser
+.PHONY: help install demo test test-slow fuzz lint format bench bench-sweep performance numerics sanitize wheel docs clean browser
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,10 @@ test: $(STAMP) ## run the tests and doctests that need no browser and no compile
 
 test-slow: $(STAMP) browser ## run the slow tests: compiled graphs, wheels, the report in Chromium
 	$(BIN)/python -m pytest -m slow
+
+MINUTES ?= 60
+fuzz: $(STAMP) ## run the fuzzers for an hour (MINUTES=5: for five minutes; SEED=1: the same cases again)
+	PYTHONPATH=src:tests $(BIN)/python -m fuzz.driver --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 browser:
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get update --quiet && apt-get install --yes --quiet chromium; } || \

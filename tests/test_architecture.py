@@ -369,7 +369,7 @@ def test_source_neither_unpickles_nor_postpones(path: Path) -> None:
 
 
 def test_import_leaves_optional_packages_alone() -> None:
-    heavy = ("plotly", "jinja2", "typer", "rich", "scipy", "evenkeel.lab", "evenkeel.cli", "evenkeel.report")
+    heavy = ("msgspec", "plotly", "jinja2", "typer", "rich", "scipy", "evenkeel.lab", "evenkeel.cli", "evenkeel.report")
     code = f"import torch, sys; before = set(sys.modules); import evenkeel; loaded = set(sys.modules) - before; \
 print(*(name for name in {heavy!r} if name in loaded))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

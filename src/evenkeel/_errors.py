@@ -27,6 +27,10 @@ class EvenkeelError(Exception):
         InvalidInputError
     """
 
+    def __init__(self, message: str = "") -> None:
+        """Keep the message in one line, whatever a value in it prints."""
+        super().__init__(" ".join(message.split()) if "\n" in message else message)
+
 
 class InvalidArgumentError(EvenkeelError, ValueError):
     """An option or argument has a value that is never valid, whatever the input."""

@@ -41,7 +41,13 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that at every moment either the old or the new content is there, whole."""
+    """Write a file so that at every moment either the old or the new content is there, whole.
+
+    A device or pipe, such as /dev/null or /dev/stdout, is written to, not replaced.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        path.write_bytes(data)
+        return
     # Always the same name, so that what a killed run leaves goes with the next one.
     temporary = path.with_name(f".{path.name}.tmp")
     try:

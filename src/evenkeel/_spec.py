@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
 import torch
 
-from evenkeel._errors import InvalidArgumentError
+from evenkeel._errors import InvalidArgumentError, InvalidTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,6 +104,15 @@ def choice_problem(answers: Mapping[str, Any]) -> str:
     return ""
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value is a real number, or a tensor or array of one."""
+    try:
+        math.isfinite(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
+    return True
+
+
 @dataclass(frozen=True, kw_only=True)
 class NormSpec:
     r"""What one normalization does, in the answers to a few questions.
@@ -159,6 +168,10 @@ class NormSpec:
     residual_rounding: ResidualRounding | None = None
 
     def __post_init__(self) -> None:
+        for name in ("eps", "weight_offset"):
+            value = getattr(self, name)
+            if not (is_number(value) or (value is None and name == "eps")):
+                raise InvalidTypeError(f"NormSpec: {name} must be a number, but got {value!r}")
         if problem := choice_problem(vars(self)) or self._contradiction():
             raise InvalidArgumentError(f"NormSpec: {problem}")
 

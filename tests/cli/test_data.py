@@ -182,6 +182,31 @@ def test_check_finds_a_factor_and_missing_columns(stats, tmp_path, capsys):
     assert "lacks the numeric columns height; it has weight" in capsys.readouterr().out
 
 
+def test_columns_of_one_name_in_fit_and_check(stats, tmp_path, capsys):
+    height, weight, city = make_table().columns
+    unrelated = pa.table([height, weight, city, city, height, height], ["height", "weight", "x", "x", "z", "z"])
+    pq.write_table(unrelated, tmp_path / "a.parquet")
+    assert data("check", tmp_path / "a.parquet", "--stats", stats) == 0
+    pq.write_table(pa.table([height, height, weight], ["height", "height", "weight"]), tmp_path / "b.parquet")
+    for arguments in (
+        ("check", tmp_path / "b.parquet", "--stats", stats),
+        ("fit", tmp_path / "b.parquet", "--out", tmp_path / "s.json"),
+        ("fit", tmp_path / "b.parquet", "--out", tmp_path / "s.json", "--numeric"),
+        ("fit", tmp_path / "b.parquet", "--out", tmp_path / "s.json", "--columns", "weight,height"),
+    ):
+        assert data(*arguments) == 2
+        assert "several columns have the name 'height'; rename them" in last_error(capsys)
+    assert data("fit", tmp_path / "b.parquet", "--out", tmp_path / "s.json", "--columns", "weight") == 0
+
+
+def test_columns_that_folders_name_are_checked_too(tmp_path):
+    for year in (2020, 2021):
+        (tmp_path / "all" / f"year={year}").mkdir(parents=True)
+        pq.write_table(make_table(), tmp_path / "all" / f"year={year}" / "x.parquet")
+    assert data("fit", tmp_path / "all", "--out", tmp_path / "s.json", "--columns", "height,year") == 0
+    assert data("check", tmp_path / "all", "--stats", tmp_path / "s.json") == 0
+
+
 def test_merge_gives_the_statistics_of_the_whole(folder, tmp_path, capsys):
     parts = []
     for number in range(4):
@@ -388,3 +413,25 @@ def test_infinities_are_named(tmp_path, capsys):
     np.save(tmp_path / "x.npy", np.array([[1.0, np.inf], [2.0, 3.0]]))
     assert data("fit", tmp_path / "x.npy", "--out", tmp_path / "stats.json") == 2
     assert "infinities in 1; replace them" in last_error(capsys)
+
+
+def test_images_that_pillow_warns_about_or_refuses(tmp_path, monkeypatch, capsys):
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (10, 15)).save(tmp_path / "images" / "a.png")
+    Image.new("RGB", (50, 50)).save(tmp_path / "images" / "bomb.png")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    out = tmp_path / "s.json"
+    for extra, code in (((), 2), (("--on-error", "skip"), 0)):
+        assert data("fit", tmp_path / "images", "--out", out, "--quiet", *extra) == code
+        lines = capsys.readouterr().err.splitlines()
+        assert all(line.startswith(("warning: ", "skipped ", "1 files skipped", "evenkeel: error: ")) for line in lines)
+        assert any("bomb.png: cannot be read: Image size (2500 pixels) exceeds limit" in line for line in lines)
+        assert any(line.startswith("warning: Image size (150 pixels) exceeds limit") for line in lines)
+    assert load(out).statistics_.rows == 150
+    assert data("fit", tmp_path / "images" / "bomb.png", "--out", out, "--quiet", "--on-error", "skip") == 2
+    assert "nothing of" in (error := capsys.readouterr().err)
+    assert "exceeds limit" in error
+    assert data("check", tmp_path / "images", "--stats", out, "--quiet") == 2
+    assert "bomb.png: cannot be read" in capsys.readouterr().err
+    assert data("apply", tmp_path / "images", tmp_path / "out", "--stats", out, "--quiet") == 2
+    assert "images are not rewritten" in last_error(capsys)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from evenkeel import InvalidTypeError, SourceError
-from evenkeel.data import fit, fit_statistics
+from evenkeel.data import Statistics, fit, fit_statistics
 from evenkeel.data.sources import _parquet
 
 
@@ -65,13 +65,17 @@ BAD = {
         lambda d: filled(d / "x.csv", b"a\n" + b"1\n" * 600_000 + b"x\n"),
         "conversion error to double: invalid value 'x'",
     ),
+    "npy header": (
+        lambda d: filled(d / "x.npy", b"\x93NUMPY\x01\x00\x06\x00{'a': "),
+        "x.npy: cannot be read",
+    ),
     "several arrays": (
         lambda d: saved(d / "x.npz", lambda p: np.savez(p, u=1, v=2)),
         "holds 2 arrays: u, v; choose one",
     ),
     "objects": (
         lambda d: saved(d / "x.npy", lambda p: np.save(p, np.array([[None]]), allow_pickle=True)),
-        "x.npy: cannot be read: Array can't be memory-mapped",
+        "x.npy: holds Python objects; save numbers",
     ),
     "vector file": (lambda d: saved(d / "x.npy", lambda p: np.save(p, np.ones(3))), r"the shape is \(3,\)"),
     "vector": (lambda d: np.ones(3), r"the shape is \(3,\); use x.reshape\(-1, 1\)"),
@@ -96,6 +100,16 @@ def test_bad_sources_say_so_in_one_line(kind, tmp_path):
     with pytest.raises((SourceError, ValueError), match=message) as caught:
         fit_statistics(make(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_with_words_for_numbers_is_skipped(tmp_path):
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n3,4\n")
+    (tmp_path / "b.csv").write_text("a,b\n1,2\n3,4\x0055\n")
+    with pytest.raises(InvalidTypeError, match=r"b\.csv: expected numbers"):
+        fit(tmp_path)
+    fitted = fit(tmp_path, on_error="skip")
+    assert fitted.statistics_.rows == 2
+    assert [skip["file"] for skip in fitted.contract_.source["skipped"]] == [str(tmp_path / "b.csv")]
 
 
 @pytest.mark.parametrize("source", [3, None, object()])
@@ -137,3 +151,9 @@ def test_a_parquet_file_cut_short_while_it_is_read_is_an_error(on_error, quantil
     else:
         assert fit(tmp_path, on_error="skip", quantiles=quantiles).statistics_.rows == 300_000
     assert cut
+
+
+@pytest.mark.parametrize("kind", ["to_sparse", "to_mkldnn"])
+def test_tensors_that_are_not_dense(kind):
+    with pytest.raises(InvalidTypeError, match="expected a dense tensor"):
+        Statistics().update(getattr(torch.ones(3, 2), kind)())

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evenkeel import InvalidInputError
+from evenkeel import InvalidInputError, InvalidTypeError
 from evenkeel.data import (
     DriftLimits,
     DriftReport,
@@ -76,3 +76,10 @@ def test_a_constant_feature_drifts_when_it_changes_only(quantiles):
 def test_drift_of_other_features_is_refused():
     with pytest.raises(InvalidInputError, match="expected 2 features"):
         compare(Statistics().update(np.eye(2)), Statistics().update(np.eye(3)))
+
+
+@pytest.mark.parametrize("name", ["reference", "current", "limits"])
+def test_what_is_no_statistics_is_refused(name):
+    arguments = {"reference": Statistics().update(np.eye(2)), "current": Statistics().update(np.eye(2))}
+    with pytest.raises(InvalidTypeError, match=f"{name} must be"):
+        compare(**arguments | {name: "x"})

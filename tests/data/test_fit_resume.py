@@ -1,13 +1,16 @@
 """Fits that are killed and go on: the same bytes, and only from what is as it was."""
 
+import json
 import os
+import tracemalloc
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from damaged_states import ODD, assert_one_line, damaged_bytes
 from parquet_parts import PARTS, break_part, write_part
 
-from evenkeel import SourceError, StateError
+from evenkeel import EvenkeelError, SourceError, StateError
 from evenkeel.data import fit_statistics
 from evenkeel.data.sources import open_source
 
@@ -112,3 +115,102 @@ def test_a_foreign_file_is_not_resumed_nor_touched(content, folder, tmp_path):
     with pytest.raises(StateError, match="holds no interrupted fit"):
         fit_statistics(folder, resume=states)
     assert states.read_bytes() == content
+
+
+def first_record(states):
+    """The file's header, the first record, and what follows it."""
+    header, record, rest = states.read_bytes().split(b"\n", 2)
+    return header, json.loads(record), rest
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        *((part, value) for part in ("key", "signature", "size", "checksum", "skipped") for value in (..., None, {})),
+        ("key", ["part-0"]),
+        ("signature", ["1", "2"]),
+        ("signature", [1.5, 2]),
+        ("size", -1),
+        ("size", 1 << 70),
+        ("size", float("nan")),
+        ("size", "12"),
+        ("checksum", 0.5),
+        ("skipped", [["a"]]),
+        ("skipped", "ab"),
+        ("more", 1),
+    ],
+)
+def test_a_whole_record_that_no_fit_writes_is_refused(part, value, folder, tmp_path):
+    states = tmp_path / "states"
+    interrupt(folder, states, 3)
+    header, record, rest = first_record(states)
+    record[part] = value
+    if value is ...:
+        del record[part]
+    content = b"\n".join([header, json.dumps(record).encode(), rest])
+    states.write_bytes(content)
+    with pytest.raises(StateError, match="no fit writes") as caught:
+        fit_statistics(folder, resume=states)
+    assert_one_line(caught.value)
+    assert states.read_bytes() == content
+
+
+@pytest.mark.parametrize("size", [1 << 62, 1 << 30, 10_000])
+def test_a_record_that_ends_beyond_the_file_is_read_again(size, folder, tmp_path):
+    states = tmp_path / "states"
+    interrupt(folder, states, 3)
+    header, record, rest = first_record(states)
+    states.write_bytes(b"\n".join([header, json.dumps(record | {"size": size}).encode(), rest]))
+    tracemalloc.start()
+    assert fit_statistics(folder, resume=states).to_bytes() == fit_statistics(folder).to_bytes()
+    assert tracemalloc.get_traced_memory()[1] < 1 << 24
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("end", [1, 20, -1])
+def test_a_header_that_a_kill_cut_short_is_written_again(end, folder, tmp_path):
+    states = tmp_path / "states"
+    interrupt(folder, states, 3)
+    whole = states.read_bytes()
+    header = whole[: whole.index(b"\n") + 1]
+    states.write_bytes(header[:end])
+    assert fit_statistics(folder, resume=states).to_bytes() == fit_statistics(folder).to_bytes()
+    assert states.read_bytes().startswith(header)
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000 + b"\n", b"\0" * 500 + b"\n", b"{\n", b"\xff\n", b"x" * 100_000])
+def test_lines_that_are_no_json_end_what_is_kept(line, folder, tmp_path):
+    states = tmp_path / "states"
+    interrupt(folder, states, 3)
+    states.write_bytes(states.read_bytes() + line)
+    assert fit_statistics(folder, resume=states).to_bytes() == fit_statistics(folder).to_bytes()
+    states.write_bytes(line)
+    with pytest.raises(StateError, match="holds no interrupted fit"):
+        fit_statistics(folder, resume=states)
+
+
+def test_an_endless_line_is_not_read_whole(folder, tmp_path):
+    states = tmp_path / "states"
+    with states.open("wb") as file:
+        file.truncate(1 << 40)  # takes no room on the disk
+    tracemalloc.start()
+    with pytest.raises(StateError, match="holds no interrupted fit"):
+        fit_statistics(folder, resume=states)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 27
+    tracemalloc.stop()
+
+
+def test_changed_bytes_are_refused_in_one_line_or_read_again(folder, tmp_path):
+    expected, states = fit_statistics(folder), tmp_path / "states"
+    interrupt(folder, states, 3)
+    data = states.read_bytes()
+    header, record, rest = first_record(states)
+    odd = [json.dumps(record | {part: value}).encode() for part in record for value in ODD]
+    for content in [*(damaged_bytes(data, seed) for seed in range(200)), *(b"\n".join([header, r, rest]) for r in odd)]:
+        states.write_bytes(content)
+        try:
+            statistics = fit_statistics(folder, resume=states)
+        except EvenkeelError as error:
+            assert_one_line(error)
+        else:
+            assert statistics.to_bytes() == expected.to_bytes()

@@ -41,6 +41,14 @@ def test_sketched_quantiles_stay_within_the_stated_bound():
     assert min(medians) < merged.quantile(0.5)[0] < max(medians)
 
 
+@pytest.mark.parametrize(("size", "rows"), [(8, 1), (8, 57), (8, 5000), (64, 500), (1024, 5000)])
+def test_merged_sketches_stand_for_every_row(size, rows):
+    options, x = {"quantiles": True, "sketch_size": size}, np.random.default_rng(0).normal(size=(rows, 1))
+    one, other = Statistics(**options).update(x), Statistics(**options).merge(Statistics(**options).update(x))
+    _, weights = one.merge(other).distribution(0)  # their lowest level may be empty
+    assert weights.sum() == 2 * rows
+
+
 def test_sketches_of_few_values_are_exact():
     x = np.random.default_rng(0).normal(size=(200, 2))
     x[::7, 1] = np.nan

@@ -249,3 +249,10 @@ def test_scikit_learn_is_imported_when_a_scaler_is(monkeypatch):
 
     with pytest.raises(AttributeError, match="NoScaler"):
         _ = evenkeel.data.NoScaler
+
+
+@pytest.mark.parametrize("value", [2, 10**30])
+def test_a_switch_may_be_any_number_but_0(value):
+    x = np.array([[1.0, 2.0], [1.0, 3.0]])
+    found = StandardScaler(with_std=value).fit(x)
+    assert found.constant_.tolist() == [True, False]

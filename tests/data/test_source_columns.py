@@ -1,6 +1,7 @@
 """Columns of sources: chosen by name and position, of other files, of partitions, and what is no number."""
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.csv
@@ -10,8 +11,8 @@ import pytest
 import torch
 from data_sources import FILES, MEMORY, NAMES, ROWS, STREAMS, agree, as_arrow, chunks
 
-from evenkeel import SourceError
-from evenkeel.data import fit_statistics
+from evenkeel import InvalidInputError, SourceError
+from evenkeel.data import Statistics, fit, fit_statistics, transform_files
 
 
 def test_columns_in_a_dict(gappy):
@@ -83,7 +84,7 @@ def test_columns_of_other_files_are_found_by_name(tmp_path):
         (["aa"], "there is no column 'aa'; did you mean 'a'"),
         (["zzz"], "there is no column 'zzz'; there are a, b, c"),
         ([3], "there is no column 3: the source has 3"),
-        (["a", "a"], "'a' occurs more than once"),
+        (["a", "a"], "'a' is asked for more than once"),
         ([], "no column is left"),
         ([1.5], "expected names or positions"),
     ],
@@ -91,3 +92,59 @@ def test_columns_of_other_files_are_found_by_name(tmp_path):
 def test_bad_columns(columns, message, gappy):
     with pytest.raises(ValueError, match=message):
         fit_statistics(as_arrow(gappy), columns=columns)
+
+
+def doubled(words):
+    """A table with two columns of the name a, of which the second may hold words, and two others."""
+    second = ["x"] * 4 if words else [5.0, 6, 7, 8]
+    columns = [np.arange(4.0), second, np.arange(4.0) + 1, ["y"] * 4]
+    return pa.table([pa.array(column) for column in columns], names=["a", "a", "b", "word"])
+
+
+def as_pandas(table):
+    frame = pd.concat([pd.Series(column.to_pylist()) for column in table.columns], axis=1)
+    return frame.set_axis(table.column_names, axis=1)  # to_pandas would mix the types of columns of one name
+
+
+DOUBLED = {
+    "parquet": lambda path, table: pq.write_table(table, path),
+    "feather": lambda path, table: pa.feather.write_feather(table, str(path)),
+    "csv": lambda path, table: pa.csv.write_csv(table, path),
+}
+
+
+@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize("form", [*DOUBLED, "arrow", "pandas", "tables"])
+def test_columns_of_one_name_are_named_with_the_way_out(form, words, tmp_path):
+    table = source = doubled(words)
+    if form in DOUBLED:
+        DOUBLED[form](source := tmp_path / f"x.{form}", table)
+    for columns in (None, "numeric", ["a"], ["b", "a"], [0]):
+        given = {"pandas": lambda: as_pandas(table), "tables": lambda: iter([table])}.get(
+            form, lambda source=source: source
+        )()
+        with pytest.raises(SourceError, match=r"several columns have the name 'a'; rename them .*--columns") as caught:
+            fit_statistics(given, columns=columns)
+        assert "\n" not in str(caught.value)
+    given = {"pandas": lambda: as_pandas(table), "tables": lambda: iter([table])}.get(form, lambda: source)()
+    assert fit_statistics(given, columns=["b"]).mean.tolist() == [2.5]
+
+
+@pytest.mark.parametrize("form", DOUBLED)
+def test_a_later_file_with_columns_of_one_name_is_named(form, tmp_path):
+    DOUBLED[form](tmp_path / f"a.{form}", doubled(False).select([0, 2]))
+    DOUBLED[form](tmp_path / f"b.{form}", doubled(False))
+    with pytest.raises(SourceError, match=rf"b\.{form}: several columns have the name 'a'"):
+        fit_statistics(tmp_path)
+    assert fit_statistics(tmp_path, columns="b").rows == 8
+    with pytest.raises(SourceError, match=rf"b\.{form}: several columns have the name 'a'"):
+        transform_files(fit(tmp_path / f"a.{form}"), tmp_path / f"b.{form}", tmp_path / f"y.{form}")
+
+
+def test_entries_of_a_batch_that_become_columns_of_one_name():
+    for batch in ({"a": np.eye(2), "a.1": np.ones(2)}, {1: np.ones(2), "1": np.ones(2)}):
+        with pytest.raises(SourceError, match=r"several columns have the name '(a\.1|1)'"):
+            fit_statistics(batch)
+    names = pd.DataFrame(np.eye(2), columns=["a", "b"])
+    with pytest.raises(InvalidInputError, match="several columns of the name a"):
+        Statistics().update(names).update(pd.DataFrame(np.ones((2, 3)), columns=["a", "a", "b"]))

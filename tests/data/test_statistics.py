@@ -305,3 +305,8 @@ def test_a_refused_frame_leaves_no_names():
     with pytest.raises(InvalidInputError, match=r"missing values in 1 features: a \(1\)"):
         found.update(pd.DataFrame({"a": [1.0, np.nan]}))
     assert found.update(pd.DataFrame({"b": [1.0]})).names == ("b",)
+
+
+def test_keys_are_dense():
+    with pytest.raises(InvalidTypeError, match="expected a dense tensor"):
+        GroupStatistics().update(np.eye(3), torch.ones(3).to_sparse())

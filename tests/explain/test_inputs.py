@@ -7,7 +7,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import evenkeel as ek
-from evenkeel.explain import parse_numbers, read_input
+from evenkeel import InvalidInputError
+from evenkeel.explain import parse_numbers, read_input, walk
 
 
 @pytest.mark.parametrize(
@@ -100,3 +101,8 @@ def test_missing_files_object_arrays_and_keys_are_told(tmp_path):
         read_input(tmp_path / "x.safetensors")
     with pytest.raises(ek.EvenkeelError, match="has no tensor 'c'"):
         read_input(tmp_path / "x.safetensors", key="c")
+
+
+def test_parameters_are_dense():
+    with pytest.raises(InvalidInputError, match="weight: expected a dense tensor"):
+        walk(torch.ones(4, 6), weight=torch.ones(6).to_sparse())

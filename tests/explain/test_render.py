@@ -2,15 +2,18 @@
 
 import io
 import json
+import random
 import re
 
 import pytest
 import torch
+from damaged_states import assert_one_line, replace_part
 from rich.cells import cell_len
 
 import evenkeel as ek
 from evenkeel.explain import Explanation, print_explanation, to_json, to_markdown, walk
 from evenkeel.explain._mathtext import plain_text
+from evenkeel.explain._page import render_page
 
 
 def text_of(explanation, **options):
@@ -80,6 +83,24 @@ def test_json_has_no_bare_nan_and_comes_back():
 def test_other_json_is_refused(data):
     with pytest.raises(ek.EvenkeelError, match="not the data of a whole explanation"):
         Explanation.from_dict(data)
+
+
+def test_changed_data_is_refused_in_one_line_or_can_be_rendered():
+    good = [walk([1.0, 2.0, 3.0], "layer", backward=True).to_dict(), walk([[1.0, 2.0], [3.0, 4.0]], "batch").to_dict()]
+    refused = 0
+    for seed in range(400):
+        data = replace_part(good[seed % 2], random.Random(seed))
+        try:
+            e = Explanation.from_dict(data)
+        except ek.InvalidInputError as error:
+            refused += 1
+            assert_one_line(error)
+        else:
+            assert to_json(e)
+            assert to_markdown(e)
+            assert text_of(e)
+            assert render_page(e)
+    assert refused > 200
 
 
 @pytest.mark.parametrize(

@@ -91,3 +91,23 @@ def test_a_mean_over_samples_whose_sum_is_no_float(backend):
     F.instance_norm(torch.full((33, 3, 4), 3e37), running_mean, running_var, backend=backend)
     torch.testing.assert_close(running_mean, torch.full((3,), 3e36))
     torch.testing.assert_close(running_var, torch.full((3,), 0.9))
+
+
+CONSTANT = {
+    "layer_norm": lambda x, **options: F.layer_norm(x, x.shape[1:], **options),
+    "batch_norm": lambda x, **options: F.batch_norm(x, None, None, training=True, **options),
+    "instance_norm": F.instance_norm,
+    "group_norm": lambda x, **options: F.group_norm(x, 1, **options),
+}
+
+
+@pytest.mark.parametrize("size", [1e-30, 3.0, 8e26, 3e38])
+@pytest.mark.parametrize("eps_mode", ["inside", "outside", "clamp"])
+@pytest.mark.parametrize("norm", CONSTANT)
+def test_a_constant_of_any_size_is_0_in_plain_code(norm, eps_mode, size):
+    x = torch.full((2, 3, 4), size)
+    options = {"eps": 1e-12, "eps_mode": eps_mode}
+    assert not CONSTANT[norm](x, backend="reference", **options).any()
+    assert not torch.func.vmap(lambda t: CONSTANT[norm](t[None], **options))(x[:, None]).any()
+    early = CONSTANT[norm](x.bfloat16(), cast="early", **options)
+    assert not early.any()

@@ -151,3 +151,80 @@ def test_scripting_a_function_is_refused_in_one_line(name):
     with pytest.raises(RuntimeError) as raised:
         torch.jit.script(getattr(F, name))
     assert re.fullmatch(rf".*{name}: .*use torch\.jit\.trace, torch\.export.*", str(raised.value))
+
+
+TABLE = torch.ones(3, 4)
+OPTIONS = {
+    "normalized_shape str": lambda: F.layer_norm(X, "x"),
+    "normalized_shape of str": lambda: F.rms_norm(X, ("a",)),
+    "normalized_shape tensor": lambda: F.layer_norm(X, torch.zeros(4, 6)),
+    "normalized_shape array": lambda: F.rms_norm(X, np.zeros((4, 6))),
+    "num_groups": lambda: F.group_norm(X, 2.5),
+    "dim str": lambda: F.normalize(X, dim="x"),
+    "dim bool array": lambda: F.normalize(X, dim=np.zeros((4, 6))),
+    "dim dict": lambda: F.normalize(X, dim={"a": 1}),
+    "dim empty tensor": lambda: F.normalize(X, dim=torch.zeros(0)),
+    "p": lambda: F.normalize(X, p=torch.zeros(0)),
+    "momentum": lambda: F.batch_norm(X, X.new_zeros(4), X.new_ones(4), training=True, momentum=torch.zeros(0)),
+    "eps of a module": lambda: nn.BatchNorm1d(4, eps=torch.zeros(0)),
+    "weight_offset of a module": lambda: nn.LayerNorm(4, weight_offset="x"),
+    "max_value": lambda: F.image_normalize(X.expand(3, 2, 4), [0.0] * 3, [1.0] * 3, layout="CHW", max_value="x"),
+    "alpha": lambda: F.dyt(X, None),
+    "out of images": lambda: F.image_normalize(X.expand(3, 2, 4), [0.0] * 3, [1.0] * 3, layout="CHW", out="x"),
+    "out": lambda: F.layer_norm(X, (4,), out="x"),
+    "array as alpha": lambda: nn.DyT(4, alpha=np.zeros((4, 6))),
+    "alpha of a module": lambda: nn.DyT(4, alpha=None),
+    "input of FeatureAffine": lambda: nn.FeatureAffine([0.0], [1.0])(None),
+    "dim bytes": lambda: F.normalize(X, dim=b"x"),
+    "bias of dyt": lambda: F.dyt(X, 0.5, bias="x"),
+    "x of column_affine": lambda: F.column_affine("x", X[0], X[0]),
+    "shift of column_affine": lambda: F.column_affine(TABLE, None, X[0]),
+    "x of has_infinity": lambda: F.has_infinity([1.0]),
+    "images": lambda: F.image_moments("x", layout="CHW"),
+    "weight of column_moments": lambda: F.column_moments(TABLE, weight="x"),
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_of_another_kind_is_a_type_error_in_one_line(option):
+    with pytest.raises(EvenkeelError) as raised:
+        OPTIONS[option]()
+    assert isinstance(raised.value, TypeError)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "clip",
+    ["x", b"x", [], torch.zeros(0), torch.zeros(2, 2).to_mkldnn(), torch.tensor(2.0), (1.0, 0.0), (0.0, 1.0, 2.0)],
+    ids=str,
+)
+def test_what_is_no_range_is_refused(clip):
+    with pytest.raises(EvenkeelError, match="clip needs"):
+        F.column_affine(TABLE, X[0], X[0], clip=clip)
+
+
+@pytest.mark.parametrize(
+    "call", [F.has_infinity, lambda x: F.column_moments(x), lambda x: F.column_affine(x, X[0], X[0])]
+)
+@pytest.mark.parametrize("kind", ["sparse_coo", "_mkldnn"])
+def test_tables_that_are_not_dense_are_refused(call, kind):
+    with pytest.raises(EvenkeelError, match="expected a dense x"):
+        call(FOREIGN[kind]())
+
+
+def test_a_message_is_one_line_whatever_a_value_prints():
+    for value in (torch.zeros(4, 6), "a\nb"):
+        with pytest.raises(EvenkeelError) as raised:
+            F.layer_norm(X, (4,), backend=value)
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0])
+def test_vectors_along_all_axes(p):
+    assert torch.allclose(F.normalize(X, p=p, dim=None), torch.nn.functional.normalize(X, p=p, dim=None), rtol=1e-6)
+
+
+def test_momentum_may_be_any_number():
+    running = [X.new_zeros(4), X.new_ones(4)]
+    F.batch_norm(X, *running, training=True, momentum=10**30)
+    assert running[0].isfinite().all()

@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -24,6 +25,17 @@ def test_a_failed_replacement_keeps_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         replace_file(path, b"new")
     assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("file", b"old")]
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    (tmp_path / "null").symlink_to(os.devnull)
+    replace_file(tmp_path / "null", b"new")
+    assert [entry.is_symlink() for entry in tmp_path.iterdir()] == [True]
+    read, write = os.pipe()
+    replace_file(Path("/dev/fd") / str(write), b"through a pipe")
+    assert os.read(read, 99) == b"through a pipe"
+    os.close(read)
+    os.close(write)
 
 
 def test_numbers_that_are_not_finite_become_null(tmp_path):
@@ -102,9 +114,9 @@ def test_a_checkpoint_restores_model_and_optimizer(tmp_path):
     model, optimizer = trained(3)
     save_checkpoint(tmp_path / "c", model, optimizer, step=3, size=70)
     other, other_optimizer = trained(1)
-    assert load_checkpoint(tmp_path / "c", other, other_optimizer, "step", "size") == (3, 70)
+    assert load_checkpoint(tmp_path / "c", other, other_optimizer, step=3, size=99) == (3, 70)
     for mine, theirs in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)
         assert torch.equal(optimizer.state[mine]["exp_avg"], other_optimizer.state[theirs]["exp_avg"])
     with pytest.raises(StudyError, match="is damaged; delete the directory"):
-        load_checkpoint(tmp_path / "c", torch.nn.Linear(4, 2), other_optimizer, "step")
+        load_checkpoint(tmp_path / "c", torch.nn.Linear(4, 2), other_optimizer, step=3)

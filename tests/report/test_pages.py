@@ -8,9 +8,9 @@ import math
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 
 import pytest
+from page_elements import Elements
 from rich.cells import cell_len
 
 from evenkeel import EvenkeelError, InvalidArgumentError
@@ -32,25 +32,6 @@ from evenkeel.report import (
 )
 
 HOSTILE = "</script><img src=x onerror=alert(1)> & <b>\"bold\"</b> '[red]'"
-
-
-class Elements(HTMLParser):
-    """Every element of a document with its attributes, and the text of each script by its id."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: dict[str, str] = {}
-        self.script: str | None = None
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-        self.script = dict(attrs).get("id") or "" if tag == "script" else None
-
-    def handle_data(self, data):
-        if self.script is not None:
-            self.scripts[self.script] = self.scripts.get(self.script, "") + data
 
 
 def example_page(name: str = "a") -> Page:

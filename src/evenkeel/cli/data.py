@@ -12,10 +12,18 @@ import typer
 
 from evenkeel import data as library
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
-from evenkeel.cli.data_page import describe, drift_page, drift_table, show_page, statistics_of, statistics_table
+from evenkeel.cli.data_page import (
+    describe,
+    drift_page,
+    drift_table,
+    show_page,
+    skipped_of,
+    statistics_of,
+    statistics_table,
+)
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data.sources import open_source
+from evenkeel.data.sources import numeric_columns
 from evenkeel.data.statistics import check_mergeable
 from evenkeel.report import print_table, write_page
 
@@ -68,7 +76,7 @@ def fit(
     if not resume:
         states.unlink(missing_ok=True)
     try:
-        with make_watcher("fit", quiet=quiet) as watcher:
+        with make_watcher("fit", quiet=quiet) as watcher, warnings_as_lines():
             fitted = library.fit(
                 source,
                 scaler=scaler,
@@ -154,18 +162,18 @@ def check(
     quiet: QuietOption = False,
 ) -> int:
     """Compare data with that of the fit: exit code 0 if it is alike, 1 if not."""
+    limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     loaded = library.load(stats)
     reference = statistics_of(loaded)
     names = split(columns) or (list(reference.names) if reference.names else None)
-    present = open_source(source, columns="numeric").names
+    present = numeric_columns(Path(source))
     if present is not None and (missing := [name for name in names or () if name not in present]):
         typer.echo(f"FAILS {source} lacks the numeric columns {', '.join(missing)}; it has {', '.join(present)}")
         return DRIFTED
-    with make_watcher("check", quiet=quiet) as watcher:
+    with make_watcher("check", quiet=quiet) as watcher, warnings_as_lines():
         current = library.fit_statistics(
             source, columns=names, quantiles=reference.keeps_quantiles, progress=watcher.fragment_done
         )
-    limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     report = library.compare(reference, current, limits=limits)
     print_table(drift_table(report))
     if html is not None:
@@ -212,7 +220,7 @@ def merge(
 def rebuilt(items: list[Any], merged: Statistics) -> Scaler:
     """A scaler like the first of several, with the statistics of all; it remembers what each was fitted on."""
     sources = [item.contract_.source for item in items]
-    skipped = [skip for source in sources if source for skip in source.get("skipped", ())]
+    skipped = [skip for item in items for skip in skipped_of(item)]
     scaler: Scaler = type(items[0]).from_statistics(merged, **items[0].get_params())
     return scaler.annotate(source={"merged": sources, "skipped": skipped})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,15 @@ from evenkeel.report import Axis, Cell, Figure, Finding, Histogram, Page, Sectio
 if TYPE_CHECKING:
     from evenkeel.data import DriftReport
 
-__all__ = ["describe", "drift_page", "drift_table", "show_page", "statistics_of", "statistics_table"]
+__all__ = [
+    "describe",
+    "drift_page",
+    "drift_table",
+    "show_page",
+    "skipped_of",
+    "statistics_of",
+    "statistics_table",
+]
 
 QUARTILES = (0.25, 0.5, 0.75)
 BINS = 60
@@ -50,10 +59,22 @@ def names_of(statistics: Statistics) -> list[str]:
 def describe(item: Any) -> str:
     """One line about an object loaded from a file."""
     statistics = statistics_of(item)
-    source = getattr(getattr(item, "contract_", None), "source", None) or {}
+    source, left_out = source_of(item), skipped_of(item)
     origin = f" of {source['description']}" if source.get("description") else ""
-    skipped = f", {len(source['skipped'])} files skipped" if source.get("skipped") else ""
+    skipped = f", {len(left_out)} files skipped" if left_out else ""
     return f"{type(item).__name__}: {statistics.rows:,} rows, {statistics.count.size} features{origin}{skipped}"
+
+
+def source_of(item: Any) -> dict[str, Any]:
+    """What `evenkeel data fit` noted of the source of an object's data; others may have noted anything else."""
+    source = getattr(getattr(item, "contract_", None), "source", None)
+    return source if isinstance(source, dict) else {}
+
+
+def skipped_of(item: Any) -> list[Any]:
+    """The files that were left out of an object's data."""
+    skipped = source_of(item).get("skipped")
+    return skipped if isinstance(skipped, list) else []
 
 
 def statistics_table(statistics: Statistics) -> Table:
@@ -132,9 +153,11 @@ def observations(statistics: Statistics) -> list[Finding]:
             listed = ", ".join(affected[:NAMED]) + rest if rest else join_words(affected)
             findings.append(Finding(f"{len(affected)} of {len(names)} features {title}", f"{listed}. {text}"))
     spread = std[std > 0]
-    if spread.size > 1 and spread.max() / spread.min() > 10:
+    if spread.size > 1 and spread.max() / 10 > spread.min():
         text = f"Standard deviations range from {spread.min():.3g} to {spread.max():.3g}: unscaled, one dominates."
-        findings.append(Finding(f"Scales differ {spread.max() / spread.min():,.0f}-fold", text))
+        decades = math.log10(spread.max()) - math.log10(spread.min())
+        fold = f"{spread.max() / spread.min():,.0f}-fold" if decades < 9 else f"by {decades:.0f} powers of ten"
+        findings.append(Finding(f"Scales differ {fold}", text))
     return findings
 
 
@@ -161,6 +184,8 @@ def drift_page(report: DriftReport, reference: Statistics, current: Statistics, 
 def histogram_figure(name: str, sides: dict[str, Statistics], index: int) -> Figure:
     """The histograms of one feature over the same bins."""
     samples = {side: statistics.distribution(index) for side, statistics in sides.items()}
+    unit = unit_of(samples.values())
+    samples = {side: (values / unit, weights) for side, (values, weights) in samples.items()}
     lows, highs = zip(*(central_range(*sample) for sample in samples.values()), strict=True)
     low, high = min(lows), max(highs)
     edges = np.linspace(low, high, BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
@@ -169,8 +194,15 @@ def histogram_figure(name: str, sides: dict[str, Statistics], index: int) -> Fig
         for side, (values, weights) in samples.items()
     ]
     caption = f"{name}, without the outermost {TAIL:.1%} on each side."
-    title = f"{name}: {low:.4g} to {high:.4g}"
-    return Figure(f"feature-{index}", title, caption, [histograms(items, x=Axis(name))])
+    title = f"{name}: {low * unit:.4g} to {high * unit:.4g}"
+    axis = Axis(name if unit == 1 else f"{name} / {unit:g}")
+    return Figure(f"feature-{index}", title, caption, [histograms(items, x=axis)])
+
+
+def unit_of(samples: Iterable[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> float:
+    """1, or the power of ten of the largest value where bins and densities would leave the range of float64."""
+    largest = max((np.abs(values[np.isfinite(values)]).max(initial=0.0) for values, _ in samples), default=0.0)
+    return 1.0 if largest == 0 or 1e-150 < largest < 1e150 else 10.0 ** max(math.floor(math.log10(largest)), -307)
 
 
 def central_range(values: np.ndarray[Any, Any], weights: np.ndarray[Any, Any]) -> tuple[float, float]:

@@ -37,6 +37,8 @@ def as_tensor(batch: Any) -> Tensor:
     doubles float64, Boolean masks stay Boolean.
     """
     if isinstance(batch, torch.Tensor):
+        if batch.layout is not torch.strided or batch.is_nested:
+            raise InvalidTypeError("expected a dense tensor, but got a sparse or nested one; pass .to_dense() of it")
         if batch.is_complex():
             raise InvalidTypeError(f"expected real values, but got {batch.dtype}; take .real and .imag apart first")
         return batch.to(WIDER_TORCH[batch.dtype]) if batch.dtype in WIDER_TORCH else batch
@@ -125,4 +127,9 @@ def ordered_columns(batch: Any, names: Sequence[str]) -> Any:
     missing = [name for name in names if name not in columns]
     if missing:
         raise InvalidInputError(f"the table lacks the columns {', '.join(missing)}; it has {', '.join(columns)}")
+    if repeated := [name for name in dict.fromkeys(names) if columns.count(name) > 1]:
+        raise InvalidInputError(
+            f"the table has several columns of the name {', '.join(repeated)}, and they come in another order; rename "
+            "them so that each name is one"
+        )
     return batch[list(names)]

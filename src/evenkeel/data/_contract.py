@@ -21,6 +21,7 @@ FACTORS = (255.0, 256.0, 65535.0, 32768.0, 100.0, 1000.0)
 # How far values may leave the range seen, in ranges: no sample of the same data leaves it so far by chance, unless the
 # fit saw next to nothing.
 MARGIN = 1.0
+LARGEST = 2.0**1000
 
 
 class ContractWarning(UserWarning):
@@ -158,8 +159,9 @@ class Contract:
         low, high = np.array(self.minimum), np.array(self.maximum)
         known = np.isfinite(low) & np.isfinite(high)
         low, high = np.where(known, low, -np.inf), np.where(known, high, np.inf)
-        margin = MARGIN * np.maximum(high - low, np.maximum(np.abs(low), np.abs(high)) * 1e-6)
-        outside = np.flatnonzero((batch.maximum > high + margin) | (batch.minimum < low - margin))
+        with np.errstate(over="ignore"):
+            margin = MARGIN * np.maximum(high - low, np.maximum(np.abs(low), np.abs(high)) * 1e-6)
+            outside = np.flatnonzero((batch.maximum > high + margin) | (batch.minimum < low - margin))
         if not outside.size:
             return []
         first = int(outside[0])
@@ -177,6 +179,8 @@ class Contract:
         if not spread.any():
             return None
         mean, std, rows, new_mean, new_std = (part[spread] for part in (mean, std, rows, batch.mean, batch.std()))
+        if np.abs([mean, new_mean, std, new_std]).max() > LARGEST:  # a factor times these would overflow
+            mean, std, new_mean, new_std = (part / 2**40 for part in (mean, std, new_mean, new_std))
         if not (np.abs(new_mean - mean) > 5 * std / np.sqrt(rows)).all():
             return None
         for factor in (*FACTORS, *(1 / number for number in FACTORS)):
@@ -210,7 +214,8 @@ def scaling_of(factor: float) -> str:
 
 
 def _spelled(dtype: str) -> str:
-    return "float32" if dtype == "bfloat16" else dtype
+    """A dtype that every NumPy knows, for a float that not every NumPy does."""
+    return "float32" if dtype.startswith(("bfloat", "float8", "float96", "float128")) else dtype
 
 
 def _holds(seen: str, dtype: str) -> bool:

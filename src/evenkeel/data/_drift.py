@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from evenkeel._errors import InvalidInputError
+from evenkeel._errors import InvalidInputError, InvalidTypeError
 from evenkeel.data._contract import Contract, scaling_of
+from evenkeel.data._numbers import check_number
 from evenkeel.data.statistics import Array, Statistics
 
 BINS = 10
@@ -19,11 +21,13 @@ SMALLEST_SHARE = 1e-4
 STANDARD_ERRORS = 5.0
 # The deviation of fewer values says nothing, nor do fewer values in each bin.
 FEW = 10
+# Two numbers of this size differ by one of float64, whatever their signs.
+LARGEST = 2.0**1022
 
 
 @dataclass(frozen=True, kw_only=True)
 class DriftLimits:
-    """From where on a difference counts as drift.
+    """From where on a difference counts as drift; an infinite limit is never exceeded.
 
     Attributes:
         shift: of the mean, in standard deviations of the reference.
@@ -31,6 +35,9 @@ class DriftLimits:
         outside: how far values leave the range seen, as a share of that range.
         missing: difference of the shares of missing values.
         psi: population stability index over the reference's tenths (0.1 is customarily a small change, 0.25 a large).
+
+    Raises:
+        InvalidArgumentError: a limit is negative or NaN, a ratio below 1, or a difference of shares above 1.
 
     Example:
         >>> from evenkeel.data import DriftLimits
@@ -43,6 +50,12 @@ class DriftLimits:
     outside: float = 0.5
     missing: float = 0.05
     psi: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("shift", "outside", "psi"):
+            check_number(f"the limit {name}", getattr(self, name), least=0)
+        check_number("the limit spread", self.spread, least=1, hint="it is the larger deviation over the smaller")
+        check_number("the limit missing", self.missing, least=0, most=1, hint="divide percentages by 100")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +141,11 @@ def compare(reference: Statistics, current: Statistics, *, limits: DriftLimits |
         >>> compare(Statistics().update(before), Statistics().update(now)).failures
         ('0: mean shifted by 3.1 standard deviations', '0: leaves the range seen by 90% of it')
     """
+    for name, statistics in (("reference", reference), ("current", current)):
+        if not isinstance(statistics, Statistics):
+            raise InvalidTypeError(f"compare: {name} must be Statistics, but got {type(statistics).__name__}")
+    if not isinstance(limits, DriftLimits | None):
+        raise InvalidTypeError(f"compare: limits must be DriftLimits, but got {type(limits).__name__}")
     if reference.features != current.features:
         raise InvalidInputError(f"expected {reference.features} features, but the data has {current.features}")
     limits = limits or DriftLimits()
@@ -142,12 +160,13 @@ def compare(reference: Statistics, current: Statistics, *, limits: DriftLimits |
 
 def feature_drift(reference: Statistics, current: Statistics, index: int, limits: DriftLimits) -> FeatureDrift:
     """The drift of one feature."""
-    mean, std, low, high = (
-        float(v[index]) for v in (reference.mean, reference.std(), reference.minimum, reference.maximum)
+    mean, std, low, high, new_mean, new_std, new_low, new_high = in_range(
+        float(part[index])
+        for side in (reference, current)
+        for part in (side.mean, side.std(), side.minimum, side.maximum)
     )
-    new_mean, new_std = float(current.mean[index]), float(current.std()[index])
     count, seen = float(current.count[index]), high - low
-    beyond = max(float(current.maximum[index]) - high, low - float(current.minimum[index]), 0.0) if count else 0.0
+    beyond = max(new_high - high, low - new_low, 0.0) if count else 0.0
     values: dict[str, Any] = {
         "shift": ratio(new_mean - mean, std) if count else math.nan,
         "spread": (ratio(new_std, std) if std or new_std else 1.0) if count else math.nan,  # constant, then as now
@@ -161,6 +180,13 @@ def feature_drift(reference: Statistics, current: Statistics, index: int, limits
     return FeatureDrift(
         name=name, **values, failures=tuple(failures_of(values, limits, count, float(reference.count[index])))
     )
+
+
+def in_range(numbers: Iterable[float]) -> list[float]:
+    """Numbers of one feature, a quarter of each where differences of the finite ones could overflow."""
+    numbers = list(numbers)
+    largest = max((abs(number) for number in numbers if math.isfinite(number)), default=0.0)
+    return [number / 4 for number in numbers] if largest > LARGEST else numbers
 
 
 def ratio(part: float, whole: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
 from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._contract import OnMismatch, report
+from evenkeel.data._numbers import check_integer
 from evenkeel.data.sources import IMAGES, read_image
 from evenkeel.data.statistics import Definition, ImageStatistics, Layout, check_definition
 from evenkeel.functional import image_normalize
@@ -102,6 +104,9 @@ class ImageNormalize:
         self.mean, self.std = _channel_numbers("mean", mean), _channel_numbers("std", std)
         if len(self.mean) != len(self.std) or not all(number > 0 for number in self.std):
             raise InvalidArgumentError(f"expected as many std > 0 as means, but got mean {self.mean}, std {self.std}")
+        if not all(map(math.isfinite, (*self.mean, *self.std))):
+            raise InvalidArgumentError(f"mean and std must be finite, but got mean {self.mean}, std {self.std}")
+        check_depth(max_value)
         if layout not in (None, *get_args(Layout)) or on_mismatch not in get_args(OnMismatch):
             raise InvalidArgumentError(
                 "layout must be HWC, CHW or None and on_mismatch raise, warn or ignore, "
@@ -153,6 +158,9 @@ class ImageNormalize:
             EvenkeelError: a file of the folder cannot be read.
         """
         check_definition(definition)
+        check_integer("channels", channels, least=1)
+        if max_value is not None:
+            check_depth(max_value)
         statistics, depths = ImageStatistics(), set()
         for image in _images_of(images):
             array, order = _as_image(image, channels, layout)
@@ -240,6 +248,12 @@ class ImageNormalize:
         if self.max_value > 255 and x.dtype == torch.uint8:
             return [f"expected values from 0 to {self.max_value:g}, but the image has 8 bits; read it with 16"]
         return []
+
+
+def check_depth(max_value: float) -> None:
+    """Raise `InvalidArgumentError` unless a value can be that which becomes 1."""
+    if not 0 < float(max_value) < math.inf:
+        raise InvalidArgumentError(f"max_value must be finite and above 0, but got {max_value!r}; use 255 for 8 bits")
 
 
 def _channel_numbers(name: str, numbers: Sequence[float] | None) -> tuple[float, ...]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -12,7 +14,21 @@ from typing import Any
 from evenkeel._errors import EvenkeelError, SourceError
 
 # What PyArrow, NumPy, Pillow and the unpackers raise about a broken file.
-BROKEN = (OSError, ValueError, LookupError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+BROKEN = (
+    OSError,
+    ValueError,
+    LookupError,
+    EOFError,
+    NotImplementedError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+    SyntaxError,
+    struct.error,
+    tokenize.TokenError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def require_package(module: str, *, extra: str = "data", user: str = "this source needs") -> Any:

@@ -22,11 +22,14 @@ from evenkeel.data.statistics import (
     Statistics,
     group_state,
     image_state,
+    one_line,
     plain_numbers,
+    refuse_rest,
     restore,
     restore_groups,
     restore_images,
     state_of,
+    take_array,
 )
 
 if TYPE_CHECKING:
@@ -35,9 +38,7 @@ if TYPE_CHECKING:
 
 FORMAT = StateFormat("evenkeel/data", 1)
 KINDS = sorted(SCALERS.values())  # of scalers
-LEARNED = ("_sparse_only", "_exact")  # the private attributes that a file may set
 IMAGE_OPTIONS = ("mean", "std", "layout", "max_value", "channel_order", "definition", "on_mismatch")
-IMAGE_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def save(item: Statistics | GroupStatistics | Scaler | ImageNormalize, path: str | os.PathLike[str]) -> Path:
@@ -80,7 +81,7 @@ def save(item: Statistics | GroupStatistics | Scaler | ImageNormalize, path: str
 def load(
     path: str | os.PathLike[str], *, on_mismatch: OnMismatch = "raise"
 ) -> Statistics | GroupStatistics | Scaler | ImageNormalize:
-    """Read what `save` wrote.
+    """Read what `save` wrote, in no more memory than 64 times the file's size, whatever the file says.
 
     Args:
         path: the file.
@@ -91,7 +92,7 @@ def load(
         An object of the kind that was saved.
 
     Raises:
-        StateError: the file is truncated, foreign or of a newer version.
+        StateError: the file is truncated, foreign, damaged or of a newer version.
         EvenkeelError: the file cannot be read.
         InvalidArgumentError: the path ends neither in ``.json`` nor in ``.safetensors``.
 
@@ -113,24 +114,15 @@ def load(
     except OSError as error:
         raise EvenkeelError(f"cannot read {source}: {error.strerror or error}; check the path") from error
     try:
-        state = FORMAT.from_plain(_parsed(data)) if source.suffix == ".json" else FORMAT.from_bytes(data)
-        return _rebuild(state, on_mismatch)
+        with FORMAT.decoding():
+            return _rebuild((FORMAT.from_json if source.suffix == ".json" else FORMAT.from_bytes)(data), on_mismatch)
     except StateError as error:
         raise StateError(f"{source}: {error}") from error
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        raise StateError(f"{source}: incomplete or damaged ({error}); write it again") from error
 
 
 def _check_suffix(path: Path) -> None:
     if path.suffix not in (".json", ".safetensors"):
         raise InvalidArgumentError(f"expected a path ending in .json or .safetensors, but got {path}")
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        raise StateError(f"not whole JSON ({error}); write it again") from error
 
 
 def _describe(item: Any) -> State:
@@ -162,7 +154,7 @@ def _describe_scaler(scaler: Scaler) -> State:
         "parameters": {name: _plain(value) for name, value in scaler.get_params().items()},
         "learned": {name: value for name, value in learned.items() if name not in arrays},
         "contract": plain_numbers(scaler.contract_.to_dict()),
-        "notes": getattr(scaler, "_notes", {}),
+        "notes": plain_numbers(getattr(scaler, "_notes", {})),
         "statistics": state.settings,
     }
     return State(settings, state.arrays | {f"learned.{name}": array for name, array in arrays.items()})
@@ -176,29 +168,51 @@ def _plain(value: Any) -> Any:
 
 
 def _rebuild(state: State, on_mismatch: OnMismatch) -> Any:
-    """The object that `_describe` described."""
-    settings = state.settings
-    kind = settings["kind"]
+    """The object that `_describe` described; ValueError where the state is damaged."""
+    from msgspec import convert
+
+    from evenkeel.data._schemas import StatisticsFile
+
+    kind = str(state.settings.get("kind"))
     if kind == "Statistics":
-        return restore(Statistics, State(settings["statistics"], state.arrays))
+        return restore(Statistics, State(convert(state.settings, StatisticsFile).statistics, state.arrays))
     if kind == "GroupStatistics":
         return restore_groups(state)
     if kind == "ImageNormalize":
-        options = settings["options"] | {"on_mismatch": on_mismatch}
-        options["dtype"] = {str(d).removeprefix("torch."): d for d in IMAGE_DTYPES}[options["dtype"]]
-        item = ImageNormalize(**options)
-        item.statistics_ = restore_images(state) if "pooled" in settings else None
-        return item
+        return _rebuild_images(state, on_mismatch)
     if kind not in KINDS:
-        raise StateError(f"holds a {kind!r}, which this evenkeel does not know; upgrade evenkeel")
+        raise StateError(f"holds a {one_line(kind)!r}, which this evenkeel does not know; upgrade evenkeel")
     return _rebuild_scaler(state, scaler_class(kind), on_mismatch)
 
 
+def _rebuild_images(state: State, on_mismatch: OnMismatch) -> ImageNormalize:
+    from msgspec import UNSET, convert, structs
+
+    from evenkeel.data._schemas import ImageFile
+
+    file = convert(state.settings, ImageFile)
+    options = structs.asdict(file.options) | {"on_mismatch": on_mismatch, "dtype": getattr(torch, file.options.dtype)}
+    item = ImageNormalize(**options)
+    if (file.pooled is UNSET) != (file.per_image is UNSET):
+        raise ValueError("one of its two statistics is missing")
+    if file.pooled is not UNSET:
+        item.statistics_ = restore_images(state, len(item.mean))
+    return item
+
+
 def _rebuild_scaler(state: State, kind: type[Scaler], on_mismatch: OnMismatch) -> Scaler:
-    settings, arrays = state
-    parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in settings["parameters"].items()}
-    statistics = restore(Statistics, State(settings["statistics"], arrays))
-    values = {**settings["learned"], **{name.removeprefix("learned."): array for name, array in arrays.items()}}
-    learned = {name: values[name] for name in LEARNED if name in values}
-    scaler = kind._restore(statistics, parameters | {"on_mismatch": on_mismatch}, learned)
-    return scaler.annotate(**settings["notes"]) if settings["notes"] else scaler
+    from msgspec import convert
+
+    from evenkeel.data._schemas import ScalerFile, parameters_of
+
+    file, parts = convert(state.settings, ScalerFile), state.parts()
+    convert(file.parameters, parameters_of(kind))
+    parameters = {name: tuple(v) if isinstance(v, list) else v for name, v in file.parameters.items()}
+    statistics = restore(Statistics, State(file.statistics, parts.pop("", {})))
+    arrays = parts.pop("learned", {})
+    refuse_rest(parts)
+    exact = {name: take_array(arrays, name, "f8", (3, statistics.features)) for name in list(arrays)}
+    scaler = kind._restore(statistics, parameters | {"on_mismatch": on_mismatch}, file.learned | exact)
+    if scaler._learned_options().keys() != file.learned.keys() | exact.keys():
+        raise ValueError(f"a {kind.__name__} learns something else than {', '.join(file.learned | exact)}")
+    return scaler.annotate(**state.settings["notes"]) if state.settings["notes"] else scaler

@@ -256,16 +256,26 @@ class Explanation:
         Raises:
             InvalidInputError: the data is not an explanation, or its values were shortened.
         """
+        from msgspec import convert
+
+        from evenkeel.explain._schemas import ExplanationData
+
         try:
+            convert(data, ExplanationData)
             steps = tuple(Step(**step | {"value": parse(step["value"])}) for step in data["steps"])
             checks = tuple(
                 Check(**c | {"value": float(c["value"]), "expected": float(c["expected"])}) for c in data["checks"]
             )
             words = {name: data[name] for name in ("norm", "title", "options", "shown")}
-            return cls(**words, steps=steps, checks=checks, notes=tuple(data["notes"]))
-        except (KeyError, TypeError, AttributeError) as error:
+            explanation = cls(**words, steps=steps, checks=checks, notes=tuple(data["notes"]))
+            if list(explanation.step("input").value.shape) != explanation.options["shape"]:
+                raise ValueError(f"the input has another shape than {explanation.options['shape']}")
+            if not all(step.value.size for step in steps):
+                raise ValueError("a step has no value")
+            return explanation
+        except (TypeError, ValueError) as error:
             raise InvalidInputError(
-                f"this is not the data of a whole explanation ({error}); "
+                f"this is not the data of a whole explanation ({' '.join(str(error).split())[:300]}); "
                 "write it with --format json --full or Explanation.to_dict()"
             ) from error
 
@@ -323,8 +333,6 @@ def spell(nested: Any) -> Any:
 
 def parse(nested: Any) -> np.ndarray:
     """Return the array of a nested list that `plain` wrote."""
-    if isinstance(nested, dict):
-        raise TypeError("its values were shortened")
     return np.array(nested, dtype=np.float64)  # numpy reads "NaN" and "Infinity"
 
 

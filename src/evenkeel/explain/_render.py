@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from typing import IO, TYPE_CHECKING
 
@@ -112,7 +113,7 @@ def to_markdown(explanation: Explanation, *, full: bool = False) -> str:
         >>> ek.explain.to_markdown(ek.explain.walk([1.0, 2.0, 3.0, 4.0])).splitlines()[0]
         '# LayerNorm of 4 numbers'
     """
-    parts = [f"# {explanation.title}", *(f"> {note}" for note in explanation.notes)]
+    parts = [f"# {escape(explanation.title)}", *(f"> {escape(note)}" for note in explanation.notes)]
     for number, step in enumerate(explanation.steps, start=1):
         formula = step.formula if step.formula == step.substituted else f"{step.formula}\n$$\n\n$$\n{step.substituted}"
         parts += [f"## {number}. {step.title}", f"$$\n{formula}\n$$", step.meaning]
@@ -121,10 +122,15 @@ def to_markdown(explanation: Explanation, *, full: bool = False) -> str:
     parts.append("## Checks")
     rows = ["| check | value | expected | passed | note |", "| --- | ---: | ---: | --- | --- |"]
     rows += [
-        f"| {c.title} | {c.value:.6g} | {c.expected:.6g} | {'yes' if c.passed else 'NO'} | {c.note} |"
+        f"| {escape(c.title)} | {c.value:.6g} | {c.expected:.6g} | {'yes' if c.passed else 'NO'} | {escape(c.note)} |"
         for c in explanation.checks
     ]
     return "\n\n".join([*parts, "\n".join(rows)]) + "\n"
+
+
+def escape(text: str) -> str:
+    """Escape words for Markdown, which takes HTML for HTML and a bar for the end of a cell; names may hold both."""
+    return html.escape(text, quote=False).replace("|", "\\|")
 
 
 def to_json(explanation: Explanation, *, full: bool = True) -> str:

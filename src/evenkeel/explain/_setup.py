@@ -196,6 +196,8 @@ def find_dtype(dtype: str | torch.dtype | None, own: torch.dtype) -> torch.dtype
 
 def numbers(name: str, value: Any) -> np.ndarray:
     """Return an option of one or more numbers as float64."""
+    if isinstance(value, torch.Tensor) and (value.is_nested or value.layout is not torch.strided):
+        raise InvalidInputError(f"{name}: expected a dense tensor, but got a sparse or nested one")
     array = value.detach().cpu().double().numpy() if isinstance(value, torch.Tensor) else as_array(value)
     return array.astype(np.float64)
 

@@ -9,6 +9,7 @@ import torch
 
 from evenkeel.functional._common import (
     apply_affine,
+    as_number,
     centred_moments,
     compute_dtype,
     range_scale,
@@ -198,6 +199,8 @@ def update_running(
             if remembered is not None and count > 0:
                 remembered.mul_(1 - momentum).add_(statistic, alpha=momentum * factor)
         return
+    if not (isinstance(momentum, torch.Tensor) and momentum.numel() == 1):
+        momentum = as_number("batch_norm", "momentum", momentum)
     if not isinstance(count, torch.Tensor):
         count = mean.new_full((), count).expand_as(mean)
     unbiased = variance * (count / (count - 1).clamp_min(1))

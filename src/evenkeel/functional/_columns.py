@@ -8,6 +8,7 @@ import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel.functional._common import check_tensor
 from evenkeel.functional._out import overlap, unshared
 from evenkeel.kernels import KERNEL_DTYPES, composite_required, runs_kernel
 
@@ -132,6 +133,7 @@ def column_moments(
     """
     if not isinstance(x, torch.Tensor):
         return _separate_column_moments(list(x), weight, backend)
+    check_tensor("column_moments", "x", x)
     if x.ndim != 2 or x.is_complex():
         raise InvalidInputError(
             f"column_moments: expected a real matrix (rows, columns), but got {x.dtype} of shape {tuple(x.shape)}; "
@@ -161,6 +163,7 @@ def _separate_column_moments(columns: list[Tensor], weight: Tensor | None, backe
 
 
 def _check_weight(x: Tensor, weight: Tensor) -> None:
+    check_tensor("column_moments", "weight", weight)
     if weight.shape != x.shape[:1] or weight.is_complex():
         raise InvalidInputError(
             f"column_moments: expected one real weight for each of the {x.shape[0]} rows, but got {weight.dtype} of "
@@ -194,6 +197,16 @@ def column_affine_reference(
 def default_dtype(x: Tensor) -> torch.dtype:
     """The dtype of a map of x: its own, or torch's default one for integers."""
     return x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
+
+
+def result_dtype(x: Tensor, out: Tensor | None, dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype asked for, else that of ``out``, else that of a map of x; raise unless these are dense tensors."""
+    check_tensor("column_affine", "x", x)
+    if out is not None:
+        check_tensor("column_affine", "out", out)
+    if dtype is not None:
+        return dtype
+    return default_dtype(x) if out is None else out.dtype
 
 
 def check_result_dtype(name: str, dtype: torch.dtype) -> None:
@@ -275,7 +288,7 @@ def column_affine(
     if has_torch_function_variadic(*tensors):
         options: dict[str, Any] = {"clip": clip, "out": out, "dtype": dtype, "backend": backend}
         return handle_torch_function(column_affine, tensors, x, shift, scale, offset, **options)
-    dtype = dtype or (default_dtype(x) if out is None else out.dtype)
+    dtype = result_dtype(x, out, dtype)
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
     parameters = (shift, scale) if offset is None else (shift, scale, offset)
     by_kernel = runs_kernel("columns", backend, None, x, *parameters, out)
@@ -337,7 +350,7 @@ def finite_column_affine(
         >>> F.finite_column_affine(table, zero, one).tolist(), F.finite_column_affine(table / 0, zero, one)
         ([[1.0], [3.0]], None)
     """
-    dtype = default_dtype(x) if out is None else out.dtype
+    dtype = result_dtype(x, out, None)
     _check_affine(x, (shift, scale, offset), clip, out, dtype)
     parameters = (shift, scale) if offset is None else (shift, scale, offset)
     in_place = out is not None and overlap(out, x)
@@ -362,7 +375,17 @@ def has_infinity(x: Tensor) -> bool:
         >>> F.has_infinity(torch.tensor([1.0, float("inf")])), F.has_infinity(torch.tensor([1.0, float("nan")]))
         (True, False)
     """
+    check_tensor("has_infinity", "x", x)
     return not torch.isfinite(x.sum()) and bool(torch.isinf(x).any())
+
+
+def is_range(clip: Any) -> bool:
+    """Whether a value is a pair of numbers in their order, each of which may be None."""
+    try:
+        low, high = (None if bound is None else float(bound) for bound in clip)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return False
+    return low is None or high is None or low <= high
 
 
 def _check_affine(
@@ -372,6 +395,9 @@ def _check_affine(
     out: Tensor | None,
     dtype: torch.dtype,
 ) -> None:
+    for label, parameter in zip(("shift", "scale", "offset"), parameters, strict=True):
+        if parameter is not None or label != "offset":
+            check_tensor("column_affine", label, parameter)
     if x.ndim == 0 or x.is_complex():
         raise InvalidInputError(f"column_affine: expected real (..., columns), but got {x.dtype}, {tuple(x.shape)}")
     for name, parameter in zip(("shift", "scale", "offset"), parameters, strict=True):
@@ -381,8 +407,8 @@ def _check_affine(
                 f"{parameter.dtype} of shape {tuple(parameter.shape)}"
             )
     check_result_dtype("column_affine", dtype)
-    if clip is not None and not (clip[0] is None or clip[1] is None or clip[0] <= clip[1]):
-        raise InvalidArgumentError(f"column_affine: clip needs (lowest, highest), but got {clip}")
+    if not (clip is None or is_range(clip)):
+        raise InvalidArgumentError(f"column_affine: clip needs (lowest, highest), but got {clip!r}")
     if out is None:
         return
     if out.shape != x.shape or out.dtype != dtype:

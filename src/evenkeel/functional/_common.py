@@ -120,7 +120,9 @@ def range_scale(
     largest = sizes.amax(dims, keepdim=True).clamp(floor, 2.0**126)
     power = (largest.view(torch.int32) & 0x7F800000).view(torch.float32)  # the largest power of two below
     scale = power.reciprocal()
-    return scale, eps * scale * (scale if eps_mode == "inside" else 1.0)  # in this order: the square may overflow
+    scaled = eps * scale * (scale if eps_mode == "inside" else 1.0)  # in this order: the square may overflow
+    # far below every variance that is not 0, but no 0: a constant row is 0, not 0/0
+    return scale, scaled.clamp_min(2.0**-126) if eps > 0 else scaled
 
 
 def reciprocal_scale(square: Tensor, eps: float | Tensor, eps_mode: str) -> Tensor:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from evenkeel.functional._common import check_floating, compute_dtype
+from evenkeel.functional._common import as_number, check_floating, check_tensor, compute_dtype
 from evenkeel.kernels import runs_kernel
 
 if TYPE_CHECKING:
@@ -66,5 +66,10 @@ def dyt(
             dyt, (input, alpha_tensor, weight, bias), input, alpha, weight=weight, bias=bias, backend=backend
         )
     check_floating("dyt", "input", input)
+    for label, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None:
+            check_tensor("dyt", label, parameter)
+    if alpha_tensor is None:
+        alpha = as_number("dyt", "alpha", alpha)
     runs_kernel("elements", backend, None, input)
     return dyt_reference(input, alpha, weight, bias)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch.overrides import has_torch_function_variadic
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
 from evenkeel._spec import ChannelNormOptions
 from evenkeel.functional._channel_checks import check_values_per_channel, expand_mask
 from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel, small_channels
@@ -112,6 +114,8 @@ def check_group_norm(input: Tensor, num_groups: int, weight: Tensor | None, bias
             f"group_norm: Expected at least 2 dimensions for input tensor but received {input.ndim}; "
             "the layout is (batch, channels, ...)"
         )
+    if not isinstance(num_groups, numbers.Integral | torch.SymInt):
+        raise InvalidTypeError(f"group_norm(): argument 'num_groups' must be int, not {type(num_groups).__name__}")
     if num_groups <= 0:
         raise InvalidArgumentError(f"group_norm: num_groups must be positive, but got {num_groups}")
     if input.shape[1] % num_groups:

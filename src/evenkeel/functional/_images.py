@@ -11,6 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._columns import ColumnMoments, check_result_dtype, column_moments_reference
+from evenkeel.functional._common import as_number, check_tensor
 from evenkeel.functional._out import unshared
 from evenkeel.kernels import composite_required, runs_kernel
 
@@ -96,8 +97,10 @@ def image_normalize(
         return handle_torch_function(image_normalize, tensors, images, mean, std, **options)
     _check_images("image_normalize", images, layout)
     centre, spread = (_per_channel(name, v, images, layout) for name, v in (("mean", mean), ("std", std)))
+    max_value = as_number("image_normalize", "max_value", max_value)
     _check_scale(spread, max_value, dtype)
     if out is not None:
+        check_tensor("image_normalize", "out", out)
         _check_out(channels_first(images, layout), out, dtype)
     by_kernel = runs_kernel("images", backend, None, images, centre, spread, out)
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (images, centre, spread))
@@ -158,6 +161,7 @@ def image_moments(images: Tensor, *, layout: ImageLayout, backend: str = "auto")
 def _check_images(name: str, images: Tensor, layout: str) -> None:
     if layout not in get_args(ImageLayout):
         raise InvalidArgumentError(f"{name}: layout must be one of HWC, CHW, but got {layout!r}")
+    check_tensor(name, "images", images)
     if images.ndim < 3 or images.is_complex():
         raise InvalidInputError(
             f"{name}: expected real pictures (..., {', '.join(layout)}), but got {images.dtype} of shape "

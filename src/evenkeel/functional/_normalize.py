@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from operator import index
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from evenkeel._errors import InvalidArgumentError
-from evenkeel.functional._common import check_floating, check_tensor, compute_dtype, range_scale, reciprocal_scale
+from evenkeel._errors import InvalidArgumentError, InvalidTypeError
+from evenkeel.functional._common import (
+    as_number,
+    check_floating,
+    check_tensor,
+    compute_dtype,
+    range_scale,
+    reciprocal_scale,
+)
 from evenkeel.functional._out import deliver, prepare_out, writable
 from evenkeel.functional._rows import rows
 from evenkeel.functional._shards import is_distributed
@@ -94,6 +102,7 @@ def normalize(
             "use 'outside' or 'clamp'"
         )
     check_tensor("normalize", "input", input, jagged=True)
+    p, dim = as_number("normalize", "p", p), as_axes(input, dim)
     if not input.is_complex():
         check_floating("normalize", "input", input, jagged=True)
     if p == 2.0 and is_last_axis(input, dim):
@@ -105,6 +114,22 @@ def normalize(
         writable("normalize", out, input.dtype, 1, input)  # it refuses overlaps
     result = normalize_reference(input, p, dim, eps, eps_mode=eps_mode)
     return result if out is None else deliver(result, out)
+
+
+def as_axes(input: Tensor, dim: Any) -> int | tuple[int, ...]:
+    """An axis or a tuple of axes as integers; None stands for all, as torch has it."""
+    if type(dim) is int:
+        return dim
+    if dim is None:
+        return tuple(range(input.ndim))
+    try:
+        if isinstance(dim, str | bytes):
+            raise TypeError
+        return index(dim) if hasattr(dim, "__index__") else tuple(index(axis) for axis in dim)
+    except TypeError:
+        raise InvalidTypeError(
+            f"normalize(): argument 'dim' must be int or tuple of ints, not {type(dim).__name__}"
+        ) from None
 
 
 def is_last_axis(input: Tensor, dim: int | tuple[int, ...]) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from evenkeel._errors import InvalidInputError
+from evenkeel.functional._common import check_tensor
 from evenkeel.kernels import PLAIN_TYPES, is_pooled
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ CLONE = "refer to a single memory location. Please clone() the tensor before per
 def prepare_out(name: str, out: Tensor, dtype: torch.dtype, input: Tensor, *parameters: Tensor | None) -> None:
     """Resize ``out`` to the input's shape as torch does; raise, in torch's words, where ``dtype`` cannot go there."""
     tensors = (input, *parameters)
+    check_tensor(name, "out", out)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (*tensors, out)):
         raise InvalidInputError(
             f"{name}(): functions with out=... arguments don't support automatic differentiation, but one of the "

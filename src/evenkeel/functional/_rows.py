@@ -64,6 +64,8 @@ def check_rows(name: str, input: Tensor, shape: tuple[int, ...], weight: Tensor 
     if fits(input, shape, weight, bias):
         return
     check_floating(name, "input", input, jagged=True)
+    if not all(hasattr(size, "__index__") for size in shape):
+        raise InvalidTypeError(f"{name}(): argument 'normalized_shape' must be tuple of ints, but got {shape}")
     if not shape:
         raise InvalidInputError(
             f"{name}: Expected normalized_shape to be at least 1-dimensional, i.e., containing at least one element, "
@@ -363,6 +365,9 @@ def is_list_of_tensors(input: Tensor) -> bool:
 
 def as_shape(name: str, normalized_shape: Sequence[int]) -> tuple[int, ...]:
     """The sizes as a tuple."""
+    if isinstance(normalized_shape, str | bytes) or hasattr(normalized_shape, "ndim"):  # a tensor or array
+        kind = type(normalized_shape).__name__
+        raise InvalidTypeError(f"{name}(): argument 'normalized_shape' must be tuple of ints, not {kind}")
     try:
         return tuple(normalized_shape)
     except TypeError:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
+from evenkeel._errors import InvalidTypeError
 from evenkeel._spec import NormSpec
 from evenkeel.nn._options import refuse_script
 
@@ -52,7 +53,11 @@ class DyT(torch.nn.Module):
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.normalized_shape = shape
-        self.initial_alpha = alpha
+        try:
+            self.initial_alpha = float(alpha)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            kind = type(alpha).__name__
+            raise InvalidTypeError(f"DyT(): argument 'alpha' must be float, not {kind}; pass a number") from None
         self.backend = backend
         self.alpha = torch.nn.Parameter(torch.empty(1, device=device, dtype=dtype))
         self.weight = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))

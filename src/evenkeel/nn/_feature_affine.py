@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
 from evenkeel.functional import column_affine, image_normalize
 from evenkeel.nn._options import refuse_script
 
@@ -107,6 +107,9 @@ class FeatureAffine(nn.Module):
             InvalidInputError: the number of features differs.
         """
         axis = self.axis
+        if not isinstance(input, torch.Tensor) or input.is_nested:
+            kind = "a nested one" if isinstance(input, torch.Tensor) else type(input).__name__
+            raise InvalidTypeError(f"{type(self).__name__}: input must be a dense Tensor, not {kind}")
         if not -input.ndim <= axis < input.ndim or input.shape[axis] != self.features:
             raise InvalidInputError(
                 f"{type(self).__name__}: expected {self.features} features along axis {axis}, but got the shape "

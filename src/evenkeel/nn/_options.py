@@ -67,7 +67,7 @@ class NormOptions(torch.nn.Module):
     def _set_options(self, **options: Any) -> None:
         """Store the options, which building the spec checks."""
         for name, value in options.items():
-            setattr(self, name, value)
+            object.__setattr__(self, name, value)  # Module's own would register a tensor before anyone refuses it
         _ = self.spec
         if self.weight_offset:
             self.reset_parameters()

@@ -16,8 +16,8 @@ NAME_WIDTH = 28
 
 
 def escape_label(text: str) -> str:
-    """Escape text for Plotly, which reads a few HTML tags and entities in labels."""
-    return html.escape(text, quote=False)
+    """Escape text for Plotly, which reads a few HTML tags and entities in labels, and %{names} in what hovers."""
+    return html.escape(text, quote=False).replace("%{", "%&#123;")
 
 
 def shorten(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evenkeel._errors import EvenkeelError, SourceError
+from evenkeel._errors import EvenkeelError, InvalidTypeError, SourceError
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources import Fragment, Skip
 from evenkeel.data.statistics import NanPolicy, Statistics
@@ -72,7 +72,7 @@ class Recipe:
         try:
             with reading(fragment.label):
                 fragment.add_to(statistics, skipped if self.skip else None)
-        except SourceError as error:
+        except (SourceError, InvalidTypeError) as error:  # a damaged file may hold words for numbers
             if not self.skip:
                 raise
             return Outcome(None, [Skip(fragment.label, str(error))])

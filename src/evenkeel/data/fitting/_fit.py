@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from evenkeel._errors import InvalidArgumentError, InvalidTypeError, SourceError
+from evenkeel.data._numbers import check_integer
 from evenkeel.data._packages import reading
 from evenkeel.data.fitting._engines import ENGINES, Outcome, Recipe, processors
 from evenkeel.data.fitting._resume import ResumeFile
@@ -72,8 +73,8 @@ class Options:
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, tuple(ENGINES))
         check_choice("on_error", self.on_error, get_args(OnError))
-        if self.workers is not None and self.workers < 1:
-            raise InvalidArgumentError(f"workers must be at least 1, but got {self.workers}")
+        if self.workers is not None:
+            check_integer("workers", self.workers, least=1)
 
     def recipe(self, names: tuple[str, ...] | None) -> Recipe:
         """The work on each fragment of a source with these columns."""
@@ -119,6 +120,11 @@ def fit(
     Fragments of the source (files, row groups, rows) are read side by side; each gives one small state, and the states
     are merged in a balanced tree in the source's order. So the result has the same bits whatever the number of
     workers and whichever the engine; quantile sketches are random and the same within their bound.
+
+    A worker takes at most 64 MB (32 MB for Parquet without quantiles) whatever the source's size, and the same once
+    more; beyond that one block of a table of more than some tens of columns, one compressed array or Arrow batch, one
+    structured array, or 8 bytes for each pixel of one image. A header that says more than the file holds is an error
+    before memory is taken.
 
     Args:
         source: (rows, columns): a NumPy array or memory map, a torch tensor, a pandas or Polars frame, an Arrow table;
@@ -246,6 +252,8 @@ def collect(source: Any, options: Options) -> Collected:
         raise SourceError(f"nothing of {opened.description} can be read: {reason}")
     collected.statistics = merge_all(chain([first], states))
     if collected.statistics.rows == 0:
+        if collected.skipped:
+            raise SourceError(f"nothing of {opened.description} can be read: {collected.skipped[0].error}")
         raise SourceError(f"{opened.description} has no rows; there is nothing to fit")
     return collected
 

@@ -7,18 +7,23 @@ a checksum: what a kill cut short is recognised and written again.
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from evenkeel._errors import SourceError, StateError
 from evenkeel.data.fitting._engines import Outcome, Recipe
 from evenkeel.data.sources import Fragment, Skip
-from evenkeel.data.statistics import Statistics
+from evenkeel.data.statistics import Statistics, one_line
+
+if TYPE_CHECKING:
+    from evenkeel.data.fitting._schemas import Record
 
 FORMAT = "interrupted evenkeel fit"
 VERSION = 1
+LONGEST_LINE = 1 << 24  # bytes that are read in search of its end
 
 
 class ResumeFile:
@@ -31,7 +36,7 @@ class ResumeFile:
 
     Raises:
         SourceError: the source or the settings changed since the file was begun.
-        StateError: the file is none of ours.
+        StateError: the file is none of ours, or has a whole record that is not.
     """
 
     def __init__(self, path: Path, recipe: Recipe, fragments: Iterable[Fragment]) -> None:
@@ -44,13 +49,14 @@ class ResumeFile:
             "quantiles": recipe.quantiles and recipe.sketch_size,
             "nan_policy": recipe.nan_policy,
         }
+        self._begun = json.dumps(self.header).encode() + b"\n"
         keep = self._index({fragment.key: fragment for fragment in fragments}) if path.exists() else 0
         path.touch()
         self.file = path.open("r+b")
         self.file.truncate(keep)
         self.file.seek(keep)
         if not keep:
-            self.file.write(json.dumps(self.header).encode() + b"\n")
+            self.file.write(self._begun)
             self.file.flush()
 
     def close(self) -> None:
@@ -65,7 +71,10 @@ class ResumeFile:
         start, size, skipped = self.places[key]
         with self.path.open("rb") as file:
             file.seek(start)
-            return Outcome(Statistics.from_bytes(file.read(size)), skipped)
+            try:
+                return Outcome(Statistics.from_bytes(file.read(size)), skipped)
+            except StateError as error:
+                raise StateError(f"{self.path}: {error}; delete that file to start afresh") from error
 
     def write(self, fragment: Fragment, outcome: Outcome) -> None:
         """Append the outcome of a fragment; one that could not be read is tried again next time."""
@@ -85,43 +94,59 @@ class ResumeFile:
     def _index(self, fragments: Mapping[str, Fragment]) -> int:
         """Find the kept states, compare them with the source, and return where the whole records end."""
         with self.path.open("rb") as file:
-            first = file.readline()
-            if not first:
-                return 0
+            size, first = os.fstat(file.fileno()).st_size, file.readline(LONGEST_LINE)
+            if self._begun.startswith(first) and first != self._begun:
+                return 0  # nothing, or a header that a kill cut short
             self._check_header(first)
             while True:
                 end = file.tell()
-                try:
-                    record = json.loads(file.readline())
-                    start, data = file.tell(), file.read(record["size"])
-                except (ValueError, TypeError, KeyError):
-                    return end
-                if len(data) != record["size"] or zlib.crc32(data) != record["checksum"]:
+                record = self._record(file.readline(LONGEST_LINE))
+                start = file.tell()
+                if (
+                    record is None
+                    or record.size > size - start
+                    or zlib.crc32(file.read(record.size)) != record.checksum
+                ):
                     return end
                 self._check_fragment(record, fragments)
-                skipped = [Skip(*skip) for skip in record["skipped"]]
-                self.places[record["key"]] = (start, len(data), skipped)
+                self.places[record.key] = (start, record.size, [Skip(*skip) for skip in record.skipped])
+
+    def _record(self, line: bytes) -> Record | None:
+        """The record of a line, or None where a kill cut it short; StateError where it is whole, but none of ours."""
+        from msgspec import ValidationError, convert
+
+        from evenkeel.data.fitting._schemas import Record
+
+        if not line.endswith(b"\n"):
+            return None
+        try:
+            return convert(json.loads(line), Record)
+        except ValidationError as error:
+            raise StateError(
+                f"{self.path} has a record that no fit writes: {one_line(error)}; delete that file to start afresh"
+            ) from error
+        except (ValueError, RecursionError):
+            return None
 
     def _check_header(self, line: bytes) -> None:
         try:
             header = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             header = None
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise StateError(f"{self.path} holds no interrupted fit; name another file to resume from")
         for name, value in self.header.items():
             if header.get(name) != value:
                 raise SourceError(
-                    f"the fit in {self.path} was begun with {name} {header.get(name)}, but now it is {value}; "
-                    "use the same options and data, or delete that file to start afresh"
+                    f"the fit in {self.path} was begun with {name} {one_line(header.get(name))}, but now it is "
+                    f"{one_line(value)}; use the same options and data, or delete that file to start afresh"
                 )
 
-    def _check_fragment(self, record: Mapping[str, Any], fragments: Mapping[str, Fragment]) -> None:
-        key = record["key"]
-        if key not in fragments:
-            change = f"{key} is gone"
-        elif tuple(record["signature"]) != tuple(fragments[key].signature):
-            change = f"{key} was written again (other size or time)"
+    def _check_fragment(self, record: Record, fragments: Mapping[str, Fragment]) -> None:
+        if record.key not in fragments:
+            change = f"{one_line(record.key)} is gone"
+        elif tuple(record.signature) != tuple(fragments[record.key].signature):
+            change = f"{one_line(record.key)} was written again (other size or time)"
         else:
             return
         raise SourceError(

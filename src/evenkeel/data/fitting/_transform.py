@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
 from evenkeel.data._contract import OnMismatch, check_on_mismatch, report
 from evenkeel.data._packages import reading, require_package
+from evenkeel.data.scalers import Affine, map_table
 from evenkeel.data.sources import (
     FORMATS,
     Block,
@@ -31,10 +30,9 @@ from evenkeel.data.sources import (
     select_columns,
     table_files,
 )
-from evenkeel.functional import column_affine
 
 if TYPE_CHECKING:
-    from evenkeel.data.scalers import Affine, Scaler
+    from evenkeel.data.scalers import Scaler
 
 
 WRITERS = {suffix: kind.writer for kind in FORMATS for suffix in kind.written}
@@ -224,12 +222,11 @@ def transformed_schema(schema: Any, kind: Format, positions: Sequence[int], scal
 def transformed(batch: Any, columns: Sequence[Tensor], affine: Affine, positions: Sequence[int], schema: Any) -> Any:
     """A record batch with the columns at these positions transformed, each in the dtype it has."""
     arrow = require_package("pyarrow")
-    shift, scale, offset = (torch.from_numpy(np.asarray(part, np.float64)) for part in affine[:3])
     arrays = list(batch.columns)
     for index, (position, column) in enumerate(zip(positions, columns, strict=True)):
         wide = column if column.is_floating_point() else column.double()
-        one = slice(index, index + 1)
-        y = column_affine(wide[:, None], shift[one], scale[one], offset[one], clip=affine.clip)[:, 0]
+        y = map_table(wide[:, None], affine.of(slice(index, index + 1)))
+        assert y is not None
         mask = arrays[position].is_null().to_numpy(zero_copy_only=False) if arrays[position].null_count else None
-        arrays[position] = arrow.array(y.numpy(), type=schema.field(position).type, mask=mask)
+        arrays[position] = arrow.array(y[:, 0].numpy(), type=schema.field(position).type, mask=mask)
     return arrow.record_batch(arrays, schema=schema)

@@ -7,8 +7,10 @@ imported with the first use of its name.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from evenkeel.data.scalers._affine import Affine, map_table
+
 if TYPE_CHECKING:
-    from evenkeel.data.scalers._base import Affine, Scaler
+    from evenkeel.data.scalers._base import Scaler
     from evenkeel.data.scalers._range import MaxAbsScaler, MinMaxScaler
     from evenkeel.data.scalers._robust import RobustScaler
     from evenkeel.data.scalers._standard import StandardScaler
@@ -21,6 +23,7 @@ __all__ = [
     "RobustScaler",
     "Scaler",
     "StandardScaler",
+    "map_table",
     "scaler_class",
 ]
 
@@ -32,7 +35,6 @@ SCALERS = {
     "maxabs": "MaxAbsScaler",
 }
 MODULES = {
-    "Affine": "_base",
     "MaxAbsScaler": "_range",
     "MinMaxScaler": "_range",
     "RobustScaler": "_robust",

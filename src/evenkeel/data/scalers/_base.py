@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import as_tensor, dtype_name, output_tensor
 from evenkeel.data._contract import Constant, Contract, OnMismatch, report
+from evenkeel.data.scalers._affine import Affine, map_table
 from evenkeel.data.statistics import Array, Statistics
-from evenkeel.functional import column_affine, finite_column_affine, has_infinity
+from evenkeel.functional import has_infinity
 from evenkeel.nn import FeatureAffine
 
 try:
@@ -32,15 +33,6 @@ except ImportError as error:
 
 
 EPS = float(np.finfo(np.float64).eps)
-
-
-class Affine(NamedTuple):
-    """y = clip((x - shift) * scale + offset), a number for each feature, float64."""
-
-    shift: Array
-    scale: Array
-    offset: Array
-    clip: tuple[float, float] | None = None
 
 
 class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
@@ -123,7 +115,8 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _learn(self, statistics: Statistics) -> Self:
         self.statistics_ = self.statistics_.merge(statistics) if hasattr(self, "statistics_") else statistics
-        self._derive()
+        with np.errstate(all="ignore"):  # values near the end of float64's range; the results are infinite then
+            self._derive()
         return self
 
     def _statistics_options(self) -> Mapping[str, Any]:
@@ -156,9 +149,7 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Raises:
             InvalidInputError: the statistics are those of other axes, or hold infinities.
         """
-        if statistics.axis != (-1,) or not statistics.features:
-            raise InvalidInputError(f"from_statistics: expected those of a table's columns, but got {statistics!r}")
-        if statistics.infinite.any():
+        if statistics.features and statistics.infinite.any():
             columns = [statistics.names[i] if statistics.names else int(i) for i in np.flatnonzero(statistics.infinite)]
             raise InvalidInputError(
                 f"infinities in {', '.join(map(str, columns[:10]))}; replace them before fitting, or mark them as "
@@ -171,9 +162,11 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     @classmethod
     def _restore(cls, statistics: Statistics, parameters: Mapping[str, Any], learned: Mapping[str, Any]) -> Self:
         """A scaler from its statistics, its constructor's arguments and its `_learned_options`."""
+        if statistics.axis != (-1,) or not statistics.features:
+            raise InvalidInputError(f"{cls.__name__}: expected statistics of a table's columns, but got {statistics!r}")
         scaler = cls(**parameters)
         scaler._check_parameters()
-        scaler.n_features_in_ = statistics.features or 0
+        scaler.n_features_in_ = statistics.features
         if statistics.names is not None:
             scaler.feature_names_in_ = np.array(statistics.names, dtype=object)
         for name, value in learned.items():
@@ -263,14 +256,21 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         self._refuse_constants()
-        return FeatureAffine(*self._affine()[:3], clip=self._affine().clip, inverse=self._inverse_affine()[:3])
+        affine, inverse = self._affine(), self._inverse_affine()
+        if (beyond := affine.beyond_range() | inverse.beyond_range()).any():
+            raise InvalidInputError(
+                f"to_module: feature {np.flatnonzero(beyond)[0]} has a centre or scale beyond what a module's float64 "
+                f"map can take ({affine.shift[beyond][0]:.3g}, {inverse.scale[beyond][0]:.3g}); change its unit, and "
+                "fit again"
+            )
+        return FeatureAffine(*affine[:3], clip=affine.clip, inverse=inverse[:3])
 
     def _map(self, X: Any, affine: Affine, copy: bool, out: Any = None) -> Any:
         if sparse.issparse(X):
             if out is not None:
                 raise InvalidInputError("out takes the result of dense input; leave it out for a sparse matrix")
             X = X.copy() if copy else X
-            inplace_column_scale(X, affine.scale)
+            scale_columns(X, affine)
             if affine.clip is not None:
                 np.clip(X.data, *affine.clip, out=X.data)
             return X
@@ -283,12 +283,7 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         return X if in_place else out if out is not None else y if tensor else y.numpy()
 
     def _map_dense(self, table: Tensor, affine: Affine, out: Tensor | None, *, checked: bool) -> Tensor:
-        shift, scale = (torch.from_numpy(part).to(table.device) for part in affine[:2])
-        # Without an addition of 0 the map runs at 2 read passes instead of 3.
-        offset = torch.from_numpy(affine.offset).to(table.device) if affine.offset.any() else None
-        if not checked:
-            return column_affine(table, shift, scale, offset, clip=affine.clip, out=out)
-        y = finite_column_affine(table, shift, scale, offset, clip=affine.clip, out=out)
+        y = map_table(table, affine, out, checked=checked)
         if y is None:
             raise infinity_error(table)
         return y
@@ -346,9 +341,10 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         if self.on_mismatch != "ignore" and not sparse.issparse(X):
             report(self.contract_.problems(X, names=False), self.on_mismatch)
 
-    def _multiplier(self, scale: Array) -> Array:
-        """1 / scale, and 0 for constant features under ``constant="zero"``."""
-        return np.where(self.constant_, 0.0, 1.0 / scale) if self.constant == "zero" else 1.0 / scale
+    def _dividing(self, shift: Array, divisor: Array, exponent: Array | int = 0) -> Affine:
+        """The map (x - shift) / divisor, and 0 for constant features under ``constant="zero"``."""
+        affine = Affine.dividing(shift, divisor, exponent)
+        return affine._replace(scale=np.where(self.constant_, 0.0, affine.scale)) if self.constant == "zero" else affine
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -356,6 +352,17 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.input_tags.sparse = self._accepts_sparse()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+def scale_columns(X: Any, affine: Affine) -> None:
+    """Scale the columns of a sparse matrix in place."""
+    if not affine.beyond_range().any():
+        inplace_column_scale(X, affine.scale)
+        return
+    mantissa, power = np.frexp(affine.scale)
+    half = (power + affine.exponent) // 2
+    inplace_column_scale(X, np.ldexp(1.0, half))
+    inplace_column_scale(X, np.ldexp(mantissa, power + affine.exponent - half))
 
 
 def dtype_name_or_none(X: Any) -> str | None:

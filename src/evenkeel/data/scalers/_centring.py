@@ -8,7 +8,8 @@ import numpy as np
 from scipy import sparse
 
 from evenkeel._errors import InvalidInputError
-from evenkeel.data.scalers._base import Affine, Array, Scaler
+from evenkeel.data.scalers._affine import Affine
+from evenkeel.data.scalers._base import Array, Scaler
 
 
 class CentringScaler(Scaler):
@@ -25,20 +26,24 @@ class CentringScaler(Scaler):
         """The numbers to subtract (features,), or None without centring."""
         raise NotImplementedError
 
-    def _centre_and_scale(self) -> tuple[Array, Array]:
+    def _quarter_scale(self) -> Array:
+        """A quarter of the scale (features,), where the scale itself is beyond the range of float64."""
+        raise NotImplementedError
+
+    def _centre_and_scale(self) -> tuple[Array, Array, Array | int]:
+        """What to subtract, what to divide by, and the exponent of a power of two to divide by as well."""
         centre, scale = self._centre(), self.scale_
-        return (
-            np.zeros(self.n_features_in_) if centre is None else centre,
-            np.ones(self.n_features_in_) if scale is None else scale,
-        )
+        centre = np.zeros(self.n_features_in_) if centre is None else centre
+        if scale is None or not (infinite := np.isinf(scale)).any():
+            return centre, np.ones(self.n_features_in_) if scale is None else scale, 0
+        return centre, np.where(infinite, self._quarter_scale(), scale), np.where(infinite, 2, 0)
 
     def _affine(self) -> Affine:
-        centre, scale = self._centre_and_scale()
-        return Affine(centre, self._multiplier(scale), np.zeros_like(scale))
+        return self._dividing(*self._centre_and_scale())
 
     def _inverse_affine(self) -> Affine:
-        centre, scale = self._centre_and_scale()
-        return Affine(np.zeros_like(scale), scale, centre)
+        centre, scale, exponent = self._centre_and_scale()
+        return Affine(np.zeros_like(scale), scale, centre, exponent=exponent)
 
     def _refuse_sparse_centring(self, table: Any) -> None:
         if sparse.issparse(table) and getattr(self, self._option):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
 import numpy as np
@@ -9,7 +10,10 @@ from scipy import sparse
 
 from evenkeel._errors import InvalidArgumentError
 from evenkeel.data._contract import Constant, OnMismatch
-from evenkeel.data.scalers._base import EPS, Affine, Scaler
+from evenkeel.data._numbers import ends_of
+from evenkeel.data.scalers._affine import Affine, quotient
+from evenkeel.data.scalers._base import EPS, Scaler
+from evenkeel.data.statistics import Array
 
 
 class MinMaxScaler(Scaler):
@@ -57,29 +61,50 @@ class MinMaxScaler(Scaler):
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        if self.feature_range[0] >= self.feature_range[1]:
+        low, high = ends_of("MinMaxScaler: feature_range", self.feature_range)
+        if low >= high:
             raise InvalidArgumentError(
                 f"Minimum of desired feature range must be smaller than maximum. Got {self.feature_range}."
             )
+        if not math.isfinite(float(high) - float(low)):
+            raise InvalidArgumentError(
+                f"MinMaxScaler: feature_range must be two finite numbers whose distance is one, but got {low}, {high}"
+            )
 
     def _derive(self) -> None:
-        statistics, (low, high) = self.statistics_, self.feature_range
+        statistics, low = self.statistics_, self.feature_range[0]
         empty = statistics.count == 0
         self.n_samples_seen_ = statistics.rows
         self.data_min_ = np.where(empty, np.nan, statistics.minimum)
         self.data_max_ = np.where(empty, np.nan, statistics.maximum)
-        self.data_range_ = self.data_max_ - self.data_min_
+        with np.errstate(over="ignore"):
+            self.data_range_ = self.data_max_ - self.data_min_
         self.constant_ = self.data_range_ < 10 * EPS
-        self.scale_ = (high - low) / np.where(self.constant_, 1.0, self.data_range_)
-        self.min_ = low - self.data_min_ * self.scale_
+        wanted, learned, exponent = self._ranges()
+        with np.errstate(all="ignore"):
+            self.scale_ = np.ldexp(wanted / learned, exponent)
+            self.min_ = low - self.data_min_ * self.scale_
+
+    def _ranges(self) -> tuple[Array, Array, Array]:
+        """The range wanted, each feature's (1 of constants), and the exponent of a power of two to multiply by."""
+        infinite = np.isinf(self.data_range_)
+        learned = np.where(infinite, self.data_max_ / 4 - self.data_min_ / 4, self.data_range_)
+        learned = np.where(self.constant_, 1.0, learned)
+        return np.full_like(learned, self.feature_range[1] - self.feature_range[0]), learned, np.where(infinite, -2, 0)
 
     def _affine(self) -> Affine:
         low, high = self.feature_range
-        scale = np.where(self.constant_, 0.0, self.scale_) if self.constant == "zero" else self.scale_
-        return Affine(self.data_min_, scale, np.full_like(scale, low), (low, high) if self.clip else None)
+        scale, exponent = quotient(self.scale_, *self._ranges())
+        scale = np.where(self.constant_, 0.0, scale) if self.constant == "zero" else scale
+        offset = np.full_like(scale, low)
+        return Affine(self.data_min_, scale, offset, (low, high) if self.clip else None, exponent)
 
     def _inverse_affine(self) -> Affine:
-        return Affine(np.full_like(self.scale_, self.feature_range[0]), 1.0 / self.scale_, self.data_min_)
+        wanted, learned, exponent = self._ranges()
+        with np.errstate(all="ignore"):
+            plain = 1.0 / self.scale_
+        scale, exponent = quotient(plain, learned, wanted, -exponent)
+        return Affine(np.full_like(scale, self.feature_range[0]), scale, self.data_min_, exponent=exponent)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Learn from X too, in addition to what was learned before.
@@ -140,7 +165,7 @@ class MaxAbsScaler(Scaler):
 
     def _affine(self) -> Affine:
         zero = np.zeros_like(self.scale_)
-        return Affine(zero, self._multiplier(self.scale_), zero, (-1.0, 1.0) if self.clip else None)
+        return self._dividing(zero, self.scale_)._replace(clip=(-1.0, 1.0) if self.clip else None)
 
     def _inverse_affine(self) -> Affine:
         zero = np.zeros_like(self.scale_)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import warnings
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -13,9 +12,11 @@ from scipy import sparse, stats
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import as_tensor
 from evenkeel.data._contract import Constant, OnMismatch
+from evenkeel.data._numbers import ends_of
 from evenkeel.data.scalers._base import EPS, Array
 from evenkeel.data.scalers._centring import CentringScaler
 from evenkeel.data.scalers._sparse import sparse_quantiles
+from evenkeel.data.statistics import exact_percentiles
 
 
 class RobustScaler(CentringScaler):
@@ -142,23 +143,42 @@ class RobustScaler(CentringScaler):
     def _learned_options(self) -> dict[str, Any]:
         return {} if self._exact is None else {"_exact": self._exact}
 
-    def _derive(self) -> None:
+    def _quantiles(self) -> Array:
+        """The quantiles (3, features): low, median, high."""
         low, high = self.quantile_range
-        ranks = (low / 100, 0.5, high / 100)
-        low, median, high = self.statistics_.quantile(ranks) if self._exact is None else self._exact
+        return self.statistics_.quantile((low / 100, 0.5, high / 100)) if self._exact is None else self._exact
+
+    def _derive(self) -> None:
+        low, median, high = self._quantiles()
         self.center_ = median if self.with_centering else None
-        distance = high - low
+        with np.errstate(over="ignore"):
+            distance = high - low
         self.constant_ = (distance < 10 * EPS) & self.with_scaling
         self.scale_ = np.where(self.constant_, 1.0, distance) if self.with_scaling else None
         if self.unit_variance and self.scale_ is not None:
-            ends = stats.norm.ppf(np.array(self.quantile_range) / 100)
-            self.scale_ = self.scale_ / (ends[1] - ends[0])
+            with np.errstate(over="ignore"):
+                whole = np.where(np.isinf(distance), self._quarter_scale() * 4, self.scale_ / self._normal_distance())
+            self.scale_ = whole
+
+    def _normal_distance(self) -> float:
+        """The distance of a standard normal distribution's quantiles."""
+        low, high = stats.norm.ppf(np.array(self.quantile_range) / 100)
+        return float(high - low)
+
+    def _quarter_scale(self) -> Array:
+        low, _, high = self._quantiles() / 4
+        return (high - low) / (self._normal_distance() if self.unit_variance else 1.0)
 
     def _check_parameters(self) -> None:
         super()._check_parameters()
-        low, high = self.quantile_range
+        low, high = ends_of("RobustScaler: quantile_range", self.quantile_range)
         if not 0 <= low <= high <= 100:
             raise InvalidArgumentError(f"Invalid quantile range: {self.quantile_range}; give two percentages 0..100")
+        if self.unit_variance and self.with_scaling and not 0 < low < high < 100:
+            raise InvalidArgumentError(
+                f"Invalid quantile range: {self.quantile_range}; give two different percentages between 0 and "
+                "100, since unit_variance=True divides by the distance of a normal distribution's"
+            )
 
     def _centre(self) -> Array | None:
         return self.center_
@@ -166,7 +186,4 @@ class RobustScaler(CentringScaler):
 
 def _exact_quantiles(table: Any, percentages: tuple[float, ...]) -> Array:
     """Percentiles of each column in float64; NaN is left out, and a column without values gives NaN."""
-    x = as_tensor(table).detach().double().cpu().numpy()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="All-NaN slice", category=RuntimeWarning)
-        return np.asarray(np.nanpercentile(x, percentages, axis=0))
+    return exact_percentiles(as_tensor(table).detach().double().cpu().numpy(), percentages)

@@ -9,7 +9,7 @@ from evenkeel.data.sources._columns import (
     other_columns,
     select_columns,
 )
-from evenkeel.data.sources._files import format_of, read_schema, table_files
+from evenkeel.data.sources._files import format_of, numeric_columns, read_schema, table_files
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._images import IMAGES, read_image
@@ -29,6 +29,7 @@ __all__ = [
     "column_name",
     "column_positions",
     "format_of",
+    "numeric_columns",
     "open_source",
     "other_columns",
     "read_image",

@@ -26,6 +26,7 @@ def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any
         rows = block_rows(len(names))
         for batch in reader if is_stream(path) else numbered_batches(reader, parts):
             table = batch.select(list(names))
+            table.validate(full=True)  # a batch may say that it has more rows than its buffers hold
             yield from (table.slice(start, rows) for start in range(0, table.num_rows, rows))
 
 

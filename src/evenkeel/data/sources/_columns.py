@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,8 +14,7 @@ from torch import Tensor
 from evenkeel._errors import InvalidArgumentError, SourceError
 from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._packages import require_package
-from evenkeel.data.statistics import Statistics, from_column_moments
-from evenkeel.functional import column_moments
+from evenkeel.data.statistics import Statistics, table_moments
 
 Columns = Sequence[str | int] | str | None
 
@@ -76,8 +76,7 @@ class Block:
                 part = Block([column[start : start + step] for column in self.data], self.dtypes)
                 statistics.update(part.tensor())
         else:
-            moments = from_column_moments(column_moments(self.data))
-            statistics.add_moments(moments, rows=self.rows, dtypes=self.dtypes)
+            statistics.add_moments(table_moments(self.data), rows=self.rows, dtypes=self.dtypes)
 
 
 def block_rows(columns: int) -> int:
@@ -124,8 +123,9 @@ def arrow_blocks(batch: Any, names: Sequence[str]) -> Iterator[Block]:
 
 
 def other_columns(schema: Any) -> dict[str, str]:
-    """The columns of an Arrow schema that hold no numbers, with their types."""
-    return {field.name: str(field.type) for field in schema if not is_numeric(field.type)}
+    """The columns of an Arrow schema that hold no numbers, with their types; a name that has numbers too is not one."""
+    numbers = {field.name for field in schema if is_numeric(field.type)}
+    return {field.name: str(field.type) for field in schema if field.name not in numbers}
 
 
 def select_columns(names: Sequence[str], other: dict[str, str], columns: Columns) -> list[str]:
@@ -137,22 +137,19 @@ def select_columns(names: Sequence[str], other: dict[str, str], columns: Columns
         columns: names, or positions in `names`; "numeric" for all that hold numbers; None for all, which then must.
 
     Raises:
-        SourceError: a column is unknown or holds no numbers, or none is left.
+        SourceError: a column is unknown, holds no numbers or shares its name with another, or none is left.
     """
     numeric = [name for name in names if name not in other]
+    asked = [columns] if isinstance(columns, str) else columns
     if columns == NUMERIC and NUMERIC not in names:
         if not numeric:
             raise SourceError(f"there is no numeric column among {first_of(names)}; {types_of(names, other)}")
-        return numeric
-    asked = [columns] if isinstance(columns, str) else columns
-    selected = list(names) if asked is None else [column_name(column, names) for column in asked]
+        selected = numeric
+    else:
+        selected = list(names) if asked is None else [column_name(column, names) for column in asked]
     if not selected:
         raise SourceError("no column is left; name at least one in columns=")
-    repeated = [name for name in selected if selected.count(name) > 1 or list(names).count(name) > 1]
-    if repeated:
-        raise SourceError(
-            f"the column {repeated[0]!r} occurs more than once; name or rename columns so that each is one"
-        )
+    refuse_repeated(selected, names)
     if words := [name for name in selected if name in other]:
         fix = "name numeric columns only"
         if asked is None:
@@ -160,6 +157,18 @@ def select_columns(names: Sequence[str], other: dict[str, str], columns: Columns
             fix += 'or take all that are numbers with columns="numeric" (--numeric)'
         raise SourceError(f"not numbers: {types_of(words, other)}; {fix if numeric else 'there is no numeric column'}")
     return selected
+
+
+def refuse_repeated(selected: Sequence[str], names: Sequence[str]) -> None:
+    """Raise `SourceError` where one of the selected columns shares its name with another."""
+    counts, asked = Counter(names), Counter(selected)
+    if shared := [name for name in asked if counts[name] > 1]:
+        raise SourceError(
+            f"several columns have the name {first_of(list(map(repr, shared)))}; rename them so that each name is one, "
+            "or name other columns in columns= (--columns)"
+        )
+    if repeated := [name for name, count in asked.items() if count > 1]:
+        raise SourceError(f"the column {repeated[0]!r} is asked for more than once; name it once in columns=")
 
 
 def column_name(column: object, names: Sequence[str]) -> str:
@@ -195,9 +204,10 @@ def take_columns(array: Any, positions: tuple[int, ...] | None) -> Any:
 
 
 def require_columns(names: Sequence[str], present: Sequence[str]) -> None:
-    """Raise `SourceError` where a file lacks columns of the source."""
+    """Raise `SourceError` where a file lacks columns of the source, or has several of a name."""
     if missing := [name for name in names if name not in present]:
         raise SourceError(f"lacks the column {missing[0]!r}, which the source's first file has")
+    refuse_repeated(names, present)
 
 
 def types_of(names: Sequence[str], other: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import reading, require_package
-from evenkeel.data.sources._columns import Block, Columns, arrow_blocks, other_columns, select_columns
+from evenkeel.data.sources._columns import NUMERIC, Block, Columns, arrow_blocks, other_columns, select_columns
 from evenkeel.data.sources._format import File, Format, Parts
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._source import Fragment, Skip, Source
@@ -176,7 +176,24 @@ def read_schema(path: Path, kind: Format) -> Any:
     """The Arrow schema of a file; SourceError where it cannot be read."""
     assert kind.schema
     with reading(str(path)):
-        return kind.schema(path)
+        schema = kind.schema(path)
+        tuple(schema.names)  # decodes them, which fails where they are no text
+        return schema
+
+
+def numeric_columns(path: Path) -> list[str] | None:
+    """The names of the numeric columns of a file or the first of several, and of those that its folders name.
+
+    None where columns have no names.
+    """
+    files, root = table_files(path)
+    kind = format_of(files[0])
+    if kind is None or kind.open is not None:
+        names = open_path(path, None, skip=False).names
+        return None if names is None else list(names)
+    schema, folders = read_schema(files[0], kind), partition_values(file_at(files[0], root).key)
+    numbers = [name for name, value in folders.items() if not isinstance(value, str)]
+    return select_columns([*dict.fromkeys(schema.names), *numbers], other_columns(schema), NUMERIC)
 
 
 def partition_values(key: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from evenkeel.data.sources._source import Fragment, Skip, Source
 
 CHANNELS = ("red", "green", "blue")
 IMAGES_PER_FRAGMENT = 32
+# By Pillow's names. It looks at the content, not at the ending, and knows formats that run other programs.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "PPM")
 
 
 @dataclass(frozen=True)
@@ -55,14 +58,21 @@ def open_images(files: list[File], description: str, columns: Columns, skip: boo
 
 def read_image(path: Path) -> Any:
     """Read a file as a Pillow image, the first picture where it holds several; SourceError where it is broken."""
-    with reading(str(path)):
-        pillow = require_package("PIL.Image")
-        try:
-            with pillow.open(path) as image:
-                image.load()
-                return image
-        except (SyntaxError, pillow.DecompressionBombError) as error:  # what else Pillow raises about a broken file
-            raise SourceError(f"cannot be read: {error}") from error
+    pillow = require_package("PIL.Image")
+    with reading(str(path)), broken_image(), pillow.open(path, formats=FORMATS) as image:
+        image.load()
+        return image
+
+
+@contextmanager
+def broken_image() -> Iterator[None]:
+    """Turn whatever Pillow raises into a SourceError: its decoders meet a broken file with errors of every kind."""
+    try:
+        yield
+    except OSError:
+        raise  # `reading` words it
+    except Exception as error:
+        raise SourceError(f"cannot be read: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
 def read_pixels(path: Path) -> np.ndarray[Any, Any]:
@@ -71,7 +81,8 @@ def read_pixels(path: Path) -> np.ndarray[Any, Any]:
         image = read_image(path)
         if image.mode.startswith(("I", "F")):
             raise SourceError(f"holds {image.mode} values, not 8 bits a channel; convert it, or read it as an array")
-        return np.asarray(image.convert("RGB")).reshape(-1, len(CHANNELS))
+        with broken_image():
+            return np.asarray(image.convert("RGB")).reshape(-1, len(CHANNELS))
 
 
 IMAGES = Format(

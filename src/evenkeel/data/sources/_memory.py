@@ -125,8 +125,9 @@ def open_frame(frame: Any, columns: Columns) -> Source:
 def open_pandas(frame: Any, columns: Columns) -> Source:
     """Open a pandas frame; one whose columns lie in one array is read there."""
     all_names = [str(name) for name in frame.columns]
-    kinds = zip(all_names, frame.dtypes, strict=True)
-    other = {name: str(dtype) for name, dtype in kinds if not pandas_number(dtype)}
+    kinds = list(zip(all_names, frame.dtypes, strict=True))
+    numbers = {name for name, dtype in kinds if pandas_number(dtype)}
+    other = {name: str(dtype) for name, dtype in kinds if name not in numbers}
     names = tuple(select_columns(all_names, other, columns))
     ranges = row_ranges(len(frame), len(names))
     frame = frame.iloc[:, [all_names.index(name) for name in names]]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -20,6 +22,12 @@ from evenkeel.data.sources._memory import open_array
 from evenkeel.data.sources._source import Fragment, Skip, Source
 
 HEADER_BYTES = 128
+# NumPy's own limit for the text of a header.
+MOST_HEADER = 10_000
+# The fixed part of a zip member's header, and the flag of one with a password.
+LOCAL_HEADER, ENCRYPTED = 30, 1
+# The most that deflate makes of a byte, and about the most that bzip2 and LZMA do.
+DEFLATE_RATIO, OTHER_RATIO = 1032, 50_000
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,8 @@ def open_array_file(path: Path, member: str = "") -> np.ndarray[Any, Any]:
     if path.suffix.lower() == ".npy":
         if os.path.getsize(path) == 0:
             raise SourceError(f"{path}: the file is empty")
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        with path.open("rb") as file:
+            return map_array(path, file, os.path.getsize(path))
     with zipfile.ZipFile(path) as archive:
         members = [name.removesuffix(".npy") for name in archive.namelist()]
         if not member and len(members) != 1:
@@ -84,23 +93,64 @@ def open_array_file(path: Path, member: str = "") -> np.ndarray[Any, Any]:
         if member and member not in members:
             raise SourceError(f"{path} holds no array {member!r}; there are {', '.join(members)}")
         info = archive.getinfo(f"{member or members[0]}.npy")
+        if info.flag_bits & ENCRYPTED:
+            raise SourceError(f"{path}: the array {member or members[0]} is encrypted; save it without a password")
         if info.compress_type != zipfile.ZIP_STORED:
-            with archive.open(info) as file:
-                return np.lib.format.read_array(file, allow_pickle=False)
-    return map_member(path, info.header_offset)
+            return unpack_member(archive, info)
+        others = [other.header_offset for other in archive.infolist() if other.header_offset > info.header_offset]
+        return map_member(path, info, min(others, default=archive.start_dir))
 
 
-def map_member(path: Path, offset: int) -> np.ndarray[Any, Any]:
-    """Map an array that is stored uncompressed in a zip archive."""
+def unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray[Any, Any]:
+    """Read a compressed array whole; it is no larger than the packed bytes can be."""
+    ratio = DEFLATE_RATIO if info.compress_type == zipfile.ZIP_DEFLATED else OTHER_RATIO
+    with archive.open(info) as file:
+        read_header(file, min(info.file_size, info.compress_size * ratio))
+    with archive.open(info) as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def map_member(path: Path, info: zipfile.ZipInfo, limit: int) -> np.ndarray[Any, Any]:
+    """Map an array that is stored uncompressed in a zip archive, before the place where its neighbour begins."""
     with path.open("rb") as file:
-        file.seek(offset + 26)  # the local header ends with the lengths of name and extra field, and these
-        file.seek(int.from_bytes(file.read(2), "little") + int.from_bytes(file.read(2), "little"), os.SEEK_CUR)
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
-        if dtype.hasobject:
-            raise SourceError("holds Python objects; save numbers")
-        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+        file.seek(info.header_offset)
+        local = file.read(LOCAL_HEADER)
+        if local[:4] != b"PK\x03\x04":
+            raise SourceError("the archive's directory names a place where no array is; write it again")
+        # The local header ends with the lengths of name and extra field, and these.
+        file.seek(int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little"), os.SEEK_CUR)
+        return map_array(path, file, min(file.tell() + min(info.file_size, info.compress_size), limit))
+
+
+def map_array(path: Path, file: IO[bytes], end: int) -> np.ndarray[Any, Any]:
+    """Map the array whose header comes next in a file, and whose values end before this place."""
+    shape, fortran, dtype = read_header(file, end)
+    return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+
+
+def read_header(file: IO[bytes], end: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and dtype of the array that comes next in a file.
+
+    Raises:
+        SourceError: it holds Python objects, or more values than there are bytes up to this place.
+    """
+    major, _ = np.lib.format.read_magic(file)
+    size = file.read(2 if major == 1 else 4)
+    length = int.from_bytes(size, "little")
+    if length > min(MOST_HEADER, end - file.tell()):
+        raise SourceError(f"cannot be read: its header says that it has {length} bytes itself; write it again")
+    header = io.BytesIO(size + file.read(length))  # of the length that it says, lest more is allocated
+    read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(header)
+    if dtype.hasobject:
+        raise SourceError("holds Python objects; save numbers")
+    needed, available = math.prod(shape) * dtype.itemsize, end - file.tell()
+    if min(shape, default=0) < 0 or needed > available:
+        raise SourceError(
+            f"cannot be read: its header says {dtype} of shape {shape}, {needed} bytes, but only {available} follow; "
+            "was it cut short?"
+        )
+    return shape, fortran, dtype
 
 
 def open_table(path: Path) -> np.ndarray[Any, Any]:

@@ -7,14 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import require_package
 from evenkeel.data.sources._columns import arrow_column, block_rows, require_columns
 from evenkeel.data.sources._format import BatchWriter, Format, Parts
-from evenkeel.data.statistics import Moments, empty_moments, from_column_moments, merge_moments
-from evenkeel.functional import column_moments
+from evenkeel.data.statistics import Moments, empty_moments, joined_columns, merge_moments, table_moments
 
 # The buffer of each column (1 MB was slower), and the most that all of them hold.
 COLUMN_BUFFER, BUFFERS, PAGE = 1 << 18, 1 << 24, 1 << 12
@@ -64,12 +61,12 @@ def read_moments(path: Path, names: Sequence[str], parts: Parts) -> tuple[Moment
                 missing -= batch.num_rows
                 columns = [arrow_column(batch.column(name)) for name in some]
                 dtypes |= {str(column.dtype).removeprefix("torch.") for column in columns}
-                state = from_column_moments(column_moments(columns))
+                state = table_moments(columns)
                 moments = state if moments is None else merge_moments(moments, state)
                 del batch, columns  # lest they stay while the next ones are read
             check_complete(path, missing)
             bunches.append(empty_moments(len(some)) if moments is None else moments)
-    return Moments(*map(np.concatenate, zip(*bunches, strict=True))), rows, dtypes
+    return joined_columns(bunches), rows, dtypes
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -17,6 +17,7 @@ from evenkeel.data.sources._columns import (
     arrow_blocks,
     column_positions,
     other_columns,
+    refuse_repeated,
     select_columns,
     take_columns,
 )
@@ -70,14 +71,13 @@ def flattened(batch: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, values in batch.items():
         values = values if isinstance(values, torch.Tensor) else np.asarray(values)
-        if values.ndim == 1:
-            flat[str(name)] = values
-        elif values.ndim == 2:
-            flat |= {f"{name}.{index}": values[:, index] for index in range(values.shape[1])}
-        else:
+        if values.ndim not in (1, 2):
             raise SourceError(
                 f"the entry {name!r} of a batch has the shape {tuple(values.shape)}; give (rows,) or (rows, columns)"
             )
+        columns = {str(name): values} if values.ndim == 1 else {f"{name}.{i}": v for i, v in enumerate(values.T)}
+        refuse_repeated(list(columns), [*flat, *columns])
+        flat |= columns
     if len({len(values) for values in flat.values()}) > 1:
         raise SourceError(
             f"the columns of a batch differ in length: {', '.join(f'{n} {len(v)}' for n, v in flat.items())}"
@@ -114,7 +114,8 @@ def blocks_of(batch: Any, names: tuple[str, ...] | None, positions: tuple[int, .
             yield from arrow_blocks(part, names)
 
 
-def require_in_batch(names: tuple[str, ...], present: Container[str]) -> None:
-    """Raise `SourceError` where a batch lacks columns of the first."""
+def require_in_batch(names: tuple[str, ...], present: Iterable[str]) -> None:
+    """Raise `SourceError` where a batch lacks columns of the first, or has several of a name."""
     if missing := [name for name in names if name not in present]:
         raise SourceError(f"a batch lacks the column {missing[0]!r}, which the first one has")
+    refuse_repeated(names, list(present))

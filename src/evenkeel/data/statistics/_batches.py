@@ -1,4 +1,4 @@
-"""Batches as (rows, features) tables, with their masks and weights, and the moments of a block of rows."""
+"""Batches as (rows, features) tables, with their masks and weights, and their moments."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import InvalidInputError
-from evenkeel.data.statistics._moments import Moments, from_column_moments
-from evenkeel.functional import column_moments
+from evenkeel.data.statistics._moments import Moments
+from evenkeel.data.statistics._tables import table_moments
 
 
 def to_rows(x: Tensor, axis: tuple[int, ...]) -> Tensor:
@@ -54,8 +54,8 @@ def row_weights(weight: Tensor, x: Tensor) -> Tensor:
 def block_moments(x: Tensor, weight: Tensor | None, valid: Tensor | None) -> Moments:
     """The moments of the valid elements of a (rows, features) tensor."""
     if valid is None:
-        return from_column_moments(column_moments(x, weight=weight))
+        return table_moments(x, weight=weight)
     masked = torch.where(valid, x.double(), torch.nan)
-    moments = from_column_moments(column_moments(masked, weight=weight))
+    moments = table_moments(masked, weight=weight)
     hidden = ~valid if weight is None else ~valid & (weight != 0)[:, None]  # rows of weight 0 count nowhere
     return moments._replace(missing=moments.missing - hidden.sum(0).cpu().numpy())

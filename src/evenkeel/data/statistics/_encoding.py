@@ -7,16 +7,21 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from evenkeel._errors import StateError
 
+if TYPE_CHECKING:
+    from evenkeel.data.statistics._schemas import Header
+
 Array = np.ndarray[Any, Any]
-INTEGERS = ("count", "missing", "infinite", "sketch_bytes")
+INTEGERS = ("missing", "exponent", "infinite", "sketch_bytes", "histogram", "histogram_offset")
+TABLES = ("histogram", "_exact")
+DTYPES = {"F64": np.float64, "I64": np.int64, "U8": np.uint8}  # by their names in safetensors
 METADATA_KEY = "evenkeel"
-DAMAGE = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+LONGEST = 300  # of what a message quotes
 
 
 class State(NamedTuple):
@@ -25,11 +30,13 @@ class State(NamedTuple):
     settings: dict[str, Any]
     arrays: dict[str, Array]
 
-    def part(self, name: str, settings: dict[str, Any]) -> State:
-        """One of several states whose arrays `joined` joined, with its own settings."""
-        prefix = f"{name}."
-        arrays = {key.removeprefix(prefix): a for key, a in self.arrays.items() if key.startswith(prefix)}
-        return State(settings, arrays)
+    def parts(self) -> dict[str, dict[str, Array]]:
+        """The arrays of the states that `joined` joined, by their states' names; those of no state under ""."""
+        parts: dict[str, dict[str, Array]] = {}
+        for key, array in self.arrays.items():
+            part, _, name = key.rpartition(".")
+            parts.setdefault(part, {})[name] = array
+        return parts
 
 
 def joined(states: Mapping[str, State]) -> dict[str, Array]:
@@ -53,21 +60,22 @@ class StateFormat(NamedTuple):
         return save(arrays, {METADATA_KEY: metadata})
 
     def from_bytes(self, data: bytes) -> State:
-        """Decode what `to_bytes` wrote; StateError where it is truncated, foreign or newer."""
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
+        """Decode what `to_bytes` wrote; StateError where it is truncated, foreign, newer or damaged."""
+        from msgspec import convert
+        from safetensors import SafetensorError, deserialize
 
-        try:
-            size = int.from_bytes(data[:8], "little")
-            metadata = json.loads(json.loads(bytes(data[8 : 8 + size]))["__metadata__"].get(METADATA_KEY, "{}"))
-            self._check_header(metadata)
-            return State(metadata["settings"], load(bytes(data)))
-        except StateError:
-            raise
-        except (SafetensorError, MemoryError, *DAMAGE) as error:
-            raise StateError(
-                f"these {len(data)} bytes are not a whole {self.name} state: {error}; write them again"
-            ) from error
+        from evenkeel.data.statistics._schemas import Container
+
+        data = bytes(data)
+        with self.decoding(f"these {len(data)} bytes are not a whole {self.name} state"):
+            end = 8 + int.from_bytes(data[:8], "little")
+            content = json.loads(convert(json.loads(data[8:end]), Container).metadata.evenkeel)
+            settings = self._header_of(content).settings
+            try:
+                parts = dict(deserialize(data))
+            except SafetensorError as error:
+                raise ValueError(error) from error
+            return State(settings, {name: array_from_part(name, part) for name, part in parts.items()})
 
     def to_plain(self, state: State, **notes: Any) -> dict[str, Any]:
         """Encode a state as plain data for JSON, with notes for the reader's eyes."""
@@ -76,36 +84,55 @@ class StateFormat(NamedTuple):
         return {**header, **notes, "state": arrays}
 
     def from_plain(self, data: Any) -> State:
-        """Decode what `to_plain` wrote; StateError where it is foreign or newer, an error of `DAMAGE` where damaged."""
-        if not isinstance(data, dict):
-            raise StateError(f"expected an {self.name} state, but this is {type(data).__name__}; check the file")
-        self._check_header(data)
-        arrays = {name: array_from_plain(name.rpartition(".")[2], value) for name, value in data["state"].items()}
-        return State(data["settings"], arrays)
+        """Decode what `to_plain` wrote; StateError where it is foreign, newer or damaged."""
+        with self.decoding():
+            header = self._header_of(data)
+            arrays = {name: array_from_plain(name.rpartition(".")[2], value) for name, value in header.state.items()}
+            return State(header.settings, arrays)
+
+    def from_json(self, text: bytes) -> State:
+        """Decode what `to_plain` gave and JSON holds."""
+        with self.decoding("not whole JSON"):
+            content = json.loads(text)
+        return self.from_plain(content)
 
     @contextlib.contextmanager
-    def decoding(self) -> Iterator[None]:
+    def decoding(self, problem: str = "") -> Iterator[None]:
         """Turn errors about the parts of a state, which may come from anywhere, into `StateError`."""
         try:
             yield
         except StateError:
             raise
-        except DAMAGE as error:
-            raise StateError(f"this {self.name} state is incomplete or damaged: {error}; write it again") from error
+        except (RecursionError, ValueError) as error:
+            problem = problem or f"this {self.name} state is incomplete or damaged"
+            raise StateError(f"{problem}: {one_line(error)}; write it again") from error
 
-    def _check_header(self, header: Mapping[str, Any]) -> None:
-        """Raise `StateError` unless a header names this format in a version that can be read."""
-        name, version = header.get("format"), header.get("version")
+    def _header_of(self, content: Any) -> Header:
+        """The settings and arrays of a state; StateError unless it has this format in a version that can be read."""
+        from msgspec import convert
+
+        from evenkeel.data.statistics._schemas import Header
+
+        name, version = (content.get(key) for key in ("format", "version")) if isinstance(content, dict) else (None, 0)
         if name != self.name:
-            raise StateError(f"expected an {self.name} state, but this is {name or 'something else'}; check the file")
-        number = int(str(version)) if str(version).isdigit() else 0
-        if number < 1:
-            raise StateError(f"an {self.name} state needs a version, but this one has {version!r}; write it again")
-        if number > self.version:
+            seen = one_line(name) if isinstance(name, str) else "something else"
+            raise StateError(f"expected an {self.name} state, but this is {seen}; check the file")
+        if type(version) is not int or version < 1:
             raise StateError(
-                f"this {self.name} state has version {number}, but this evenkeel reads up to {self.version}; "
+                f"an {self.name} state needs a version, but this one has {one_line(repr(version))}; write it again"
+            )
+        if version > self.version:
+            raise StateError(
+                f"this {self.name} state has version {version}, but this evenkeel reads up to {self.version}; "
                 "upgrade evenkeel"
             )
+        return convert(content, Header)
+
+
+def one_line(text: object) -> str:
+    """A message that may quote a file, on one line of bounded length."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
 
 
 def plain_array(array: Array) -> Any:
@@ -126,11 +153,38 @@ def plain_numbers(value: Any) -> Any:
 
 def array_from_plain(name: str, value: Any) -> Array:
     """Decode what `plain_array` wrote."""
-    if isinstance(value, str):
+    from msgspec import convert
+
+    from evenkeel.data.statistics._schemas import PLAIN_ARRAYS, Numbers
+
+    value = convert(value, PLAIN_ARRAYS.get(name, Numbers))
+    if name == "sketch":
         return np.frombuffer(base64.b64decode(value, validate=True), np.uint8)
-    array = np.array(value)
-    if name == "histogram" and array.size == 0:
-        return array.reshape(len(value), 0).astype(np.int64)
-    if array.size == 0:
-        return array.astype(np.int64 if name in INTEGERS else np.float64)
-    return array.astype(np.float64) if array.dtype.kind in "UO" else array
+    if name == "count":
+        return np.array(value, np.float64 if any(isinstance(number, float) for number in value) else np.int64)
+    array = np.array(value, np.int64 if name in INTEGERS else np.float64)
+    return array.reshape(len(value), -1 if array.size else 0) if name in TABLES else array
+
+
+def array_from_part(name: str, part: Mapping[str, Any]) -> Array:
+    """The array of a part of a safetensors container."""
+    if part["dtype"] not in DTYPES:
+        raise ValueError(f"{name} has the dtype {part['dtype']}, which no state has")
+    return np.frombuffer(part["data"], DTYPES[part["dtype"]]).reshape(part["shape"])
+
+
+def take_array(arrays: dict[str, Array], name: str, dtype: str, shape: tuple[int | None, ...]) -> Array:
+    """Remove an array of a state and return it; ValueError where it has another dtype or shape (None: any size)."""
+    array = arrays.pop(name, None)
+    if array is None:
+        raise ValueError(f"{name} is missing")
+    fits = array.ndim == len(shape) and all(want in (None, size) for size, want in zip(array.shape, shape, strict=True))
+    if array.dtype != dtype or not fits:
+        raise ValueError(f"expected {name} of dtype {dtype} and shape {shape}, but got {array.dtype} {array.shape}")
+    return array
+
+
+def refuse_rest(arrays: Mapping[str, Any]) -> None:
+    """Raise ValueError where arrays are left that nothing in a state speaks of."""
+    if arrays:
+        raise ValueError(f"nothing speaks of the arrays {', '.join(map(repr, arrays))}")

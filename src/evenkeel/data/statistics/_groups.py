@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Iterable, Iterator
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import torch
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.data._arrays import as_tensor, column_names
-from evenkeel.data.statistics._encoding import State, StateFormat, joined
+from evenkeel.data.statistics._encoding import State, StateFormat, joined, refuse_rest, take_array
 from evenkeel.data.statistics._statistics import Statistics, restore, state_of
 
 FORMAT = StateFormat("evenkeel/group-statistics", 1)
 Key = str | int
+G = TypeVar("G", bound="GroupStatistics")
 
 
 class GroupStatistics:
@@ -50,7 +51,7 @@ class GroupStatistics:
             InvalidInputError: there are not as many keys, or they are neither text nor integers.
         """
         names = self.options.get("names") or column_names(batch)
-        x, labels = as_tensor(batch), np.asarray(keys)
+        x, labels = as_tensor(batch), np.asarray(as_tensor(keys) if isinstance(keys, torch.Tensor) else keys)
         if labels.dtype.kind == "O":
             labels = labels.astype(str)
         if labels.shape != tuple(x.shape[:1]) or labels.dtype.kind not in "iuU":
@@ -110,10 +111,8 @@ class GroupStatistics:
         """
         settings, arrays = FORMAT.from_bytes(data)
         with FORMAT.decoding():
-            groups = cls(**settings["options"])
-            for index, key in enumerate(settings["keys"]):
-                groups._add(key, Statistics.from_bytes(arrays[str(index)].tobytes()))
-            return groups
+            blobs = (take_array(arrays, str(index), "u1", (None,)) for index in range(len(arrays)))
+            return rebuilt(cls, settings, (Statistics.from_bytes(blob.tobytes()) for blob in blobs))
 
 
 def group_state(groups: GroupStatistics) -> State:
@@ -125,7 +124,27 @@ def group_state(groups: GroupStatistics) -> State:
 
 def restore_groups(state: State) -> GroupStatistics:
     """The groups that `group_state` described."""
-    groups = GroupStatistics(**state.settings["options"])
-    for index, (key, settings) in enumerate(zip(state.settings["keys"], state.settings["groups"], strict=True)):
-        groups._add(key, restore(Statistics, state.part(str(index), settings)))
+    with FORMAT.decoding():
+        return rebuilt(GroupStatistics, state.settings, restore_parts(state))
+
+
+def restore_parts(state: State) -> Iterator[Statistics]:
+    """Yield each group's statistics, once the settings are known to be sound."""
+    parts = state.parts()
+    for index, settings in enumerate(state.settings.get("groups", ())):
+        yield restore(Statistics, State(settings, parts.pop(str(index), {})))
+    refuse_rest(parts)
+
+
+def rebuilt(cls: type[G], settings: dict[str, Any], parts: Iterable[Statistics]) -> G:
+    """Groups with the options and keys of a state; ValueError where these are damaged, or not as many as the parts."""
+    from msgspec import convert
+
+    from evenkeel.data.statistics._schemas import GroupSettings
+
+    keys = convert(settings, GroupSettings).keys
+    groups = cls(**settings["options"])
+    groups._groups = dict(zip(keys, parts, strict=True))
+    if len(groups._groups) != len(keys):
+        raise ValueError("a key comes twice")
     return groups

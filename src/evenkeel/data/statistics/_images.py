@@ -9,9 +9,10 @@ import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import dtype_name, values_of
-from evenkeel.data.statistics._encoding import State, joined
+from evenkeel.data.statistics._encoding import State, joined, refuse_rest
 from evenkeel.data.statistics._moments import from_column_moments
 from evenkeel.data.statistics._statistics import Statistics, restore, state_of
+from evenkeel.data.statistics._tables import table_moments
 from evenkeel.functional import ColumnMoments, image_moments
 
 Layout = Literal["HWC", "CHW"]
@@ -61,12 +62,17 @@ class ImageStatistics:
         flat = ColumnMoments(*(part.reshape(-1, channels) for part in moments))
         if not flat.mean.shape[0] or not (flat.count > 0).all():
             raise InvalidInputError(f"expected images with pixels, but got the shape {tuple(x.shape)}")
-        dtype = dtype_name(images)
+        dtype, each = dtype_name(images), torch.cat([flat.mean, (flat.m2 / flat.count).sqrt()], 1)
         for index in range(flat.mean.shape[0]):
             block = from_column_moments(ColumnMoments(*(part[index] for part in flat)))
-            self.pooled.add_moments(block, rows=int(flat.count[index].max()), dtypes=(dtype,))
-        deviations = (flat.m2 / flat.count).sqrt()
-        self.per_image.update(torch.cat([flat.mean, deviations], 1))
+            rows = int(flat.count[index].max())
+            if block.out_of_range().any():
+                pixels = x if layout == "HWC" else x.movedim(-3, -1)
+                block = table_moments(pixels.reshape(flat.mean.shape[0], -1, channels)[index])
+                one = Statistics().add_moments(block, rows=rows)
+                each[index] = torch.from_numpy(np.concatenate([one.mean, one.std()]))
+            self.pooled.add_moments(block, rows=rows, dtypes=(dtype,))
+        self.per_image.update(each)
         return self
 
     def merge(self, other: ImageStatistics) -> Self:
@@ -98,9 +104,13 @@ def image_state(statistics: ImageStatistics) -> State:
     return State({name: state.settings for name, state in states.items()}, joined(states))
 
 
-def restore_images(state: State) -> ImageStatistics:
-    """The statistics that `image_state` described."""
-    statistics = ImageStatistics()
-    for name in ("pooled", "per_image"):
-        setattr(statistics, name, restore(Statistics, state.part(name, state.settings[name])))
+def restore_images(state: State, channels: int) -> ImageStatistics:
+    """The statistics that `image_state` described, of so many channels."""
+    statistics, parts = ImageStatistics(), state.parts()
+    for name, features in (("pooled", channels), ("per_image", 2 * channels)):
+        restored = restore(Statistics, State(state.settings[name], parts.pop(name, {})))
+        if restored.features != features or restored.axis != (-1,):
+            raise ValueError(f"{name}: expected {features} features, but got {restored!r}")
+        setattr(statistics, name, restored)
+    refuse_rest(parts)
     return statistics

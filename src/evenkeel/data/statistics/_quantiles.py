@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,16 @@ from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._packages import require_package
+from evenkeel.data.statistics._encoding import take_array
 
 Array = np.ndarray[Any, Any]
+# Two numbers of this size differ by one of float64, whatever their signs.
+LARGEST = 2.0**1022
 COUNTED = ("bool", "uint8", "int8", "uint16", "int16")
+COUNTED_RANGE = -(1 << 15), 1 << 16
+# Bytes of a serialized sketch before its levels, and levels that 64 bits of values can fill.
+SKETCH_HEADER = 20
+MOST_LEVELS = 60
 # Rows of a block that is turned into float64 columns for the sketches: 8 MB for each 16 features.
 BLOCK_ROWS = 1 << 16
 
@@ -31,8 +39,20 @@ def weighted_quantiles(values: Array, weights: Array, q: Array) -> Array:
     below = np.floor(position)
     lower = values[np.searchsorted(ranks, below, side="right")]
     upper = values[np.searchsorted(ranks, np.ceil(position), side="right")]
-    with np.errstate(invalid="ignore"):
-        return np.where(lower == upper, lower, lower + (upper - lower) * (position - below))
+    share = position - below
+    with np.errstate(over="ignore", invalid="ignore"):
+        between = upper - lower
+        steps = np.where(np.isinf(between), lower * (1 - share) + upper * share, lower + between * share)
+        return np.where(lower == upper, lower, steps)
+
+
+def exact_percentiles(x: Array, percentages: Sequence[float]) -> Array:
+    """Percentiles of each column (percentages, columns); NaN is left out, and a column without values gives NaN."""
+    largest = max(np.fmax.reduce(x, axis=None, initial=0.0), -np.fmin.reduce(x, axis=None, initial=0.0))
+    unit = 4.0 if largest > LARGEST else 1.0  # NumPy takes differences of neighbours, which would overflow
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="All-NaN slice", category=RuntimeWarning)
+        return np.asarray(np.nanpercentile(x if unit == 1 else x / unit, percentages, axis=0)) * unit
 
 
 class Sketches:
@@ -74,8 +94,7 @@ class Sketches:
 
     def counts(self, feature: int) -> tuple[Array, Array]:
         """The values that a feature's sketch keeps, and how many each stands for."""
-        pairs = np.array(list(read_sketch(self.blobs[feature])), dtype=np.float64).reshape(-1, 2)
-        return pairs[:, 0], pairs[:, 1]
+        return sketch_contents(self.blobs[feature])
 
     def to_arrays(self) -> dict[str, Array]:
         """Named arrays, which `quantiles_from_arrays` reads."""
@@ -83,20 +102,51 @@ class Sketches:
         return {"sketch": np.frombuffer(b"".join(self.blobs), np.uint8), "sketch_bytes": lengths}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], features: int, k: int) -> Sketches:
-        """Read what `to_arrays` wrote; ValueError where the parts contradict each other."""
-        self, lengths, joined = cls(features, k), arrays["sketch_bytes"], arrays["sketch"]
-        if lengths.shape != (features,) or (lengths < 0).any() or lengths.sum() != joined.size:
+    def from_arrays(cls, arrays: dict[str, Array], count: Array, k: int) -> Sketches:
+        """Take what `to_arrays` wrote; ValueError where the parts contradict each other or the counts."""
+        lengths = take_array(arrays, "sketch_bytes", "i8", count.shape)
+        joined = take_array(arrays, "sketch", "u1", (None,))
+        if (lengths < 0).any() or (lengths > joined.size).any() or lengths.sum() != joined.size:
             raise ValueError("the sketches' lengths do not fit")
-        ends = np.cumsum(lengths).tolist()
-        self.blobs = [joined[end - length : end].tobytes() for end, length in zip(ends, lengths.tolist(), strict=True)]
-        try:
-            sizes = {read_sketch(blob).k for blob in self.blobs}
-        except (IndexError, RuntimeError, ValueError) as error:
-            raise ValueError(f"a sketch cannot be read: {error}") from error
-        if not sizes <= {k}:
-            raise ValueError("a sketch has another size than the others")
+        self, ends = cls(count.size, k), np.cumsum(lengths).tolist()
+        kept = [joined[end - size : end].tobytes() for end, size in zip(ends, lengths.tolist(), strict=True)]
+        for blob, empty, values in zip(kept, self.blobs, count.tolist(), strict=True):
+            check_sketch(blob, empty, values)
+        self.blobs = kept
         return self
+
+
+def check_sketch(blob: bytes, empty: bytes, count: float) -> None:
+    """Raise ValueError unless a blob is a sketch of so many values, with the parameters of an empty one.
+
+    The library takes the levels' positions in its items as they come, and would read memory that is not its own.
+    """
+    values, weights = sketch_contents(blob)
+    try:
+        sketch = read_sketch(blob) if blob[4:8] == empty[4:8] and not np.isnan(values).any() else None
+    except (IndexError, RuntimeError, ValueError) as error:
+        raise ValueError(f"a sketch cannot be read: {error}") from error
+    if sketch is None or (sketch.n, sketch.num_retained, weights.sum()) != (count, values.size, count):
+        raise ValueError("a sketch does not fit the counts or the sketch size")
+
+
+def sketch_contents(blob: bytes) -> tuple[Array, Array]:
+    """The values of a serialized sketch, and how many each stands for; ValueError where its levels are damaged.
+
+    The library's own iteration gives all of them the weight 1 where the lowest level is empty, as after many a merge.
+    """
+    if len(blob) <= SKETCH_HEADER:  # no value or one: nothing but a shorter header stands before it
+        values = np.frombuffer(blob, "<f8", offset=8)
+        return values, np.ones(values.size)
+    levels = blob[18]
+    if not 0 < levels <= MOST_LEVELS:
+        raise ValueError(f"a sketch has {levels} levels")
+    starts = np.frombuffer(blob, "<u4", levels, SKETCH_HEADER).astype(np.int64)
+    values = np.frombuffer(blob, "<f8", offset=SKETCH_HEADER + 4 * levels)[2:]  # after the least and the greatest
+    sizes = np.diff(starts, append=starts[0] + values.size)
+    if (sizes < 0).any():
+        raise ValueError("a sketch's levels overlap")
+    return values, np.repeat(np.exp2(np.arange(levels)), sizes)
 
 
 def read_sketch(blob: bytes) -> Any:
@@ -152,13 +202,16 @@ class Histograms:
         return {"histogram": np.ascontiguousarray(self.table), "histogram_offset": np.array([self.offset], np.int64)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Array], features: int) -> Histograms:
-        """Read what `to_arrays` wrote; ValueError where the parts contradict each other."""
-        self = cls(features)
-        table, offset = arrays["histogram"], arrays["histogram_offset"]
-        if table.ndim != 2 or table.shape[0] != features or offset.shape != (1,) or (table < 0).any():
-            raise ValueError("the histogram's shape does not fit")
-        self.table, self.offset = table.astype(np.int64), int(offset[0])
+    def from_arrays(cls, arrays: dict[str, Array], count: Array) -> Histograms:
+        """Take what `to_arrays` wrote; ValueError where the parts contradict each other or the counts."""
+        self = cls(count.size)
+        self.table = take_array(arrays, "histogram", "i8", (count.size, None))
+        self.offset = int(take_array(arrays, "histogram_offset", "i8", (1,))[0])
+        low, high = COUNTED_RANGE
+        if not low <= self.offset <= self.offset + self.table.shape[1] <= high:
+            raise ValueError("a histogram leaves the range of 16 bits")
+        if (self.table < 0).any() or (self.table.sum(1, dtype=np.float64) != count).any():
+            raise ValueError("a histogram does not fit the counts")
         return self
 
 
@@ -170,11 +223,11 @@ def new_quantiles(features: int, dtype: str, k: int) -> Quantiles:
     return Histograms(features) if dtype in COUNTED else Sketches(features, k)
 
 
-def quantiles_from_arrays(arrays: Mapping[str, Array], features: int, k: int) -> Quantiles | None:
-    """Read what `to_arrays` wrote, or None where no quantiles were saved."""
-    if "sketch" in arrays:
-        return Sketches.from_arrays(arrays, features, k)
-    return Histograms.from_arrays(arrays, features) if "histogram" in arrays else None
+def quantiles_from_arrays(arrays: dict[str, Array], count: Array, k: int) -> Quantiles | None:
+    """Take what `to_arrays` wrote of features with so many values, or None where there are no values yet."""
+    if "histogram" in arrays:
+        return Histograms.from_arrays(arrays, count)
+    return Sketches.from_arrays(arrays, count, k) if "sketch" in arrays or count.any() else None
 
 
 def check_same_kind(a: Quantiles, b: Quantiles) -> None:

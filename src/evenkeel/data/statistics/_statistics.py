@@ -10,9 +10,10 @@ from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import column_names, dtype_name, ordered_columns, values_of
+from evenkeel.data._numbers import check_integer, check_number
 from evenkeel.data.statistics._batches import block_moments, full_mask, row_weights, to_rows
-from evenkeel.data.statistics._encoding import State, StateFormat, plain_numbers
-from evenkeel.data.statistics._moments import Moments, empty_moments, merge_moments, moments_from_arrays
+from evenkeel.data.statistics._encoding import State, StateFormat, plain_numbers, refuse_rest
+from evenkeel.data.statistics._moments import LEAST_M2, Moments, empty_moments, merge_moments, moments_from_arrays
 from evenkeel.data.statistics._quantiles import (
     Quantiles,
     check_ranks,
@@ -25,6 +26,7 @@ from evenkeel.data.statistics._quantiles import (
 Array = np.ndarray[Any, Any]
 NanPolicy = Literal["omit", "raise", "propagate"]
 FORMAT = StateFormat("evenkeel/statistics", 1)
+LARGEST = float(np.finfo(np.float64).max)
 S = TypeVar("S", bound="Statistics")
 
 
@@ -83,10 +85,9 @@ class Statistics:
     ) -> None:
         if nan_policy not in get_args(NanPolicy):
             raise InvalidArgumentError(f"nan_policy must be omit, raise or propagate, but got {nan_policy!r}")
-        if not 8 <= sketch_size <= 65535:
-            raise InvalidArgumentError(f"sketch_size must lie between 8 and 65535, but got {sketch_size!r}")
-        if features is not None and features < 0:
-            raise InvalidArgumentError(f"features must be at least 0, but got {features!r}")
+        check_integer("sketch_size", sketch_size, least=8, most=65535)
+        if features is not None:
+            check_integer("features", features, least=0)
         self.axis = (axis,) if isinstance(axis, int) else tuple(axis)
         self.nan_policy, self.sketch_size, self.keeps_quantiles = nan_policy, sketch_size, quantiles
         self.names = None if names is None else tuple(str(name) for name in names)
@@ -139,8 +140,12 @@ class Statistics:
         return self._add(moments, rows, set(dtypes))
 
     def _add(self, moments: Moments, rows: int, dtypes: set[str]) -> Self:
-        self.features = moments.count.size
-        self._moments = moments if self._moments is None else merge_moments(self._moments, moments)
+        merged = moments if self._moments is None else merge_moments(self._moments, moments)
+        if merged.count.dtype.kind == "f" and np.isinf(merged.count).any():
+            raise InvalidInputError(
+                "the sum of the weights exceeds what a float64 holds; divide all of them by a number"
+            )
+        self.features, self._moments = moments.count.size, merged
         self.rows += rows
         self.dtypes = tuple(sorted({*self.dtypes, *dtypes}))
         return self
@@ -176,7 +181,7 @@ class Statistics:
     @property
     def m2(self) -> Array:
         """Sum of squared differences from the mean (features,), float64."""
-        return self._propagate(self._state.m2)
+        return self._propagate(self._state.in_ones(self._state.m2, 2))
 
     @property
     def minimum(self) -> Array:
@@ -204,14 +209,30 @@ class Statistics:
         return self._kept_quantiles.error
 
     def variance(self, ddof: float = 0) -> Array:
-        """Variance of each feature (features,), float64: m2 / (count - ddof); NaN where that is not positive."""
-        divisor = self.count - float(ddof)
-        with np.errstate(invalid="ignore"):
-            return self.m2 / np.where(divisor > 0, divisor, np.nan)
+        """Variance of each feature (features,), float64: m2 / (count - ddof).
+
+        Args:
+            ddof: subtracted from the count. Where no more values were seen, the variance is NaN (as NumPy's and torch's
+                is, or infinite, with a warning).
+
+        Raises:
+            InvalidArgumentError: ddof is negative or not finite.
+        """
+        return self._state.in_ones(self._unit_variance(ddof)[0], 2)
 
     def std(self, ddof: float = 0) -> Array:
-        """Standard deviation of each feature (features,), float64: the root of `variance`."""
-        return np.sqrt(self.variance(ddof))
+        """Standard deviation of each feature (features,), float64: the root of `variance`, which it may outrange."""
+        variance, root = self._unit_variance(ddof)
+        return self._state.in_ones(np.where(np.isfinite(variance) & (variance > LEAST_M2), np.sqrt(variance), root))
+
+    def _unit_variance(self, ddof: float) -> tuple[Array, Array]:
+        """The variance of each feature in its own unit, and its root without its range."""
+        check_number("ddof", ddof, least=0, most=LARGEST)
+        divisor = self.count - float(ddof)
+        divisor = np.where(divisor > 0, divisor, np.nan)
+        m2 = self._propagate(self._state.m2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return m2 / divisor, np.sqrt(m2) / np.sqrt(divisor)
 
     def quantile(self, q: Any) -> Array:
         """Quantiles of each feature, interpolated linearly; 0 and 1 give the range exactly.
@@ -271,8 +292,7 @@ class Statistics:
         Raises:
             StateError: the data is incomplete, foreign or of a newer version.
         """
-        with FORMAT.decoding():
-            return restore(cls, FORMAT.from_plain(data))
+        return restore(cls, FORMAT.from_plain(data))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(features={self.features}, rows={self.rows}, axis={self.axis})"
@@ -370,26 +390,34 @@ def state_of(statistics: Statistics) -> State:
         "dtypes": list(statistics.dtypes),
         "rows": statistics.rows,
     }
-    moments = {} if statistics._moments is None else statistics._moments._asdict()
+    moments = {} if statistics._moments is None else statistics._moments.to_arrays()
     quantiles = {} if statistics._quantiles is None else statistics._quantiles.to_arrays()
     return State(settings, moments | quantiles)
 
 
 def restore(cls: type[S], state: State) -> S:
     """An object with a state, each part of which is checked: it may come from anywhere."""
-    settings, arrays = state
+    from msgspec import convert
+
+    from evenkeel.data.statistics._schemas import StatisticsSettings
+
     with FORMAT.decoding():
+        settings, arrays = convert(state.settings, StatisticsSettings), dict(state.arrays)
+        features, rows = settings.features, settings.rows
+        # Before anything is made for so many features.
+        moments = None if features is None else moments_from_arrays(arrays, features, rows)
         statistics = cls(
-            settings["features"],
-            names=settings["names"],
-            axis=tuple(int(axis) for axis in settings["axis"]),
-            quantiles=bool(settings["quantiles"]),
-            sketch_size=int(settings["sketch_size"]),
-            nan_policy=settings["nan_policy"],
+            features,
+            names=settings.names,
+            axis=tuple(settings.axis),
+            quantiles=settings.quantiles,
+            sketch_size=settings.sketch_size,
+            nan_policy=settings.nan_policy,  # type: ignore[arg-type]  # checked there
         )
-        statistics.rows = int(settings["rows"])
-        statistics.dtypes = tuple(str(name) for name in settings["dtypes"])
-        if statistics.features is not None:
-            statistics._moments = moments_from_arrays(arrays, statistics.features)
-            statistics._quantiles = quantiles_from_arrays(arrays, statistics.features, statistics.sketch_size)
+        statistics.rows, statistics.dtypes, statistics._moments = rows, tuple(settings.dtypes), moments
+        if moments is not None and settings.quantiles:
+            statistics._quantiles = quantiles_from_arrays(arrays, moments.count, settings.sketch_size)
+        if moments is None and rows:
+            raise ValueError(f"{rows} rows without features")
+        refuse_rest(arrays)
     return statistics

@@ -172,9 +172,10 @@ def as_type_of(default: Any, value: Any, name: str) -> Any:
     kind = type(default)
     try:
         converted = kind(value)
-    except (TypeError, ValueError):
-        converted = None
-    if converted is None or (kind is int and float(value) != converted):
+        whole = kind is not int or float(value) == converted
+    except (OverflowError, TypeError, ValueError):
+        whole = False
+    if not whole:
         form = {"int": "a whole number", "float": "a number"}.get(kind.__name__, "text")
         raise StudyError(f"{name} must be {form}, but is {value!r}")
     return converted

@@ -15,10 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from evenkeel._errors import StudyError
 from evenkeel._files import is_temporary
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
 from evenkeel.lab.experiments._page import draw, experiments_page
+from evenkeel.lab.experiments._schemas import FrozenExperiment, Summary, TrialRecord
 from evenkeel.lab.experiments.catalogue import EXPERIMENTS
 from evenkeel.lab.runner import (
     FORMAT,
@@ -35,7 +38,12 @@ from evenkeel.lab.runner import (
 from evenkeel.report import write_page
 
 EXPERIMENT_FILE = FrozenFile(
-    name="experiment.json", owner="an experiment", run="a run", options="options", fixed=("evenkeel", "torch")
+    name="experiment.json",
+    owner="an experiment",
+    run="a run",
+    options="options",
+    fixed=("evenkeel", "torch"),
+    content=FrozenExperiment,
 )
 
 
@@ -102,7 +110,7 @@ def run_experiments(
             with threads(settings.threads):
                 run_trials(experiment, settings, out / experiment.name, observer)
             write_report(out)
-        return [json.loads((out / experiment.name / "summary.json").read_text()) for experiment, _ in asked]
+        return [read_summary(out / experiment.name) for experiment, _ in asked]
 
 
 def freeze(experiment: Experiment, options: Options, directory: Path, *, resume: bool) -> None:
@@ -117,7 +125,7 @@ def run_trials(experiment: Experiment, options: Options, directory: Path, observ
     path = directory / "records.jsonl"
     trials = experiment.trials(options)
     with naming_what_lacks(directory):
-        done = {trial_key(record["trial"]) for record in read_records(path)}
+        done = {trial_key(record["trial"]) for record in read_records(path, TrialRecord)}
     left = [trial for trial in trials if trial_key(trial) not in done]
     observer.experiment_started(experiment, len(trials) - len(left), len(trials))
     with Records(path) as records:
@@ -138,7 +146,7 @@ def summarize(experiment: Experiment, options: Options, directory: Path) -> dict
     trials = experiment.trials(options)
     with naming_what_lacks(directory):
         records = flat_records(directory)
-        seconds = sum(record["seconds"] for record in read_records(directory / "records.jsonl"))
+        seconds = sum(record["seconds"] for record in read_records(directory / "records.jsonl", TrialRecord))
         claims = [vars(claim) for claim in experiment.judge(options, records)]
     return {
         "format": FORMAT,
@@ -152,21 +160,33 @@ def summarize(experiment: Experiment, options: Options, directory: Path) -> dict
     }
 
 
+def read_summary(directory: Path) -> dict[str, Any]:
+    """Return the summary of an experiment; StudyError where it is damaged."""
+    path = directory / "summary.json"
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text())
+        msgspec.convert(summary, Summary)
+    except (RecursionError, ValueError) as error:
+        raise StudyError(f"{path} is damaged; delete the directory {directory} to run this experiment again") from error
+    return summary
+
+
 def flat_records(directory: Path) -> list[Record]:
     """Return the records of an experiment: the trial's entries beside what was measured."""
-    return [{**record["trial"], **record["measured"]} for record in read_records(directory / "records.jsonl")]
+    records = read_records(directory / "records.jsonl", TrialRecord)
+    return [{**record["trial"], **record["measured"]} for record in records]
 
 
 @contextlib.contextmanager
 def naming_what_lacks(directory: Path) -> Iterator[None]:
-    """Turn an entry that a record lacks into one clear line."""
+    """Turn an entry that a record lacks, or that is no such value, into one clear line."""
+    again = f"delete the directory {directory} to run this experiment again"
     try:
         yield
     except KeyError as error:
-        raise StudyError(
-            f"a record of {directory / 'records.jsonl'} lacks {error}; delete the directory {directory} to run this "
-            "experiment again"
-        ) from error
+        raise StudyError(f"a record of {directory / 'records.jsonl'} lacks {error}; {again}") from error
+    except (TypeError, ValueError) as error:
+        raise StudyError(f"a record of {directory / 'records.jsonl'} is damaged ({error}); {again}") from error
 
 
 def trial_key(trial: Trial) -> str:
@@ -209,6 +229,5 @@ def write_report(out: Path) -> None:
         directory = out / experiment.name
         if (directory / "summary.json").exists():
             with naming_what_lacks(directory):
-                summary = json.loads((directory / "summary.json").read_text())
-                runs.append(draw(experiment, summary, flat_records(directory)))
+                runs.append(draw(experiment, read_summary(directory), flat_records(directory)))
     write_page(experiments_page(runs), out / "report.html")

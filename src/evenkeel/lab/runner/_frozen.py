@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 import evenkeel
@@ -27,6 +28,12 @@ def stamp() -> dict[str, Any]:
     }
 
 
+class Versioned(msgspec.Struct):
+    """What the frozen file of every format holds."""
+
+    format: int
+
+
 @dataclass(frozen=True)
 class FrozenFile:
     """The file that marks a directory as a run's own and keeps what was asked for.
@@ -37,7 +44,7 @@ class FrozenFile:
         run: what the directory then holds, in words.
         options: the entry with the options; a resumed run must have the same.
         fixed: the other entries that must be the same.
-        check: is called with the options read; its built-in errors mean that the file is not the owner's.
+        content: what it holds, as a type that msgspec compares it with; other content means it is not the owner's.
         differences: yields, in words, what else differs between what was frozen and what is asked.
     """
 
@@ -46,7 +53,7 @@ class FrozenFile:
     run: str
     options: str
     fixed: tuple[str, ...]
-    check: Callable[[dict[str, Any]], object] = dict
+    content: Any = dict[str, Any]
     differences: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]] = lambda frozen, asked: ()
 
     def read(self, directory: Path) -> dict[str, Any] | None:
@@ -58,17 +65,17 @@ class FrozenFile:
         path = directory / self.name
         try:
             frozen = json.loads(path.read_text())
-            if frozen["format"] != FORMAT:
-                raise StudyError(
-                    f"{path} has format {frozen['format']}, but this version reads {FORMAT}; use another --out"
-                )
-            self.check(frozen[self.options])
+            number = msgspec.convert(frozen, Versioned).format
+            if number != FORMAT:
+                raise StudyError(f"{path} has format {number}, but this version reads {FORMAT}; use another --out")
+            msgspec.convert(frozen, self.content)
+            msgspec.convert(frozen.get(self.options), dict[str, Any])
             return dict(frozen)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise StudyError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (RecursionError, ValueError) as error:
             raise StudyError(f"{path} is not {self.owner}'s; choose another --out") from error
 
     def freeze(self, directory: Path, asked: dict[str, Any], *, resume: bool) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 from evenkeel._errors import StudyError
 from evenkeel._files import replace_file
 
@@ -66,8 +68,16 @@ class Records:
         self._file.close()
 
 
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a file, without an unfinished last line."""
+def read_records(path: Path, kind: Any = dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file, without an unfinished last line.
+
+    Args:
+        path: the file; none is like an empty one.
+        kind: what a record holds, as a type that msgspec compares it with.
+
+    Raises:
+        StudyError: a line is no such record.
+    """
     if not path.exists():
         return
     with path.open("rb") as file:
@@ -75,8 +85,10 @@ def read_records(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             try:
-                yield json.loads(line)
-            except ValueError as error:
+                record = json.loads(line)
+                msgspec.convert(record, kind)
+            except (RecursionError, ValueError) as error:
                 raise StudyError(
                     f"{path} is damaged at line {number}; delete the directory {path.parent} to run this arm again"
                 ) from error
+            yield record

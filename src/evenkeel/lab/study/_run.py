@@ -18,6 +18,7 @@ import evenkeel
 from evenkeel._errors import StudyError
 from evenkeel._files import is_temporary
 from evenkeel.lab.runner import FORMAT, FrozenFile, run_directory, stamp, threads, write_json
+from evenkeel.lab.study._schemas import FrozenStudy
 from evenkeel.lab.study._settings import StudySettings
 from evenkeel.lab.study._summary import arm_directory, summarize
 from evenkeel.lab.study._training import ArmTraining, Observer, is_finished, train_arm
@@ -136,6 +137,6 @@ STUDY_FILE = FrozenFile(
     run="a study",
     options="settings",
     fixed=("text", "evenkeel", "torch", "kernels"),
-    check=StudySettings.from_options,
+    content=FrozenStudy,
     differences=changed_text,
 )

@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from evenkeel._errors import StudyError
 from evenkeel.lab.transformer import FEED_FORWARDS, Arm, find_arm
 
@@ -116,7 +118,7 @@ class StudySettings:
         if needed > available:
             raise StudyError(
                 f"a model of depth {self.depth}, width {self.width}, batch {self.batch} and context {self.context} "
-                f"needs about {needed / 2**30:.0f} GiB, but there are {available / 2**30:.0f}; choose smaller sizes"
+                f"needs about {needed >> 30} GiB, but there are {available / 2**30:.0f}; choose smaller sizes"
             )
 
     def find_arms(self) -> list[Arm]:
@@ -132,5 +134,9 @@ class StudySettings:
     @staticmethod
     def from_options(options: dict[str, Any]) -> StudySettings:
         """Return settings from a dictionary such as `as_dict` returns; options left out take their default."""
-        arms = {"arms": tuple(options["arms"])} if "arms" in options else {}
-        return StudySettings(**{**options, **arms})
+        if unknown := options.keys() - {field.name for field in dataclasses.fields(StudySettings)}:
+            raise StudyError(f"a study has no setting {', '.join(map(repr, sorted(unknown)))}; leave it out")
+        try:
+            return msgspec.convert(options, StudySettings)
+        except msgspec.ValidationError as error:
+            raise StudyError(f"a setting of a study has a wrong type: {error}") from error

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel.lab.runner import FORMAT, platform_name, processors, read_records
+from evenkeel.lab.study._schemas import StudyRecord
 from evenkeel.lab.study._settings import StudySettings
 from evenkeel.lab.study.page import find
 
@@ -49,7 +50,7 @@ def summarize(out: Path, frozen: dict[str, Any]) -> dict[str, Any]:
             "threads": settings.threads,
             "system": platform_name(),
         },
-        "settings": frozen["settings"],
+        "settings": settings.as_dict(),
         "corpus": frozen["corpus"],
         "arms": arms,
     }
@@ -59,13 +60,13 @@ def summarize(out: Path, frozen: dict[str, Any]) -> dict[str, Any]:
 def summarize_arm(path: Path) -> dict[str, Any] | None:
     """Return one arm's part of the summary, or None if it has not begun."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
-    for record in read_records(path):
+    for record in read_records(path, StudyRecord):
         by_kind.setdefault(record.pop("kind"), []).append(record)
     if "start" not in by_kind:
         return None
-    (start,) = by_kind["start"]
-    (end,) = by_kind.get("end", [{"status": "running", "validation_loss": None}])
-    (cost,) = by_kind.get("cost", [{"step_seconds": None, "norm_seconds": None, "norm_share": None}])
+    start = by_kind["start"][0]
+    end = by_kind.get("end", [{"status": "running", "validation_loss": None}])[-1]
+    cost = by_kind.get("cost", [{"step_seconds": None, "norm_seconds": None, "norm_share": None}])[-1]
     train = by_kind.get("train", [])
     stride = math.ceil(len(train) / MOST_POINTS) or 1
     kept = train[::-stride][::-1]  # counted from the end, so that the last step is kept

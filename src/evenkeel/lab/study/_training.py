@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.runner import Records, read_records
+from evenkeel.lab.study._schemas import StudyRecord
 from evenkeel.lab.study._settings import StudySettings
 from evenkeel.lab.training import (
     Corpus,
@@ -91,7 +93,7 @@ class ArmTraining:
         recorded_bytes = 0
         if self.checkpoint_path.exists():
             self.step, recorded_bytes = load_checkpoint(
-                self.checkpoint_path, self.model, self.optimizer, "step", "records_bytes"
+                self.checkpoint_path, self.model, self.optimizer, step=self.settings.steps, records_bytes=sys.maxsize
             )
         if recorded_bytes > (self.records_path.stat().st_size if self.records_path.exists() else 0):
             raise StudyError(
@@ -103,7 +105,7 @@ class ArmTraining:
             arm, parameters = self.arm, sum(p.numel() for p in self.model.parameters())
             choices = {key: getattr(arm, key) for key in ("norm", "placement", "feed_forward", "bias", "qk_norm")}
             records.write("start", arm=arm.name, seed=self.seed, parameters=parameters, **choices)
-        for record in read_records(self.records_path):
+        for record in read_records(self.records_path, StudyRecord):
             if record["kind"] == "train":
                 self.losses.append(math.nan if record["loss"] is None else record["loss"])
                 self.step_seconds.append(record["step_seconds"])
@@ -225,4 +227,4 @@ def train_arm(training: ArmTraining, observer: Observer, *, checkpoint_seconds: 
 
 def is_finished(directory: Path) -> bool:
     """Whether an arm's records say that it ended."""
-    return any(record["kind"] == "end" for record in read_records(directory / "records.jsonl"))
+    return any(record["kind"] == "end" for record in read_records(directory / "records.jsonl", StudyRecord))

@@ -21,8 +21,14 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     replace_file(path, safetensors.torch.save(tensors, {name: str(number) for name, number in numbers.items()}))
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, *numbers: str) -> tuple[int, ...]:
-    """Restore model and optimizer from a checkpoint, and return the numbers of these names.
+def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **most: int) -> tuple[int, ...]:
+    """Restore model and optimizer from a checkpoint, and return its numbers of these names.
+
+    Args:
+        path: the file.
+        model: gets the weights.
+        optimizer: gets its moments.
+        **most: the names of the numbers, each with the greatest that it can be; the least is 0.
 
     Raises:
         StudyError: the checkpoint is damaged or of another model.
@@ -36,12 +42,25 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
         for name, tensor in with_prefix(tensors, "optimizer.").items():
             index, _, key = name.partition(".")
             moments.setdefault(int(index), {})[key] = tensor
+        check_moments(moments, [p for group in optimizer.param_groups for p in group["params"]])
         optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-        return tuple(int(metadata[name]) for name in numbers)
+        numbers = tuple(int(metadata[name]) for name in most)
+        if not all(0 <= number <= limit for number, limit in zip(numbers, most.values(), strict=True)):
+            raise ValueError(f"{numbers} are out of range")
+        return numbers
     except (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
         raise StudyError(
             f"checkpoint {path} is damaged; delete the directory {path.parent} to run this arm again"
         ) from error
+
+
+def check_moments(moments: dict[int, dict[str, Tensor]], parameters: list[Tensor]) -> None:
+    """Raise ValueError unless each state is that of a parameter; the optimizer takes any, and fails at its step."""
+    for index, state in moments.items():
+        shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        shape = tuple(parameters[index].shape) if index < len(parameters) else None
+        if shapes != {"step": (), "exp_avg": shape, "exp_avg_sq": shape}:
+            raise ValueError(f"the optimizer's state {index} has the shapes {shapes}")
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
