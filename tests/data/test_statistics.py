@@ -310,3 +310,8 @@ def test_a_refused_frame_leaves_no_names():
 def test_keys_are_dense():
     with pytest.raises(InvalidTypeError, match="expected a dense tensor"):
         GroupStatistics().update(np.eye(3), torch.ones(3).to_sparse())
+
+
+def test_merge_all_takes_statistics_alone():
+    with pytest.raises(InvalidTypeError, match="merge_all: expected Statistics, but got Tensor"):
+        merge_all(torch.zeros(6))

@@ -19,13 +19,13 @@ from evenkeel.data.statistics._images import (
     image_state,
     restore_images,
 )
+from evenkeel.data.statistics._merging import merge_all
 from evenkeel.data.statistics._moments import Moments, empty_moments, joined_columns, merge_moments
 from evenkeel.data.statistics._quantiles import Histograms, Sketches, exact_percentiles
 from evenkeel.data.statistics._statistics import (
     NanPolicy,
     Statistics,
     check_mergeable,
-    merge_all,
     restore,
     state_of,
 )

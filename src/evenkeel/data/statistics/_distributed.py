@@ -7,7 +7,8 @@ from torch import distributed
 from torch.distributed import ProcessGroup
 
 from evenkeel._errors import BackendError
-from evenkeel.data.statistics._statistics import Statistics, merge_all
+from evenkeel.data.statistics._merging import merge_all
+from evenkeel.data.statistics._statistics import Statistics
 
 
 def all_merge(statistics: Statistics, *, group: ProcessGroup | None = None) -> Statistics:

@@ -333,41 +333,6 @@ class Statistics:
         self._quantiles.update(x, valid)
 
 
-def merge_all(parts: Iterable[Statistics]) -> Statistics:
-    """Merge several objects in a balanced tree, in their order; the parts themselves are used up.
-
-    Holds no more than about log2(parts) of them at a time, so that an iterator over many parts needs little memory.
-
-    Args:
-        parts: the objects to merge, at least one.
-
-    Returns:
-        One that has seen what all of them have.
-
-    Raises:
-        InvalidArgumentError: there is no part.
-        InvalidInputError: two parts do not fit together.
-
-    Example:
-        >>> import numpy as np
-        >>> from evenkeel.data import Statistics, merge_all
-        >>> merge_all(Statistics().update(np.full((2, 1), float(i))) for i in range(5)).mean
-        array([2.])
-    """
-    waiting: list[tuple[int, Statistics]] = []  # like the digits of a binary counter: sizes fall from left to right
-    for part in parts:
-        waiting.append((1, part))
-        while len(waiting) > 1 and waiting[-1][0] == waiting[-2][0]:
-            size, right = waiting.pop()
-            waiting[-1] = (2 * size, waiting[-1][1].merge(right))
-    if not waiting:
-        raise InvalidArgumentError("merge_all: expected at least one Statistics, but got none")
-    while len(waiting) > 1:
-        size, right = waiting.pop()
-        waiting[-1] = (size + waiting[-1][0], waiting[-1][1].merge(right))
-    return waiting[0][1]
-
-
 def check_mergeable(a: Statistics, b: Statistics) -> None:
     """Raise `InvalidInputError` unless two objects hold the same features with the same options."""
     for name in ("features", "names", "axis", "keeps_quantiles", "sketch_size", "nan_policy"):
