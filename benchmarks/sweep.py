@@ -142,7 +142,8 @@ def laid_out(case: Drawn) -> Tensor:
 
 def norm_calls(case: Drawn) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
     """Return evenkeel's and torch's function of (x, *parameters)."""
-    theirs, ours = torch.nn.functional, ek.functional
+    theirs: Any = torch.nn.functional
+    ours: Any = ek.functional
     width = case.shape[-1:] if case.norm in ("layer", "rms") else case.shape[1:2]
     activation: Any = case.activation
     squash = (lambda y: y) if activation is None else getattr(theirs, activation)

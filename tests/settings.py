@@ -17,6 +17,19 @@ class LoggingDispatch(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
+class Seen(TorchDispatchMode):
+    """Collects the names of our operators."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "evenkeel":
+            self.names.append(function._opname)
+        return function(*args, **(kwargs or {}))
+
+
 class Own(torch.Tensor):
     """A subclass."""
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from settings import Seen
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenkeel import functional as F
 from evenkeel.functional._specs import row_spec
@@ -19,19 +19,6 @@ from evenkeel.kernels import _operators, _rows, _small
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 OPTIONS = row_spec("layer_norm", "moments", 1e-5).row_options
-
-
-class Seen(TorchDispatchMode):
-    """Collects the names of our operators."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "evenkeel":
-            self.names.append(function._opname)
-        return function(*args, **(kwargs or {}))
 
 
 def by_operator(call, *args, **options):

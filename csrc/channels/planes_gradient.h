@@ -1,0 +1,253 @@
+// Channels as planes: the backward's sums for each part of a run, and the gradient that follows from them.
+#pragma once
+
+#include "channels/planes.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// Whether a part's gradient is computed in double.
+template <class C>
+bool is_exact(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s) {
+  return has_few_elements(a, part.statistic) ||
+         (a.remembered && may_cancel(s, a.weight_of(part.channel), a.bias_of(part.channel)));
+}
+
+// The upstream gradient of a part, led through the activation, 0 where it is not valid.
+template <class T, bool extras>
+class Upstream {
+ public:
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  Upstream(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s)
+      : statistics_(s),
+        dy_(static_cast<const T*>(a.dy) + part.offset),
+        valid_(valid_lanes<extras>(a, part.offset)),
+        activation_(a.options.activation),
+        weight_(a.weight_of(part.channel)),
+        bias_(a.bias_of(part.channel)),
+        affine_(s, weight_, bias_),
+        exactly_(extras && is_exact(a, part, s)) {}
+  bool exactly() const { return exactly_; }
+  // at a position whose input is x
+  template <class At>
+  V at(const At& at, V x) const {
+    if constexpr (extras) {
+      if (exactly_ && activation_ != Activation::none) return wide(at, x).rounded();
+      return keep(at, through(at.load(dy_), x));
+    }
+    return at.load(dy_);
+  }
+  template <class At>
+  Wide<C> wide(const At& at, V x) const {
+    if constexpr (extras) {
+      Wide<C> upstream(keep(at, at.load(dy_)));
+      if (activation_ == Activation::none) return upstream;
+      if (!exactly_) return Wide<C>(keep(at, through(at.load(dy_), x)));
+      const Wide<C> centred = wide_centred<C>(x, statistics_);
+      const double scale = statistics_.exact_reciprocal() * weight_;
+      for (int i = 0; i < Wide<C>::parts; ++i) {
+        const Doubles input = centred.part[i] * scale + bias_;
+        upstream.part[i] = through_activation<double>(upstream.part[i], input, activation_);
+      }
+      return upstream;
+    }
+    return Wide<C>(at.load(dy_));
+  }
+  template <class At>
+  V keep(const At& at, V v) const {
+    if constexpr (!extras) return v;
+    return valid_.keep(at, v);
+  }
+
+ private:
+  V through(V upstream, V x) const {
+    return through_activation<C>(upstream, affine_(x), activation_);
+  }
+  const ChannelStatistics<C> statistics_;
+  const T* dy_;
+  const ValidLanes valid_;
+  const Activation activation_;
+  const double weight_, bias_;
+  const Affine<C> affine_;
+  const bool exactly_;
+};
+
+// Where sum_one leaves the gradient that went through the activation for write_gradient_one: the slope costs more than
+// memory in cache does.
+template <class C>
+C* kept_at(const ChannelsCall& a, const Part& part) {
+  return a.kept && sums_are_short(a) ? static_cast<C*>(a.kept) + part.place : nullptr;
+}
+
+// The sums of the gradient, and of its products with the differences from the mean. In double: terms of both signs
+// cancel.
+template <class T, bool extras>
+void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
+              const ChannelStatistics<Opmath<T>>& s, double (&sums)[2]) {
+  using C = Opmath<T>;
+  constexpr int parts = Wide<C>::parts;
+  Doubles gradient[parts] = {}, product[parts] = {};
+  for_each_position<C>(length, [&](auto at) {
+    const auto value = upstream.keep(at, at.load(x));
+    const Wide<C> wide = upstream.wide(at, value), difference = wide_centred<C>(value, s);
+    for (int i = 0; i < parts; ++i) {
+      gradient[i] += wide.part[i];
+      product[i] += wide.part[i] * difference.part[i];
+    }
+  });
+  sums[0] = sums[1] = 0;
+  for (int i = 0; i < parts; ++i) {
+    sums[0] += sum_of_lanes(gradient[i]);
+    sums[1] += sum_of_lanes(product[i]);
+  }
+}
+
+// The same in floats, with the differences from the rounded mean. Lanes past the end have dy = 0.
+template <class T, bool extras>
+void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s,
+                double (&sums)[2]) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
+  const Affine<C> affine(s, a.weight_of(part.channel), a.bias_of(part.channel));
+  C* const kept = kept_at<C>(a, part);
+  const bool fetches = kept && !a.streamed;
+  const T* dx = static_cast<const T*>(a.out) + part.offset;
+  with_extras<extras>(a, part.offset, [&](auto activation, const auto& valid) {
+    sum_terms<C>(part.length, sums, [&](auto at, V(&out)[2]) {
+      V value = at.load(x), upstream = at.load(dy);
+      if constexpr (extras) {
+        if constexpr (decltype(activation)::value == Activation::silu) {
+          if (fetches) fetch_to_write(dx + at.i);
+          fetch(x + at.i + soon);
+          fetch(dy + at.i + soon);
+        }
+        value = valid.keep(at, value);
+        upstream = valid.keep(at, through_activation<decltype(activation)::value, C>(upstream, affine(value)));
+        if (decltype(activation)::value == Activation::silu && kept) at.store(kept, upstream);
+      }
+      out[0] = upstream;
+      out[1] = upstream * (value - s.mean);
+    });
+  });
+}
+
+// The same, but in double where floats do not hold the sums.
+template <class T, bool extras>
+void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s,
+               double (&sums)[2]) {
+  sum_floats<T, extras>(a, part, s, sums);
+  if (sums_hold<Opmath<T>>(sums[0], sums[1]) || is_nan(s)) return;
+  const Upstream<T, extras> upstream(a, part, s);
+  sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  sums[1] += static_cast<double>(s.mean_rest) * sums[0];
+}
+
+template <class T, bool extras>
+void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = Opmath<T>;
+  const bool is_short = sums_are_short(a);
+  for_each_part<C>(a, begin, end, [&](int64_t item, const Part& part, const ChannelStatistics<C>& s) {
+    double sums[2];
+    if (is_short && !(extras && is_exact(a, part, s))) {
+      sum_short<T, extras>(a, part, s, sums);
+      sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
+    } else {
+      const Upstream<T, extras> upstream(a, part, s);
+      sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+    }
+    double* partial = a.partial + (item - a.first_item) * 2;
+    partial[0] = sums[0];
+    partial[1] = sums[1];
+  });
+}
+
+template <class T, bool>
+void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
+  using C = Opmath<T>;
+  const ChannelsGeometry& g = a.geometry;
+  const Runs runs = runs_of(g, statistic);
+  const int64_t share = g.groups ? g.channels / g.groups : 1, count = g.groups ? share : g.outer;
+  const int64_t first = g.groups ? statistic * share : statistic, step = g.groups ? 1 : g.channels;
+  const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
+  const double* partial = a.partial + (statistic * g.sum_items - a.first_item) * 2;
+  double *const sums = a.sums + first, *const products = a.products() + first;
+  double mean_g = 0, mean_gx = 0;
+  for (int64_t run = 0; run < count; ++run) {
+    double sum = 0, product = 0;
+    for (int64_t part = 0; part < g.parts; ++part, partial += 2) {
+      sum += partial[0];
+      product += partial[1];
+    }
+    product *= reciprocal;
+    sums[run * step] = sum;
+    products[run * step] = product;
+    const double w = a.weight_of(runs.channel + run * runs.next_channel);
+    mean_g += w * sum;
+    mean_gx += w * product;
+  }
+  const double n = count_of(a, statistic);
+  a.means[statistic * 2] = mean_g / n;
+  a.means[statistic * 2 + 1] = mean_gx / n;
+}
+
+// dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale with g = dy * weight
+template <class T, bool extras>
+void write_gradient_part(const ChannelsCall& a, const Part& part,
+                         const ChannelStatistics<Opmath<T>>& s) {
+  using C = Opmath<T>;
+  const T* x = static_cast<const T*>(a.x) + part.offset;
+  const Upstream<T, extras> upstream(a, part, s);
+  T* dx = static_cast<T*>(a.out) + part.offset;
+  const double w = a.weight_of(part.channel);
+  if (a.remembered) {
+    const C scale = scale_of(s, w);
+    for_each_position<C>(part.length, [&](auto at) {
+      at.store(dx, upstream.at(at, upstream.keep(at, at.load(x))) * scale);
+    });
+    return;
+  }
+  const double wide_mean_g = a.means[part.statistic * 2], mean_gx = a.means[part.statistic * 2 + 1];
+  if (upstream.exactly()) {
+    const double along = exact_slope_of(s, mean_gx), factor = s.exact_reciprocal();
+    for_each_position<C>(part.length, [&](auto at) {
+      const auto value = upstream.keep(at, at.load(x));
+      const Wide<C> centred = wide_centred<C>(value, s);
+      Wide<C> v = upstream.wide(at, value);
+      for (int i = 0; i < Wide<C>::parts; ++i) {
+        v.part[i] = ((v.part[i] * w - wide_mean_g) - centred.part[i] * along) * factor;
+      }
+      at.store(dx, upstream.keep(at, v.rounded()));
+    });
+    return;
+  }
+  using V = Vector<C>;
+  const Projection<C> project(s, w, wide_mean_g, mean_gx);
+  const T* dy = static_cast<const T*>(a.dy) + part.offset;
+  const int64_t ahead = fetched_ahead(a.geometry, false);
+  const bool streamed = a.streamed && on_a_cache_line(dx);
+  const auto over = [&](const auto& gradient) {
+    for_each_position<C>(part.length, [&](auto at) {
+      if (ahead) {
+        fetch(x + at.i + ahead);
+        fetch(dy + at.i + ahead);
+      }
+      const V value = upstream.keep(at, at.load(x));
+      at.store(dx, upstream.keep(at, project(gradient(at, value), value)));
+    }, streamed);
+  };
+  if (const C* kept = kept_at<C>(a, part); extras && kept) return over([&](auto at, V) { return at.load(kept); });
+  over([&](auto at, V value) { return upstream.at(at, value); });
+}
+
+template <class T, bool extras>
+void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = Opmath<T>;
+  for_each_part<C>(a, begin, end, [&](int64_t, const Part& part, const ChannelStatistics<C>& s) {
+    write_gradient_part<T, extras>(a, part, s);
+  });
+}
+
+}  // namespace
+}  // namespace evenkeel::EVENKEEL_ISA
