@@ -44,7 +44,7 @@ def draw(seed):
 
 def call(norm, x, affine, running, options):
     if norm == "group":
-        groups = next(g for g in (4, 3, 2, 1) if x.shape[1] % g == 0 and x[0].numel() > g or g == 1)
+        groups = next(g for g in (4, 3, 2, 1) if (x.shape[1] % g == 0 and x[0].numel() > g) or g == 1)
         return F.group_norm(x, groups, *affine, **options)
     if norm.startswith("instance"):
         used = running if "inference" in norm else (None, None)
