@@ -193,10 +193,10 @@ def arithmetic(*dtypes):
 
 
 def finest(case):
-    """What the smallest normal number becomes, as a term: means of denormal numbers are no finer than those."""
+    """What the smallest normal number becomes, as a term: differences of tiny numbers may be denormal."""
     eps = case.options["eps"] ** (0.5 if case.options["eps_mode"] == "inside" else 1)
     info = torch.finfo(torch.float32 if case.dtype == torch.bfloat16 else case.dtype)
-    return (torch.full((1, 1), info.tiny / eps, dtype=torch.float64),) if "denormal" in case.kinds and eps else ()
+    return (torch.full((1, 1), info.tiny / eps, dtype=torch.float64),) if {"denormal", "tiny"} & {*case.kinds} and eps else ()
 
 
 def by_kernel(case, tensors):
