@@ -165,8 +165,10 @@ def check_channels(case):
     expected = case.call(exact[2], *exact[3:], exact[:2], function=function)
     terms = case.terms(exact, function)
     limit = SHORT if y.dtype == torch.float32 and case.options["cast"] == "late" else None
-    within(case, case.rows(y), case.rows(expected), "y", *case.early(), *case.offset(), terms=terms, limit=limit)
-    check_running(case, running, exact[:2])
+    overflows = case.options["cast"] == "early" and case.options.get("activation") == "silu"  # of -inf it is NaN
+    if not (overflows and {"huge", "largest"} & set(case.kinds)):
+        within(case, case.rows(y), case.rows(expected), "y", *case.early(), *case.offset(), terms=terms, limit=limit)
+    check_running(case, running, exact[:2], tensors[0])
     again = case.remembered()
     (other,) = under(case.mode, lambda *t: case.call(*t, again), *tensors)
     check(same(other, y), f"{case.name}: other bits under {case.mode}")
@@ -178,15 +180,15 @@ def check_channels(case):
     check(unchanged, f"{case.name}: an input was modified")
 
 
-def check_running(case, running, expected):
-    """What is remembered is that of float64, as far as float32 can hold the variance."""
+def check_running(case, running, expected, x):
+    """What is remembered is that of float64, as far as float32 can hold the variance; samples' means may cancel."""
     if {"huge", "largest"} & set(case.kinds):
         return
     for label, found, exact, before in zip(
         ("running_mean", "running_var"), running, expected, case.remembered(), strict=True
     ):
         if found is not None:
-            terms = largest(before)
+            terms = (*largest(before), *(largest(x) if label == "running_mean" else ()))
             limit = PLAIN if case.options["cast"] == "early" else 4.0
             within(
                 case, found.unsqueeze(1), exact.unsqueeze(1), label, arithmetic(case.dtype), terms=terms, limit=limit
