@@ -214,3 +214,9 @@ def test_changed_bytes_are_refused_in_one_line_or_read_again(folder, tmp_path):
             assert_one_line(error)
         else:
             assert statistics.to_bytes() == expected.to_bytes()
+
+
+def test_a_resume_file_that_cannot_be_written_is_named(tmp_path, table):
+    write_part(tmp_path, 0, table[:10])
+    with pytest.raises(SourceError, match=r"cannot keep an interrupted fit in .*: Is a directory; name a file"):
+        fit_statistics(tmp_path / "part-0.parquet", resume=tmp_path)

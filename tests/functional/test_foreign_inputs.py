@@ -9,6 +9,7 @@ import torch
 
 from evenkeel import EvenkeelError, nn
 from evenkeel import functional as F
+from evenkeel.data import ImageNormalize, StandardScaler
 
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
 CALLS = {
@@ -228,3 +229,27 @@ def test_momentum_may_be_any_number():
     running = [X.new_zeros(4), X.new_ones(4)]
     F.batch_norm(X, *running, training=True, momentum=10**30)
     assert running[0].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda: F.layer_norm(X, {}), TypeError, "must be tuple of ints, not dict"),
+        (lambda: F.group_norm(X, 0), RuntimeError, "Expected num groups to be greater than 0"),
+        (lambda: F.group_norm(X, -1), RuntimeError, "Expected num groups to be greater than 0"),
+        (lambda: nn.GroupNorm(-1, 4), RuntimeError, "Expected num groups to be greater than 0"),
+        (lambda: nn.FeatureAffine([0.0], [1.0], axis=True), TypeError, "'axis' must be int, not bool"),
+        (lambda: ImageNormalize(X.to_mkldnn(), [1.0]), TypeError, "expected mean, one number per channel"),
+        (lambda: StandardScaler().fit(torch.nested.nested_tensor([X, X])), TypeError, "expected a dense tensor"),
+    ],
+    ids=["mapping", "no groups", "fewer groups", "groups", "axis", "image means", "nested table"],
+)
+def test_what_the_fuzzers_found(call, kind, message):
+    with pytest.raises(kind, match=message) as raised:
+        call()
+    assert isinstance(raised.value, EvenkeelError)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_largest_value_may_be_any_number():
+    assert nn.PixelNormalize([0.5], [0.5], max_value=10**30)(torch.zeros(1, 2, 2)).isfinite().all()

@@ -421,7 +421,7 @@ def check_replaced(case):
     inner = traceback.extract_tb(error.__traceback__)[-1].filename
     if "/sklearn/" in inner and isinstance(error, TypeError | ValueError):  # its checks speak in its own words
         return
-    check_error(error, TypeError, ValueError, RuntimeError)
+    check_error(error, TypeError, ValueError, RuntimeError, IndexError)
     if len(case.wrong) > 1:  # of two, either may be told first
         return
     if not (theirs is None or isinstance(error, (TypeError, kind_of(theirs)))):

@@ -30,6 +30,12 @@ class _Writable:
         self.array, self.__array_interface__ = array, interface
 
 
+def check_dense(batch: Tensor) -> None:
+    """Raise `InvalidTypeError` for a sparse or nested tensor."""
+    if batch.layout is not torch.strided or batch.is_nested:
+        raise InvalidTypeError("expected a dense tensor, but got a sparse or nested one; pass .to_dense() of it")
+
+
 def as_tensor(batch: Any) -> Tensor:
     """A real tensor over the memory of a tensor, array or frame; copied only where torch has no such layout or dtype.
 
@@ -37,8 +43,7 @@ def as_tensor(batch: Any) -> Tensor:
     doubles float64, Boolean masks stay Boolean.
     """
     if isinstance(batch, torch.Tensor):
-        if batch.layout is not torch.strided or batch.is_nested:
-            raise InvalidTypeError("expected a dense tensor, but got a sparse or nested one; pass .to_dense() of it")
+        check_dense(batch)
         if batch.is_complex():
             raise InvalidTypeError(f"expected real values, but got {batch.dtype}; take .real and .imag apart first")
         return batch.to(WIDER_TORCH[batch.dtype]) if batch.dtype in WIDER_TORCH else batch

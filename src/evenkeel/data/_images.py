@@ -259,7 +259,7 @@ def check_depth(max_value: float) -> None:
 def _channel_numbers(name: str, numbers: Sequence[float] | None) -> tuple[float, ...]:
     try:
         return tuple(map(float, numbers))  # type: ignore[arg-type]  # None is one of those that fail
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the last is torch's, of sparse and nested tensors
         seen = "nothing" if numbers is None else type(numbers).__name__
         raise InvalidTypeError(
             f"ImageNormalize: expected {name}, one number per channel, but got {seen}; pass mean and std, "

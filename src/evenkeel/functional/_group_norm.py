@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.overrides import has_torch_function_variadic
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel._errors import InvalidInputError, InvalidTypeError
 from evenkeel._spec import ChannelNormOptions
 from evenkeel.functional._channel_checks import check_values_per_channel, expand_mask
 from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel, small_channels
@@ -94,7 +94,7 @@ def group_norm(
         more |= {"weight_offset": weight_offset, "cast": cast, "activation": activation, "backend": backend}
         return overridden(group_norm, (input, weight, bias, mask), input, num_groups, **more)
     spec = channel_spec("group_norm", "sample_group", eps, eps_mode, weight_offset, cast, activation, num_groups)
-    if backend == "auto" and mask is None:
+    if backend == "auto" and mask is None and type(num_groups) is int and num_groups > 0:
         small = small_channels(spec, input, weight, bias, (None, None))
         if small is not None:
             return small
@@ -117,7 +117,7 @@ def check_group_norm(input: Tensor, num_groups: int, weight: Tensor | None, bias
     if not isinstance(num_groups, numbers.Integral | torch.SymInt):
         raise InvalidTypeError(f"group_norm(): argument 'num_groups' must be int, not {type(num_groups).__name__}")
     if num_groups <= 0:
-        raise InvalidArgumentError(f"group_norm: num_groups must be positive, but got {num_groups}")
+        raise InvalidInputError(f"group_norm: Expected num groups to be greater than 0, but got {num_groups}")
     if input.shape[1] % num_groups:
         raise InvalidInputError(
             "group_norm: Expected number of channels in input to be divisible by num_groups, but got input of shape "

@@ -6,6 +6,7 @@ length).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -365,7 +366,9 @@ def is_list_of_tensors(input: Tensor) -> bool:
 
 def as_shape(name: str, normalized_shape: Sequence[int]) -> tuple[int, ...]:
     """The sizes as a tuple."""
-    if isinstance(normalized_shape, str | bytes) or hasattr(normalized_shape, "ndim"):  # a tensor or array
+    if isinstance(normalized_shape, str | bytes | Mapping | Set) or hasattr(
+        normalized_shape, "ndim"
+    ):  # a tensor, array
         kind = type(normalized_shape).__name__
         raise InvalidTypeError(f"{name}(): argument 'normalized_shape' must be tuple of ints, not {kind}")
     try:

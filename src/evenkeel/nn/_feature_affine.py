@@ -84,6 +84,8 @@ class FeatureAffine(nn.Module):
         low, high = (None if bound is None else float(bound) for bound in clip or (None, None))
         if low is not None and high is not None and not low <= high:
             raise InvalidArgumentError(f"FeatureAffine: clip needs (lowest, highest), but got {clip}")
+        if type(axis) is not int:
+            raise InvalidTypeError(f"FeatureAffine(): argument 'axis' must be int, not {type(axis).__name__}")
         self.axis, self.clip = axis, None if low is None and high is None else (low, high)
         self.register_buffer("shift", shift)
         self.register_buffer("scale", scale)
@@ -244,6 +246,7 @@ class PixelNormalize(FeatureAffine):
         centre, spread = _numbers(mean), _numbers(std)
         if layout not in ("HWC", "CHW"):
             raise InvalidArgumentError(f"PixelNormalize: layout must be HWC or CHW, but got {layout!r}")
+        max_value = float(max_value)
         if (spread == 0).any() or not max_value > 0:
             raise InvalidArgumentError(f"PixelNormalize: std and max_value must not be 0, but got {std}, {max_value}")
         back = (torch.zeros_like(centre), spread * max_value, centre * max_value)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel import functional as F
+from evenkeel._errors import InvalidInputError
 from evenkeel.nn._options import NormOptions, held, without_default_bias
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
         activation: Activation | None = None,
         backend: str = "auto",
     ) -> None:
+        if isinstance(num_groups, int) and num_groups <= 0:
+            raise InvalidInputError(f"GroupNorm: Expected num groups to be greater than 0, but got {num_groups}")
         super().__init__(num_groups, num_channels, eps, affine, device, dtype, **without_default_bias(bias))
         self._set_options(
             eps_mode=eps_mode, weight_offset=weight_offset, cast=cast, activation=activation, backend=backend

@@ -35,7 +35,7 @@ class ResumeFile:
         fragments: of the source as it is now.
 
     Raises:
-        SourceError: the source or the settings changed since the file was begun.
+        SourceError: the source or the settings changed since the file was begun, or it cannot be written.
         StateError: the file is none of ours, or has a whole record that is not.
     """
 
@@ -50,9 +50,14 @@ class ResumeFile:
             "nan_policy": recipe.nan_policy,
         }
         self._begun = json.dumps(self.header).encode() + b"\n"
-        keep = self._index({fragment.key: fragment for fragment in fragments}) if path.exists() else 0
-        path.touch()
-        self.file = path.open("r+b")
+        try:
+            keep = self._index({fragment.key: fragment for fragment in fragments}) if path.exists() else 0
+            path.touch()
+            self.file = path.open("r+b")
+        except OSError as error:
+            raise SourceError(
+                f"cannot keep an interrupted fit in {path}: {error.strerror or error}; name a file that can be written"
+            ) from error
         self.file.truncate(keep)
         self.file.seek(keep)
         if not keep:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
-from evenkeel.data._arrays import as_tensor, dtype_name, output_tensor
+from evenkeel.data._arrays import as_tensor, check_dense, dtype_name, output_tensor
 from evenkeel.data._contract import Constant, Contract, OnMismatch, report
 from evenkeel.data.scalers._affine import Affine, map_table
 from evenkeel.data.statistics import Array, Statistics
@@ -379,6 +379,7 @@ def infinity_error(values: Tensor) -> InvalidInputError:
 
 
 def _check_table(X: Tensor) -> None:
+    check_dense(X)
     if X.ndim != 2 or 0 in X.shape:
         raise InvalidInputError(
             f"Expected 2D array (rows, features) with at least one of each, but got a tensor {tuple(X.shape)}; "
