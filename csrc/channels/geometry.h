@@ -18,11 +18,16 @@ inline int64_t repeats_of(int64_t rows, int64_t columns) {
   return repeat;
 }
 
-// Contiguous groups of few positions are rows of their own: short runs, of a channel each, would take longer. Forward,
-// where the runs need no sums, that is so for fewer; a group of one channel where all of it is computed in double.
+// Contiguous groups of few positions are rows of their own: short runs, of a channel each, would take longer. From 16
+// positions on that is so for short rows alone, longer ones in the backward; a group of one channel where all of it is
+// computed in double.
 inline bool are_rows(int64_t positions, int64_t share, bool backward) {
-  constexpr int64_t single = 64, forth = 31, back = 99;
-  return positions <= (share == 1 ? single : backward ? back : forth);
+  constexpr int64_t single = 64, few = 16;
+  if (share == 1) return positions <= single;
+  const int64_t count = share * positions;
+  if (positions < few) return true;
+  if (!backward) return positions < 2 * few && count <= 512;
+  return (positions <= 3 * few && count <= 8192) || (positions < 100 && count <= 400);
 }
 
 inline void walk_groups(ChannelsGeometry& g, int64_t batch) {
