@@ -76,7 +76,7 @@ inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
 inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, bool masked, bool measured,
                                     bool backward) {
   // with fewer positions than this, neighbouring channels are treated together as columns
-  constexpr int64_t few_positions = 16, few_batch_positions = 64, many_samples = 32;
+  constexpr int64_t few_positions = 16, some_samples = 16, many_samples = 32;
   ChannelsGeometry g{};
   const int64_t batch = shape.batch;
   const bool last = shape.last;
@@ -87,7 +87,8 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   g.statistics = groups ? batch * groups : g.channels;
   g.count = groups ? share * g.positions : batch * g.positions;
   g.per_channel = g.repeat = 1;
-  const int64_t fewest_positions = masked ? 2 : groups || batch < many_samples ? few_positions : few_batch_positions;
+  const int64_t times = groups || !measured || batch < some_samples ? 1 : batch < many_samples ? 2 : 4;
+  const int64_t fewest_positions = masked ? 2 : times * few_positions;
   if (groups && !last && !masked && measured && are_rows(g.positions, share, backward)) {
     walk_groups(g, batch);
   } else if (last || g.positions < fewest_positions) {

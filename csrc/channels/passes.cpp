@@ -45,7 +45,7 @@ class ChannelParameter {
 ChannelsCall call_of(const ChannelsShape& shape, DType dtype, const ChannelsOptions& options, bool remembered,
                      bool masked, bool backward) {
   ChannelsCall a{};
-  a.geometry = geometry_of(shape, options.groups, masked, true, backward);
+  a.geometry = geometry_of(shape, options.groups, masked, !remembered, backward);
   // remembered statistics: the order of memory is the fastest
   if (remembered && a.geometry.walk == Walk::planes) {
     a.geometry = geometry_of(shape, a.geometry.channels, masked, false, backward);
