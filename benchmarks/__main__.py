@@ -47,7 +47,7 @@ def describe(result: Result) -> str:
 def aligned(cells: Iterable[str]) -> str:
     """Return a row of the table of whole models, which has 127 columns."""
     name, *rest = cells
-    return f"{name:47}" + "".join(f"{cell:>{8 if index == 0 else 15}}" for index, cell in enumerate(rest))
+    return f"{name:47}" + "".join(f" {cell:>{7 if index == 0 else 14}}" for index, cell in enumerate(rest))
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ FEWEST = 5  # rounds that have a 90 % interval
 # A swapped model may be twice as far from the same model in float64 as torch's is: roundings in another order are
 # another draw of the same size. Below a quarter of the dtype's epsilon luck decides how far torch's is. A value within
 # rounding of 0 switches a ReLU's gradient: one in 5 million did in float32 and moved the gradient by 1.2e-4 of its
-# length, torch's being 1e-6 off; hence the square root of epsilon there. A wrong norm's is off by more than any of these.
+# length, torch's being 1e-6 off: hence the square root of epsilon there. A wrong norm errs by more than any of these.
 FURTHER, FLOOR = 2.0, 0.25
 
 
