@@ -65,7 +65,7 @@ MODELS = {
     ),
     "ResNet": Model(resnet, CHANNELS_OWNERS, (4, 3, 64, 64), has_relu=True),
     "ResNet channels-last": Model(resnet, CHANNELS_OWNERS, (4, 3, 64, 64), CHANNELS_LAST, has_relu=True),
-    "ConvNeXt": Model(convnext, ROWS_OWNERS, (8, 3, 112, 112), CHANNELS_LAST),
+    "ConvNeXt": Model(convnext, ROWS_OWNERS, (4, 3, 112, 112), CHANNELS_LAST),
     "U-Net": Model(UNet, CHANNELS_OWNERS, (2, 3, 64, 64)),
 }
 
