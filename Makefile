@@ -56,7 +56,7 @@ format: $(STAMP) ## format the code and fix what can be fixed
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP) ## measure the kernels against a plain memory copy and torch
+bench: $(STAMP) ## measure whole models, then the kernels, against torch and a plain memory copy
 	$(BIN)/python -m benchmarks
 
 bench-sweep: $(STAMP) ## measure 300 calls on shapes drawn at random against torch, in 10 minutes

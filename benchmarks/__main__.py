@@ -2,56 +2,52 @@
 
 Usage: python -m benchmarks [SUITE ...] [--case TEXT] [--threads 1,2] [--repeats N] [--out results.json]
 
-A line per case and contender: evenkeel's time in copies of the same data, its share of the contender's time, and the
-limit where the project has set itself one. Absolute times mean nothing on a shared machine.
+First whole models, with the first thread count alone: times of each owner of their norms as ratios to torch's, with the
+90 % interval of the median; "≈1" where that interval holds 1. Then a line per case and contender: evenkeel's time in
+copies of the same data, its share of the contender's time, and the limit where the project has set itself one. Absolute
+times mean nothing on a shared machine.
 """
 
 import argparse
 import dataclasses
 import datetime
+import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
 
 from benchmarks import channels, columns, compiled, images, model, parquet, rows
-from benchmarks.timing import OURS, WITHOUT_NORMS, Case, Result, median_seconds
+from benchmarks.timing import MODEL_OWNERS, Case, Result, model_rows
 from evenkeel.cli.info import collect_info
 
-SUITES: dict[str, Callable[[], Iterator[Case]]] = {
+SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase]]] = {
+    "model": model.cases,
     "rows": rows.cases,
     "channels": channels.cases,
     "columns": columns.cases,
     "images": images.cases,
     "parquet": parquet.cases,
-    "model": model.cases,
     "compiled": compiled.cases,
 }
 
 
-def measure(suite: str, case: Case, threads: int, repeats: int) -> Result:
-    """Time one case."""
-    seconds = median_seconds(case.calls, repeats)
-    return Result(suite=suite, name=case.name, threads=threads, seconds=seconds, limits=dict(case.limits))
-
-
 def describe(result: Result) -> str:
-    """Return the line of a result."""
+    """Return the line of a result; of a whole model, its rows."""
+    if result.ratios:
+        return "\n".join(map(aligned, model_rows(result)))
     parts = []
     for contender, share, limit in result.shares():
         verdict = "" if limit is None else f" ({'within' if share <= limit else 'MISSES'} {limit:g})"
         parts.append(f"{share:.2f} {'copies' if contender == 'copy' else f'of {contender}'}{verdict}")
-    parts += [f"norms take {share:.0%} of the step with {owner}'s" for owner, share in norm_shares(result).items()]
     return f"{result.name}: {'; '.join(parts)}"
 
 
-def norm_shares(result: Result) -> dict[str, float]:
-    """Return by contender the share of the time that would go if norms cost nothing, where that was measured."""
-    seconds = result.seconds
-    if WITHOUT_NORMS not in seconds:
-        return {}
-    return {owner: 1 - seconds[WITHOUT_NORMS] / seconds[owner] for owner in (OURS, "torch")}
+def aligned(cells: Iterable[str]) -> str:
+    """Return a row of the table of whole models, which has 127 columns."""
+    name, *rest = cells
+    return f"{name:47}" + "".join(f" {cell:>{7 if index == 0 else 14}}" for index, cell in enumerate(rest))
 
 
 def main() -> None:
@@ -68,14 +64,19 @@ def main() -> None:
 
     facts = collect_info()  # of the machine as it was found, before the threads are set
     results = []
-    for threads in (int(n) for n in options.threads.split(",")):
+    counts = [int(n) for n in options.threads.split(",")]
+    for threads, suite in itertools.product(counts, options.suites or SUITES):
+        if suite == "model" and threads != counts[0]:
+            continue  # takes minutes
         torch.set_num_threads(threads)
-        for suite in options.suites or SUITES:
-            print(f"\n{suite}, {threads} thread{'s' if threads > 1 else ''}")
-            for case in SUITES[suite]():
-                if options.case in case.name:
-                    results.append(measure(suite, case, threads, options.repeats))
-                    print(describe(results[-1]), flush=True)
+        print(f"\n{suite}, {threads} thread{'s' if threads > 1 else ''}")
+        if suite == "model":
+            print(aligned(["time and bytes as shares of torch's", "torch", *MODEL_OWNERS]))
+        for case in SUITES[suite]():
+            if options.case in case.name:
+                for result in case.measure(suite, threads, options.repeats):
+                    results.append(result)
+                    print(describe(result), flush=True)
     if options.out:
         run = {
             "date": str(datetime.datetime.now(tz=datetime.UTC).date()),

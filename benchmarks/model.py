@@ -1,108 +1,182 @@
-"""One training step of whole models with our norms, with torch's, and with nothing in their place.
+"""Whole models with torch's norms and with others in their place: training steps, inference, bytes for the backward.
 
-The share of a step that norms take is 1 - (step with identities instead of norms) / (step with norms): what a norm
-that cost nothing would save. A profiler would miss what norms do to their neighbours' memory.
+All owners of a model's norms have the same weights and run in turn. A figure is the median of an owner's times as
+shares of torch's in the same round, with a 90 % interval of that median. What a norm that cost nothing would leave is
+"no norms": identities in their place. A profiler would miss what norms do to their neighbours' memory.
 """
 
+import statistics
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-import evenkeel as ek
-from benchmarks.timing import OURS, WITHOUT_NORMS, Call, Case, repeated
-from evenkeel.lab import Transformer, find_arm
+from benchmarks.networks import OWNERS, Norms, Transformer, UNet, convnext, resnet
+from benchmarks.timing import Call, Result, median_interval, repeated, times
 
-BATCH, CONTEXT, WIDTH, DEPTH, HEADS = 8, 128, 256, 4, 4
-TURN = 3  # steps in a row: alternating single steps find each other's memory and measure the allocator
-
-
-class Residual(nn.Module):
-    """Two 3x3 convolutions with BatchNorm around a shortcut; the first may halve the image."""
-
-    def __init__(self, channels: int, out: int, stride: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(
-            nn.Conv2d(channels, out, 3, stride, padding=1, bias=False),
-            ek.nn.BatchNorm2d(out),
-            nn.ReLU(),
-            nn.Conv2d(out, out, 3, padding=1, bias=False),
-            ek.nn.BatchNorm2d(out),
-        )
-        self.shortcut: nn.Module = nn.Identity()
-        if stride > 1:
-            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), ek.nn.BatchNorm2d(out))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.shortcut(x) + self.body(x))
+TORCH, WITHOUT_NORMS = "torch", "no norms"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+ROWS_OWNERS, CHANNELS_OWNERS = ("torch", "evenkeel", "lean", "no norms"), ("torch", "evenkeel", "fused", "no norms")
+CHANNELS_LAST = torch.channels_last
+TURN = 2  # inferences in a row
+FEWEST = 5  # rounds that have a 90 % interval
+# A swapped model may be twice as far from the same model in float64 as torch's is: roundings in another order are
+# another draw of the same size. Below a quarter of the dtype's epsilon luck decides how far torch's is. A value within
+# rounding of 0 switches a ReLU's gradient: one in 5 million did in float32 and moved the gradient by 1.2e-4 of its
+# length, torch's being 1e-6 off: hence the square root of epsilon there. A wrong norm errs by more than any of these.
+FURTHER, FLOOR = 2.0, 0.25
 
 
-def residual_network() -> nn.Module:
-    """A ResNet for 32x32 images: three stages of two blocks."""
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1, bias=False),
-        ek.nn.BatchNorm2d(32),
-        nn.ReLU(),
-        *(Residual(c, out, stride) for c, out, stride in ((32, 32, 1), (32, 64, 2), (64, 128, 2))),
-        nn.AdaptiveAvgPool2d(1),
-        nn.Flatten(),
-        nn.Linear(128, 10),
-    )
+@dataclass(frozen=True)
+class Model:
+    """How a model is built for the owners of its norms, and its input: tokens if the shape has two axes or images."""
+
+    build: Callable[[Norms], nn.Module]
+    owners: tuple[str, ...]
+    shape: tuple[int, ...]
+    layout: torch.memory_format = torch.contiguous_format
+    has_relu: bool = False
+
+    def input(self, dtype: torch.dtype) -> Tensor:
+        if len(self.shape) == 2:
+            return torch.randint(0, 1000, self.shape)
+        return torch.randn(self.shape).to(dtype, memory_format=self.layout)
+
+    def made(self, owner: str, dtype: torch.dtype) -> nn.Module:
+        """Return the model with the same weights for every owner."""
+        torch.manual_seed(0)
+        model = self.build(OWNERS[owner])
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim == 1:  # norms' weights are all 1 so far, which hides mistakes
+                    parameter.add_(torch.linspace(-0.1, 0.1, len(parameter)))
+        return model.to(dtype).to(memory_format=self.layout)  # type: ignore[call-overload]
 
 
-def transformer(arm: str) -> nn.Module:
-    """The lab's transformer with the norms and placement of an arm."""
-    return Transformer(find_arm(arm), depth=DEPTH, width=WIDTH, heads=HEADS, context=CONTEXT)
+MODELS = {
+    "Llama": Model(
+        lambda norms: Transformer(norms, llama=True),
+        ("torch", "Hugging Face", "evenkeel", "fused", "lean", "no norms"),
+        (1, 128),
+    ),
+    "BERT": Model(
+        lambda norms: Transformer(norms, llama=False), ("torch", "evenkeel", "fused", "lean", "no norms"), (1, 128)
+    ),
+    "ResNet": Model(resnet, CHANNELS_OWNERS, (4, 3, 64, 64), has_relu=True),
+    "ResNet channels-last": Model(resnet, CHANNELS_OWNERS, (4, 3, 64, 64), CHANNELS_LAST, has_relu=True),
+    "ConvNeXt": Model(convnext, ROWS_OWNERS, (4, 3, 112, 112), CHANNELS_LAST),
+    "U-Net": Model(UNet, CHANNELS_OWNERS, (2, 3, 64, 64)),
+}
 
 
-def torchs(norm: nn.Module) -> nn.Module:
-    """torch's module of the same kind."""
-    if isinstance(norm, ek.nn.LayerNorm):
-        return nn.LayerNorm(norm.normalized_shape, norm.eps)
-    if isinstance(norm, ek.nn.RMSNorm):
-        return nn.RMSNorm(norm.normalized_shape, norm.eps)
-    return nn.BatchNorm2d(norm.num_features, norm.eps)  # type: ignore[arg-type]
+@dataclass(frozen=True, kw_only=True)
+class ModelCase:
+    """A model in a dtype, as it is or compiled by Inductor."""
+
+    name: str
+    model: Model
+    dtype: torch.dtype
+    compiled: bool
+
+    def measure(self, suite: str, threads: int, repeats: int) -> Iterator[Result]:
+        """Yield the training step, with the bytes that the forward keeps for the backward, and inference."""
+        torch._dynamo.reset()
+        torch._dynamo.config.recompile_limit = 64  # the owners' models share one forward
+        models = {owner: self.model.made(owner, self.dtype) for owner in self.model.owners}
+        if self.compiled:
+            for part in (part for model in models.values() for part in getattr(model, "blocks", [model])):
+                part.compile(dynamic=False)  # alike blocks share what is compiled
+        torch.manual_seed(1)
+        x = self.model.input(self.dtype)
+        self.check(models, x)
+        saved = {owner: saved_bytes(model, x) for owner, model in models.items()}
+        for name, work in (("step", training_step), ("inference", inference)):
+            found = times({owner: work(model, x) for owner, model in models.items()}, max(repeats, FEWEST))
+            ratios = {
+                owner: median_interval([ours / theirs for ours, theirs in zip(values, found[TORCH], strict=True)])
+                for owner, values in found.items()
+                if owner != TORCH
+            }
+            yield Result(
+                suite=suite,
+                name=f"{self.name}, {name}",
+                threads=threads,
+                seconds={owner: statistics.median(values) for owner, values in found.items()},
+                limits={},
+                ratios=ratios,
+                saved=saved if work is training_step else {},
+            )
+
+    def check(self, models: dict[str, nn.Module], x: Tensor) -> None:
+        """Fail if a model's outputs or gradients are further from float64's than those of torch's allow."""
+        exact = outcome(self.model.made(TORCH, self.dtype).double(), x.double() if x.is_floating_point() else x)
+        epsilon = torch.finfo(self.dtype).eps
+        allowed: dict[str, float] = {}
+        for owner, model in models.items():  # torch's is the first
+            if owner == WITHOUT_NORMS:
+                continue
+            for part, value in outcome(model, x).items():
+                error = float((value.double() - exact[part]).norm() / exact[part].norm())
+                floor = epsilon**0.5 if self.model.has_relu and part == "gradient" else FLOOR * epsilon
+                limit = allowed.setdefault(part, FURTHER * max(error, floor))
+                if not error <= limit:
+                    raise AssertionError(
+                        f"{self.name}: the {part} with {owner}'s norms is {error:.2g} from float64's, "
+                        f"and torch's norms allow {limit:.2g}"
+                    )
 
 
-def with_norms(model: nn.Module, replace: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """Put something in the place of each of our norms."""
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, ek.nn.LayerNorm | ek.nn.RMSNorm | ek.nn.BatchNorm2d):
-                setattr(parent, name, replace(child))
-    return model
+def outcome(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """Return what a model computes, in float32 at least: outputs in both modes and the gradient of all parameters."""
+    output = model.train()(x)
+    direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).to(output)
+    gradients = torch.autograd.grad(output, list(model.parameters()), direction)
+    with torch.no_grad():
+        inferred = model.eval()(x)
+    gradient = torch.cat([gradient.flatten() for gradient in gradients])
+    return {"training output": output.detach(), "gradient": gradient, "inference output": inferred}
 
 
-def training_step(model: nn.Module, x: Tensor, target: Tensor) -> Call:
+def saved_bytes(model: nn.Module, x: Tensor) -> int:
+    """Return the bytes that autograd keeps between forward and backward, each storage once, parameters not counted."""
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    @torch.compiler.disable
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = model.train()(x)
+    del output
+    return sum(storage.nbytes() for pointer, storage in kept.items() if pointer not in parameters)
+
+
+def training_step(model: nn.Module, x: Tensor) -> Call:
     """Return a call that runs forward, backward and an SGD step; so small that values stay finite without norms."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, fused=True)
+    model.train()
 
     def step() -> None:
         optimizer.zero_grad()
-        logits = model(x)
-        nn.functional.cross_entropy(logits.flatten(0, -2), target.flatten()).backward()
+        model(x).square().mean().backward()
         optimizer.step()
 
     return step
 
 
-def case(name: str, build: Callable[[], nn.Module], x: Tensor, target: Tensor) -> Case:
-    """Return one model three times."""
-    owners: dict[str, Callable[[nn.Module], nn.Module]] = {
-        OURS: lambda norm: norm,
-        "torch": torchs,
-        WITHOUT_NORMS: lambda norm: nn.Identity(),
-    }
-    steps = {owner: training_step(with_norms(build(), replace), x, target) for owner, replace in owners.items()}
-    return Case(name=f"training step, {name}", calls={owner: repeated(step, TURN) for owner, step in steps.items()})
+def inference(model: nn.Module, x: Tensor) -> Call:
+    """Return calls without gradients."""
+    model.eval()
+    return repeated(torch.no_grad()(lambda: model(x)), TURN)
 
 
-def cases() -> Iterator[Case]:
-    """Yield the cases."""
-    tokens, following = torch.randint(0, 256, (2, BATCH, CONTEXT))
-    size = f"depth {DEPTH}, width {WIDTH}, {BATCH}x{CONTEXT} tokens"
-    for label, arm in (("LayerNorm", "pre-layer"), ("RMSNorm", "pre-rms")):
-        yield case(f"transformer with {label}, {size}", partial(transformer, arm), tokens, following)
-    images, classes = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))
-    yield case("residual network with BatchNorm, 16 images of 32x32", residual_network, images, classes)
+def cases() -> Iterator[ModelCase]:
+    """Yield the cases; compiled ones in one dtype, because compiling takes most of their time."""
+    for name, model in MODELS.items():
+        for dtype, compiled in (("fp32", False), ("bf16", False), ("bf16", True)):
+            label = f"{name}, {dtype}, compiled" if compiled else f"{name}, {dtype}"
+            yield ModelCase(name=label, model=model, dtype=DTYPES[dtype], compiled=compiled)

@@ -5,13 +5,14 @@ Usage: python docs/build_performance.py results.json sweep.json [performance.md]
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from charts import dot_chart, scatter_chart, write_chart
 
-from benchmarks.timing import OURS, WITHOUT_NORMS
+from benchmarks import timing
+from benchmarks.timing import MODEL_OWNERS, OURS
 from evenkeel.report import write_text_atomically
 
 DOCS = Path(__file__).parent
@@ -22,7 +23,6 @@ SUITES = {
     "columns": "Statistics and scaling of tables",
     "images": "Pictures",
     "parquet": "Parquet directories",
-    "model": "Whole models: one training step",
     "compiled": "Inside torch.compile",
 }
 NOTES = {
@@ -30,10 +30,6 @@ NOTES = {
         "A copy is here one read of the table: torch's sum of the same elements, which runs at the speed of memory."
     ),
     "parquet": "*scan* is PyArrow reading the same directory and doing nothing with it.",
-    "model": (
-        "Each model has its norms, torch's in their place, and identities in their place. A norm's share of the step "
-        "is what a norm that costs nothing would save."
-    ),
     "compiled": (
         "An operator of ours is opaque to Inductor: it does not fuse with its neighbours. *operator* is that, *traced* "
         'lets Inductor see plain PyTorch code (`backend="reference"`) and fuse it, *torch* is torch.nn\'s module, '
@@ -74,28 +70,26 @@ def cell(result: Result, contender: str) -> str:
 
 def table(results: list[Result]) -> list[str]:
     """A row for each case."""
-    others = [by for by in contenders(results) if by != WITHOUT_NORMS]
+    others = contenders(results)
     copies = any(YARDSTICK in result["seconds"] for result in results)
-    shares = any(WITHOUT_NORMS in result["seconds"] for result in results)
     heads = ["case", *(["copies"] if copies else []), *(f"of {by}" for by in others)]
-    heads += [f"norms' share, {by}" for by in (OURS, "torch")] if shares else []
-    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join('---' for _ in heads)} |"]
-    for result in results:
-        cells = [result["name"], *([cell(result, YARDSTICK)] if copies else []), *(cell(result, by) for by in others)]
-        cells += [norm_share(result, by) for by in (OURS, "torch")] if shares else []
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    return markdown(
+        heads,
+        (
+            [result["name"], *([cell(result, YARDSTICK)] if copies else []), *(cell(result, by) for by in others)]
+            for result in results
+        ),
+    )
 
 
-def norm_share(result: Result, owner: str) -> str:
-    """The part of a step that norms take."""
-    seconds = result["seconds"]
-    return f"{1 - seconds[WITHOUT_NORMS] / seconds[owner]:.0%}" if WITHOUT_NORMS in seconds else ""
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """A table."""
+    return [f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows)]
 
 
 def chart(suite: str, results: list[Result], threads: int, folder: Path) -> str:
     """Our share of each contender's time."""
-    others = [by for by in contenders(results) if by != WITHOUT_NORMS]
+    others = contenders(results)
     rows = {
         result["name"]: {f"of {by}": value for by in others if (value := share(result, by)) is not None}
         for result in results
@@ -124,6 +118,37 @@ def section(suite: str, results: list[Result], folder: Path) -> list[str]:
         found = [result for result in results if result["threads"] == threads]
         lines += [f"### {count(threads)}", "", chart(suite, found, threads, folder), "", *table(found), ""]
     return lines
+
+
+def whole_models(results: list[Result], folder: Path) -> list[str]:
+    """The section of the whole models: the picture, who the owners are, and the table."""
+    threads = count(results[0]["threads"])
+    drawn = dot_chart(
+        f"Whole models, {threads}: time by owner of the norms as a share of torch's",
+        "left of the line: faster than with torch's norms; the lines are 90 % intervals of the median",
+        {r["name"]: {by: r["ratios"][by][0] for by in (OURS, *MODEL_OWNERS) if by in r["ratios"]} for r in results},
+        line=1.0,
+        said="as fast",
+        intervals={r["name"]: {by: (low, high) for by, (_, low, high) in r["ratios"].items()} for r in results},
+    )
+    rows = (row for result in results for row in timing.model_rows(timing.Result(**result)))
+    return [
+        "## Whole models",
+        "",
+        write_chart(folder / "images" / "performance-model.svg", drawn),
+        "",
+        "Each model of `benchmarks/networks.py` has the same weights for every owner of its norms. A step is forward, "
+        "backward and SGD; *saved* are the bytes that the forward keeps for the backward, without parameters. "
+        "*evenkeel* has its modules in torch's place, *fused* norms that add the residual (`AddRMSNorm`, "
+        "`AddLayerNorm`) or apply the activation that follows, *lean* `memory_efficient=True`; *no norms* has "
+        "identities: what norms that cost nothing would leave. fp32 and bf16 are the dtype of parameters and data; "
+        "*compiled* is torch.compile, in bf16 alone, of the transformers by block. **≈1: the times cannot be told "
+        "apart** because the 90 % interval of the median ratio holds 1. Before, outputs and gradients were compared "
+        f"with those of torch's norms; {threads}.",
+        "",
+        *markdown(["case", "torch", *MODEL_OWNERS], rows),
+        "",
+    ]
 
 
 def random_shapes(run: Result, folder: Path) -> list[str]:
@@ -191,9 +216,14 @@ def main() -> None:
         "",
     ]
     target = Path(sys.argv[3]) if sys.argv[3:] else DOCS / "performance.md"
+    suites: dict[str, list[Result]] = {}
+    for result in results:
+        suites.setdefault(result["suite"], []).append(result)
+    if models := suites.pop("model", []):
+        lines += whole_models(models, target.parent)
     lines += random_shapes(sweep, target.parent)
-    for suite in dict.fromkeys(result["suite"] for result in results):
-        lines += section(suite, [result for result in results if result["suite"] == suite], target.parent)
+    for suite, found in suites.items():
+        lines += section(suite, found, target.parent)
     write_text_atomically(target, "\n".join(lines))
     print(f"wrote {target}: {len(results)} cases, {missed} targets missed")
 

@@ -4,6 +4,7 @@ import html
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from evenkeel.report import write_text_atomically
 from evenkeel.report._style import FONT_FAMILY, LIGHT
@@ -55,13 +56,23 @@ def extent(values: Sequence[float], line: float) -> tuple[float, float]:
     return min(drawn) / 1.3, max(drawn) * 1.3
 
 
-def dot_chart(title: str, unit: str, rows: Mapping[str, Mapping[str, float]], *, line: float, said: str) -> str:
+def dot_chart(
+    title: str,
+    unit: str,
+    rows: Mapping[str, Mapping[str, float]],
+    *,
+    line: float,
+    said: str,
+    intervals: Mapping[str, Mapping[str, tuple[float, float]]] = MappingProxyType({}),
+) -> str:
     """A chart: ``rows`` maps a case to the value of each contender; ``line`` is drawn and explained by ``said``.
 
-    Zeros stand at the left end; what is infinite or not a number stands beyond the right end.
+    Zeros stand at the left end; what is infinite or not a number stands beyond the right end. ``intervals``, by case
+    and contender, are drawn as lines through the dots.
     """
     owners = list(dict.fromkeys(owner for values in rows.values() for owner in values))
-    low, high = extent([v for values in rows.values() for v in values.values()], line)
+    ends = [end for case in intervals.values() for interval in case.values() for end in interval]
+    low, high = extent([*(v for values in rows.values() for v in values.values()), *ends], line)
     left = max(LEFT, 20 + LETTER * max(map(len, rows), default=0))
     width = WIDTH + left - LEFT
     span, bottom = width - left - RIGHT, TOP + ROW * len(rows)
@@ -87,6 +98,9 @@ def dot_chart(title: str, unit: str, rows: Mapping[str, Mapping[str, float]], *,
         parts.append(text(left - 14, y + 4, case, anchor="end"))
         for (colour, shape), owner in zip(DRAWN, owners, strict=False):
             if owner in values:
+                if owner in intervals.get(case, {}):
+                    begin, end = map(place, intervals[case][owner])
+                    parts.append(f'<path d="M{begin:.1f} {y}H{end:.1f}" stroke="{colour}"/>')
                 parts.append(mark(shape, place(values[owner]), y, colour, f"{owner}: {values[owner]:.3g}"))
     return drawing(title, width, bottom + 44, parts)
 

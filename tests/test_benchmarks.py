@@ -1,6 +1,7 @@
 """The benchmark runner as a user calls it: what it measures, prints and writes."""
 
 import dataclasses
+import functools
 import json
 import math
 import random
@@ -60,6 +61,72 @@ def test_an_unknown_suite_is_refused_before_anything_is_measured(runner, monkeyp
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "no suite is called lines; there are small" in shown.err
+
+
+@pytest.fixture
+def models(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    import benchmarks.model as program
+
+    return program
+
+
+def small_case(models, norms, **options):
+    """A convolution, a norm and a linear layer in place of a whole model."""
+
+    def build(made_by):
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3), made_by.norm("batch", 8), torch.nn.Flatten(), torch.nn.Linear(32, 5)
+        )
+
+    model = models.Model(build, ("torch", *norms, "no norms"), (2, 3, 4, 4), **options)
+    return models.ModelCase(name="small", model=model, dtype=torch.float32, compiled=False)
+
+
+def test_a_whole_model_is_timed_against_torchs_norms_in_the_same_rounds(models, monkeypatch, capsys):
+    import benchmarks.__main__ as program
+
+    monkeypatch.setattr(program, "SUITES", {"model": lambda: iter([small_case(models, ["evenkeel"])])})
+    run(program, monkeypatch, "model", "--threads", "1,2")
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in printed[3:]] == ["small, step", "small, saved", "small, inference"]
+    assert {len(line) for line in printed[2:]} == {len(printed[2])}
+    assert len(printed[2]) <= 130
+
+
+def test_a_model_whose_norms_compute_something_else_fails(models, monkeypatch):
+    wrong = models.Norms({"batch": lambda width, eps: torch.nn.GroupNorm(1, width, eps)})
+    monkeypatch.setitem(models.OWNERS, "evenkeel", wrong)
+    with pytest.raises(AssertionError, match="small: the training output with evenkeel's norms is"):
+        list(small_case(models, ["evenkeel"]).measure("model", 1, 1))
+
+
+@pytest.mark.parametrize("name", ["Llama", "BERT", "ResNet channels-last", "ConvNeXt", "U-Net"])
+def test_the_models_agree_whoever_makes_their_norms(models, name):
+    case = next(case for case in models.cases() if case.name == f"{name}, bf16")
+    if name in ("Llama", "BERT"):
+        smaller = functools.partial(models.Transformer, llama=name == "Llama", width=64, depth=2, context=16)
+        case = dataclasses.replace(case, model=dataclasses.replace(case.model, build=smaller, shape=(2, 16)))
+    torch.manual_seed(0)
+    built = {owner: case.model.made(owner, case.dtype) for owner in case.model.owners}
+    case.check(built, case.model.input(case.dtype))
+
+
+def test_each_storage_that_is_saved_counts_once_and_parameters_never(models):
+    class Squares(torch.nn.Linear):
+        def forward(self, x):
+            x = super().forward(x)
+            return x * x.view(-1, 2) + x.exp()  # saved: the input, this x, its view, the exponentials
+
+    assert models.saved_bytes(Squares(3, 2), torch.ones(5, 3, requires_grad=True)) == 4 * (5 * 3 + 5 * 2 + 5 * 2)
+
+
+def test_the_interval_of_a_median_misses_it_one_time_in_ten_at_most(models):
+    for count, ranks in {5: (2, 0, 4), 8: (3.5, 1, 6), 15: (7, 3, 11), 30: (14.5, 10, 19)}.items():
+        assert models.median_interval(range(count)) == ranks
+        below = sum(math.comb(count, k) for k in range(ranks[1] + 1)) / 2**count
+        assert 2 * below <= 0.1
+        assert 2 * (below + math.comb(count, ranks[1] + 1) / 2**count) > 0.1
 
 
 @pytest.fixture

@@ -39,7 +39,11 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
         "results": [
             result("fast <case>", {"copy": 1.0, "evenkeel": 1.5, "torch": 3.0}, {"copy": 2.0, "torch": 0.6}),
             result("slow case", {"evenkeel": 4.0, "torch": 2.0}, {"torch": 0.9}),
-            result("step", {"evenkeel": 1.0, "torch": 2.0, "no norms": 0.9}, {}, suite="model"),
+            result("Net, fp32, step", {"torch": 0.2, "evenkeel": 0.1, "lean": 0.2}, {}, suite="model")
+            | {
+                "ratios": {"evenkeel": [0.5, 0.4, 0.6], "lean": [0.99, 0.9, 1.1]},
+                "saved": {"torch": 2**21, "evenkeel": 2**21, "lean": 2**20},
+            },
         ],
     }
     drawn = {"norm": "layer", "mode": "inference"}
@@ -65,10 +69,12 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
     assert "2 of 3 targets are met;" in text
     assert "| fast <case> | 1.50 (≤ 2) | 0.50 (≤ 0.6) |" in text
     assert "| slow case |  | **2.00** (≤ 0.9) |" in text
-    assert "| step | 0.50 | 10% | 55% |" in text
+    assert "| Net, fp32, step | 200 ms |  | 0.50 0.40–0.60 |  | ≈1 0.90–1.10 |  |" in text
+    assert "| Net, fp32, saved | 2 MiB |  | 1.00 |  | 0.50 |  |" in text
+    assert text.index("## Whole models") < text.index("## Shapes drawn at random") < text.index("## LayerNorm")
     assert "25% of the calls take longer than torch's; 12% take more than 1.10" in text
     assert "| 2.00 | 2 | 1 | layer <i> |" in text
-    for chart in ("performance-sweep.svg", "performance-rows-1.svg", "performance-model-1.svg"):
+    for chart in ("performance-sweep.svg", "performance-rows-1.svg", "performance-model.svg"):
         assert f"(images/{chart})" in text
         ElementTree.parse(tmp_path / "images" / chart)
 
