@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, interpolate, scaled_dot_product_attention, silu
+from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
 import evenkeel as ek
 
@@ -249,12 +249,14 @@ class UNet(nn.Module):
         self.fine = DiffusionBlock(norms, channels, channels)
         self.halve = nn.Conv2d(channels, 2 * channels, 3, 2, padding=1)
         self.coarse = nn.Sequential(*(DiffusionBlock(norms, 2 * channels, 2 * channels) for _ in range(2)))
+        # no interpolation: Inductor of torch 2.13 gets its bfloat16 gradient wrong here, without any norm too
+        self.enlarge = nn.ConvTranspose2d(2 * channels, 2 * channels, 2, 2)
         self.join = DiffusionBlock(norms, 3 * channels, channels)
         self.end = nn.Sequential(norms.active("group", channels, "silu"), nn.Conv2d(channels, 3, 3, padding=1))
 
     def forward(self, x: Tensor) -> Tensor:
         fine = self.fine(self.start(x))
-        coarse = interpolate(self.coarse(self.halve(fine)), scale_factor=2.0)
+        coarse = self.enlarge(self.coarse(self.halve(fine)))
         return self.end(self.join(torch.cat((fine, coarse), 1)))
 
 
