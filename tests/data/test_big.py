@@ -98,7 +98,8 @@ def test_killed_resumed_and_on_ray_the_same(big, tmp_path):
     kept = (tmp_path / "resumed.json.partial").stat().st_size
     assert kept > 0
     with open(f"{resumed}.partial", "ab") as file:
-        file.write(b'{"key": "part-29.parquet", "size": 1000}\ncut short')
+        record = {"key": "part-29.parquet", "signature": [1, 2], "size": 1000, "checksum": 0, "skipped": []}
+        file.write(json.dumps(record).encode() + b"\ncut short")
     cli("fit", big, "--out", resumed, "--resume")
     assert resumed.read_bytes() == out.read_bytes()
 
