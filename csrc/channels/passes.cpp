@@ -139,16 +139,6 @@ bool is_streamed(const ChannelsShape& shape, DType dtype) {
   return shape.batch * shape.channels * shape.positions * size_of(dtype) > streamed_bytes;
 }
 
-template <class Call>
-bool completes(const Call& call) noexcept {
-  try {
-    call();
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
 const DirectChannels direct_channels{
     layout_of_channels(),
     [](const ChannelsForward& a) noexcept { return completes([&] { run_forward(a); }); },

@@ -81,4 +81,15 @@ void parallel_for(int64_t count, int64_t grain, const Body& body) {
   }
 }
 
+// Whether a call ends without an exception, which must not reach CPython.
+template <class Call>
+bool completes(const Call& call) noexcept {
+  try {
+    call();
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace evenkeel

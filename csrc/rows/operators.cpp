@@ -238,16 +238,6 @@ Tensor normalize_rows(RowsForward& a, const Tensor& x, const OptionalTensor& wei
   return y;
 }
 
-template <class Call>
-bool completes(const Call& call) noexcept {
-  try {
-    call();
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
 }  // namespace
 
 const DirectRows direct_rows{

@@ -152,12 +152,12 @@ def move_running(
     valid: Tensor | None,
 ) -> None:
     """Move the running statistics towards those that the kernel returned for a batch of a shape."""
-    mean, count = statistics[:, 0], count_shared(variances, shape, [d for d in range(len(shape)) if d != 1], valid)
+    count = count_shared(variances, shape, [d for d in range(len(shape)) if d != 1], valid)
     plain = type(count) is int and count > 0 and type(momentum) is float and not torch.compiler.is_compiling()
     if plain and all(t is not None and t.is_contiguous() for t in running):
         torch.ops.evenkeel.update_running.default(*running, statistics, variances, momentum, count)
     else:
-        update_running(running, momentum, mean, variances, count)
+        update_running(running, momentum, statistics[:, 0], variances, count)
 
 
 def effective_cast(spec: CallSpec, input: Tensor, *parameters: Tensor | None) -> CallSpec:
