@@ -2,8 +2,9 @@
 
 The library uses torch's stable ABI and nothing of the CPython API, so one build serves every Python and every torch
 from `TORCH_TARGET` on, and the wheel is tagged `py3-none-<platform>`. Beside it, csrc/torch/direct_calls.cpp becomes
-a module of CPython's limited API through which small tensors reach the kernels sooner; a Python that cannot load it,
-or a build without Python.h, does without. Everything else is declared in pyproject.toml.
+a module of CPython's limited API through which small tensors reach the kernels sooner, and csrc/torch/autograd.cpp one
+of the torch and the Python at hand, through which their gradients do; another torch or Python, or a build without
+Python.h, does without. Everything else is declared in pyproject.toml.
 
 Environment: CXX (the compiler), CXXFLAGS (added to the flags), EVENKEEL_REFERENCE_ONLY=1 (install without kernels).
 """
@@ -51,8 +52,9 @@ ISAS: dict[str, list[str]] = {"baseline": []}
 if platform.machine().lower() in ("x86_64", "amd64"):
     ISAS |= {"avx2": AVX2, "avx512": AVX512}
 SOURCES = Path("csrc")
-DIRECT_CALLS_SOURCE = SOURCES / "torch" / "direct_calls.cpp"
-LIBRARY, DIRECT_CALLS = "evenkeel.kernels._native", "evenkeel.kernels._direct_calls"
+LIBRARY, DIRECT_CALLS, AUTOGRAD = (f"evenkeel.kernels.{name}" for name in ("_native", "_direct_calls", "_autograd"))
+MODULES = {DIRECT_CALLS: SOURCES / "torch" / "direct_calls.cpp", AUTOGRAD: SOURCES / "torch" / "autograd.cpp"}
+LIBRARIES = {LIBRARY: ["torch_cpu", "c10"], DIRECT_CALLS: [], AUTOGRAD: ["torch_cpu", "c10", "torch_python"]}
 OBJECTS = Path("build") / "native"  # setuptools' own folder is a fresh one in each editable install
 
 NO_COMPILER = (
@@ -83,8 +85,9 @@ class Unit:
 
     @property
     def flags(self) -> list[str]:
-        if self.source == DIRECT_CALLS_SOURCE:
-            return ["-isystem", sysconfig.get_path("include")]
+        if self.source in MODULES.values():
+            # no loops over elements; and all of torch's headers, not the stable ones alone
+            return ["-O2", "-UTORCH_TARGET_VERSION", "-isystem", sysconfig.get_path("include")]
         if not self.source.stem.endswith("_kernels"):
             return []
         return [f"-DEVENKEEL_ISA={self.isa}", *ISAS[self.isa]]
@@ -122,9 +125,9 @@ def headers_of(source: Path) -> set[Path]:
 
 def units(name: str) -> list[Unit]:
     """Return what has to be compiled for an extension."""
-    if name == DIRECT_CALLS:
-        return [Unit(DIRECT_CALLS_SOURCE, "baseline")]
-    sources = sorted({*SOURCES.rglob("*.cpp")} - {DIRECT_CALLS_SOURCE})
+    if name in MODULES:
+        return [Unit(MODULES[name], "baseline")]
+    sources = sorted({*SOURCES.rglob("*.cpp")} - {*MODULES.values()})
     return [
         Unit(source, isa) for source in sources for isa in (ISAS if source.stem.endswith("_kernels") else ("baseline",))
     ]
@@ -136,7 +139,7 @@ def extensions() -> list[Extension]:
         return []
     names = [LIBRARY]
     if (Path(sysconfig.get_path("include")) / "Python.h").exists():
-        names += [] if sysconfig.get_config_var("Py_GIL_DISABLED") else [DIRECT_CALLS]
+        names += [] if sysconfig.get_config_var("Py_GIL_DISABLED") else MODULES
     else:
         sys.stderr.write(f"\n{NO_PYTHON_HEADERS}\n")
     return [
@@ -145,6 +148,7 @@ def extensions() -> list[Extension]:
             sources=sorted({str(unit.source) for unit in units(name)}),
             depends=sorted(map(str, SOURCES.rglob("*.h"))),
             language="c++",
+            optional=name == AUTOGRAD,  # the torch at hand may have other headers
         )
         for name in names
     ]
@@ -155,8 +159,8 @@ class BuildNative(build_ext):
 
     def get_ext_filename(self, fullname: str) -> str:
         # asked for with and without the package's name
-        suffix = ".abi3.so" if fullname.endswith(DIRECT_CALLS.rpartition(".")[2]) else ".so"
-        return os.path.join(*fullname.split(".")) + suffix
+        suffixes = {"_direct_calls": ".abi3.so", "_autograd": sysconfig.get_config_var("EXT_SUFFIX")}
+        return os.path.join(*fullname.split(".")) + suffixes.get(fullname.rpartition(".")[2], ".so")
 
     def build_extension(self, ext: Extension) -> None:
         command = find_compiler()
@@ -166,7 +170,7 @@ class BuildNative(build_ext):
         compile_command = [*command, *flags, f"-ffile-prefix-map={torch}=torch", "-isystem", str(torch / "include")]
         compile_command += ["-iquote", str(SOURCES)]
         link = ["-dynamiclib"] if sys.platform == "darwin" else ["-shared", "-Wl,--as-needed", "-Wl,-z,defs"]
-        if ext.name == DIRECT_CALLS:  # what it lacks is in the interpreter
+        if ext.name in MODULES:  # what they lack is in the interpreter
             link = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
         # No rpath: torch is always loaded first, and the loader then finds its libraries by name.
         self.compiler.set_executables(
@@ -182,11 +186,13 @@ class BuildNative(build_ext):
             self.compiler.link_shared_object(
                 objects,
                 str(library),
-                libraries=["torch_cpu", "c10"] if ext.name == LIBRARY else [],
+                libraries=LIBRARIES[ext.name],
                 library_dirs=[str(torch / "lib")],
                 target_lang="c++",
             )
         except (CompileError, LinkError):
+            if ext.optional:
+                raise
             stop(COMPILE_FAILED.format(compiler=command[0]))
         if ext.name == LIBRARY:
             self.write_facts(library.with_name("_build.json"), command, flags)

@@ -107,7 +107,8 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
         names = set(archive.namelist())
     package = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src" / "evenkeel").rglob("*.py")}
     assets = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").glob("evenkeel/*/assets/*.*")}
-    kernels = {f"evenkeel/kernels/{name}" for name in ("_native.so", "_direct_calls.abi3.so", "_build.json")}
+    autograd = f"_autograd{sysconfig.get_config_var('EXT_SUFFIX')}"
+    kernels = {f"evenkeel/kernels/{name}" for name in ("_native.so", "_direct_calls.abi3.so", autograd, "_build.json")}
     built = {"evenkeel/py.typed"} | kernels
     assert assets
     assert {name for name in names if not name.startswith("evenkeel-")} == package | assets | built
@@ -146,6 +147,7 @@ def test_info_of_the_wheel_tells_how_it_was_built(programs: Path) -> None:
     assert "-std=c++20" in facts["compiled"]["flags"]
     assert facts["compiled"]["simd level"]
     assert facts["compiled"]["small tensors"] == "past torch's dispatcher"
+    assert facts["compiled"]["their gradients"] == "through C++"
 
 
 def test_reference_only_wheel_is_pure_and_says_so(reference_wheel: Path, tmp_path: Path) -> None:

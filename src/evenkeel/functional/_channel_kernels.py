@@ -17,7 +17,8 @@ from evenkeel.functional._channels import (
     update_running,
 )
 from evenkeel.functional._common import compute_dtype, needs_gradient, reference_gradients
-from evenkeel.kernels import channels_backward, composite_required, normalize_small_channels, runs_kernel
+from evenkeel.functional._specs import spec_of_channels
+from evenkeel.kernels import channels_backward, composite_required, nodes, normalize_small_channels, runs_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,30 +65,46 @@ class ChannelsFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        needed: tuple[bool, bool, bool] = ctx.needs_input_grad[:3]
         if dy is None:
             return (None,) * 8
-        x, weight, bias, statistics, valid = ctx.saved_tensors
-        if torch.is_grad_enabled() or composite_required():
+        found = gradients(dy, ctx.saved_tensors, ctx.spec, ctx.remembered, ctx.needs_input_grad[:3])
+        return (*found, None, None, None, None, None)
 
-            def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-                return channels_reference(x, weight, bias, statistics if ctx.remembered else None, valid, ctx.spec)
 
-            found: Any = reference_gradients(reference, (x, weight, bias), needed, dy)
-        else:
-            saved = (x, weight, bias, statistics, valid)
-            found = channels_backward(dy, saved, ctx.spec.channel_options, ctx.remembered, needed)
-        dx, dweight, dbias = found
-        return (
-            dx if needed[0] else None,
-            dweight if needed[1] else None,
-            dbias if needed[2] else None,
-            None,
-            None,
-            None,
-            None,
-            None,
-        )
+def gradients(
+    dy: Tensor,
+    saved: tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None],
+    spec: CallSpec,
+    remembered: bool,
+    needed: tuple[bool, bool, bool],
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """dx, dweight and dbias, None for one that is not needed. ``saved`` ends with statistics and mask."""
+    found: Any
+    if torch.is_grad_enabled() or composite_required():
+        *inputs, statistics, valid = saved
+
+        def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+            return channels_reference(x, weight, bias, statistics if remembered else None, valid, spec)
+
+        found = reference_gradients(reference, inputs, needed, dy)
+    else:
+        found = channels_backward(dy, saved, spec.channel_options, remembered, needed)
+    dx, dweight, dbias = found
+    return dx if needed[0] else None, dweight if needed[1] else None, dbias if needed[2] else None
+
+
+def node_gradients(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    statistics: Tensor,
+    options: Sequence[float],
+    needed: tuple[bool, bool, bool],
+) -> Sequence[Tensor | None]:
+    """dx, dweight and dbias for a compiled node that somebody observes, or of tensors that it does not take."""
+    remembered, *encoded = options
+    return gradients(dy, (x, weight, bias, statistics, None), spec_of_channels(encoded), bool(remembered), needed)
 
 
 def channels_reference(
@@ -133,7 +150,10 @@ def small_channels(
         input, (weight, bias), running, spec.channel_options, remembered, momentum, trained
     )
     if small is not None and trained:
-        small = ChannelsFunction.apply(input, weight, bias, None, None, spec, small, remembered)
+        if nodes is None:
+            small = ChannelsFunction.apply(input, weight, bias, None, None, spec, small, remembered)
+        else:
+            small = nodes.attach_channels(*small, input, weight, bias, remembered, spec.channel_options)
     y: Tensor | None = small
     return y
 

@@ -8,7 +8,8 @@ from torch.overrides import has_torch_function_variadic
 
 from evenkeel._spec import RowNormOptions, machine_epsilon
 from evenkeel.functional._common import overridden
-from evenkeel.functional._rows import rows, rows_reference
+from evenkeel.functional._rows import rows
+from evenkeel.functional._rows_reference import rows_reference
 from evenkeel.functional._specs import keyword_options, row_spec
 
 if TYPE_CHECKING:

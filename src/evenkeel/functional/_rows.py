@@ -1,4 +1,4 @@
-"""The ladder of the row norms: checks, reference, autograd, choice of the backend.
+"""The ladder of the row norms: checks and choice of the backend.
 
 They differ in the statistic: ``moments`` (LayerNorm, which also centres), ``rms`` (RMSNorm) or ``l2`` (division by the
 length).
@@ -13,21 +13,17 @@ import torch
 
 from evenkeel._errors import BackendError, InvalidArgumentError, InvalidInputError, InvalidTypeError
 from evenkeel.functional._common import (
-    apply_affine,
-    centred_moments,
     check_floating,
     compute_dtype,
     effective_weight,
     is_grad_enabled,
     needs_gradient,
-    range_scale,
-    reciprocal_scale,
-    reference_gradients,
 )
-from evenkeel.functional._export import standard, standard_rows
 from evenkeel.functional._out import deliver, prepare_out, writable
+from evenkeel.functional._rows_autograd import RowsFunction, attach_rows
+from evenkeel.functional._rows_reference import add_rows_reference, rows_reference
 from evenkeel.functional._shards import is_distributed, rows_of_shards
-from evenkeel.kernels import composite_required, normalize_small, rows_backward, rows_inference, runs_kernel
+from evenkeel.kernels import composite_required, normalize_small, rows_inference, runs_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,136 +102,6 @@ def check_recomputable(input: Tensor, weight: Tensor | None, bias: Tensor | None
         )
 
 
-def rows_reference(input: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, spec: NormSpec) -> Tensor:
-    """Normalize the trailing ``axes`` axes in plain PyTorch; the definition that the kernels are tested against."""
-    eps = spec.epsilon(input.dtype)
-    operator = standard_rows(tuple(input.shape[input.ndim - axes :]), spec, eps)
-    if operator is not None:
-        return standard(operator, input, weight, bias, spec)
-    x = input.to(compute_dtype(input))
-    dims = list(range(-axes, 0))
-    scaled_eps: float | Tensor = eps
-    scaling = range_scale(x, dims, eps, spec.eps_mode)
-    if scaling is not None:
-        x, scaled_eps = x * scaling[0], scaling[1]
-    if spec.statistic == "moments":
-        x, _, square = centred_moments(x, dims)
-    elif spec.statistic == "rms":
-        square = x.pow(2).mean(dims, keepdim=True)
-    else:
-        square = x.square().sum(dims, keepdim=True)
-    normalized = x * reciprocal_scale(square, scaled_eps, spec.eps_mode)
-    return apply_affine(normalized, weight, bias, spec, input.dtype).contiguous()
-
-
-def sum_dtype(input: Tensor, residual: Tensor) -> torch.dtype:
-    """The dtype in which a residual is added: float64 where either addend has it, otherwise float32."""
-    return torch.promote_types(compute_dtype(input), compute_dtype(residual))
-
-
-def add_rows_reference(
-    input: Tensor, residual: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, spec: NormSpec
-) -> tuple[Tensor, Tensor]:
-    """Add and normalize in plain PyTorch; the definition that the kernels are tested against."""
-    wide = sum_dtype(input, residual)
-    total = input.to(wide) + residual.to(wide)
-    stream = total.to(residual.dtype)
-    y = rows_reference(total if spec.residual_rounding == "unrounded" else stream.to(wide), weight, bias, axes, spec)
-    return y.to(input.dtype), stream.contiguous()
-
-
-class RowsFunction(torch.autograd.Function):
-    """First derivatives by the kernel; a backward that must itself be differentiable runs the reference.
-
-    With a residual it returns two tensors, y and the sum, otherwise y. ``from_output`` saves y instead of x;
-    ``computed`` are y and the statistics where they are there already.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        residual: Tensor | None,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        axes: int,
-        spec: CallSpec,
-        from_output: bool,
-        computed: tuple[Tensor, Tensor] | None = None,
-    ) -> Any:
-        if computed is not None:
-            y, statistics = computed
-        else:
-            y, total, statistics = torch.ops.evenkeel.rows_forward.default(
-                x, residual, weight, bias, axes, *spec.row_options, from_output
-            )
-        ctx.axes, ctx.spec, ctx.from_output = axes, spec, from_output
-        if residual is None:
-            # the following layer keeps y anyway, so that it costs nothing to keep it here
-            ctx.save_for_backward(y if from_output else x, None, weight, bias, statistics)
-            return y
-        # the stream goes on and is kept anyway; the unrounded sum has to be added again
-        addends = (x, residual) if spec.residual_rounding == "unrounded" else (total, None)
-        ctx.save_for_backward(*addends, weight, bias, statistics)
-        ctx.set_materialize_grads(False)
-        ctx.dtypes = x.dtype, residual.dtype
-        return y, total
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, dsum: Tensor | None = None) -> tuple[Tensor | None, ...]:
-        needed: tuple[bool, bool, bool, bool] = ctx.needs_input_grad[:4]
-        if dy is None:  # only of a sum whose norm nobody used
-            addends = (None, None) if dsum is None else (dsum.to(ctx.dtypes[0]), dsum)
-            return (*addends, None, None, None, None, None, None)
-        if torch.is_grad_enabled() or composite_required():
-            return (*RowsFunction.backward_by_reference(ctx, dy, dsum, needed), None, None, None, None)
-        dx, dresidual, dweight, dbias = rows_backward(
-            dy, dsum, ctx.saved_tensors, ctx.axes, ctx.spec.row_options, needed, ctx.from_output
-        )
-        if needed[1] and ctx.dtypes[0] == ctx.dtypes[1]:
-            dresidual = dx
-        # written out: this function takes longer than the work on a few rows
-        return (
-            dx if needed[0] else None,
-            dresidual if needed[1] else None,
-            dweight if needed[2] else None,
-            dbias if needed[3] else None,
-            None,
-            None,
-            None,
-            None,
-        )
-
-    @staticmethod
-    def backward_by_reference(
-        ctx: Any, dy: Tensor, dsum: Tensor | None, needed: tuple[bool, bool, bool, bool]
-    ) -> tuple[Tensor | None, ...]:
-        """The same gradients, differentiable again."""
-        if ctx.from_output:
-            raise InvalidInputError(
-                "memory_efficient=True keeps no input to differentiate twice or with function transforms, but "
-                "create_graph=True or a transform asked for that; pass memory_efficient=False"
-            )
-        x, residual, weight, bias, _ = ctx.saved_tensors
-
-        def reference(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-            return rows_reference(x, weight, bias, ctx.axes, ctx.spec)
-
-        if ctx.spec.residual_rounding is None:
-            dx, dweight, dbias = reference_gradients(reference, (x, weight, bias), (needed[0], *needed[2:]), dy)
-            return dx, None, dweight, dbias
-        wide = compute_dtype(x) if residual is None else sum_dtype(x, residual)
-        with torch.enable_grad():
-            total = x.to(wide) if residual is None else x.to(wide) + residual.to(wide)
-        flags = (needed[0] or needed[1], *needed[2:])
-        dtotal, dweight, dbias = reference_gradients(reference, (total, weight, bias), flags, dy.to(wide))
-        if dtotal is None:
-            return None, None, dweight, dbias
-        if dsum is not None:
-            dtotal = dtotal + dsum.to(wide)
-        return dtotal.to(ctx.dtypes[0]), dtotal.to(ctx.dtypes[1]), dweight, dbias
-
-
 def rows(
     name: str,
     spec: CallSpec,
@@ -255,7 +121,7 @@ def rows(
         if small is not None:
             y: Tensor = small
             if trained:
-                y = RowsFunction.apply(input, None, weight, bias, len(shape), spec, False, small)
+                y = attach_rows(small, input, weight, bias, len(shape), spec)
             return y
     if is_list_of_tensors(input) and out is None:
         parts = [rows(name, spec, x, shape, weight, bias, backend, None, memory_efficient) for x in input.unbind()]

@@ -23,7 +23,7 @@ from evenkeel._spec import (
 from evenkeel.functional._common import as_number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from evenkeel._spec import Activation, Cast, EpsMode, ResidualRounding, Shares, Statistic
 
@@ -125,6 +125,26 @@ def channel_spec(
         activation=activation,
         groups=groups,
     )
+
+
+def spec_of_rows(options: Sequence[float]) -> CallSpec:
+    """The spec of a row norm's call that `RowOptions` encode, here as plain numbers."""
+    statistic, eps, eps_mode, weight_offset, *_ = options
+    return row_spec("norm", decoded(ROW_STATISTICS, statistic), eps, decoded(EPS_MODES, eps_mode), weight_offset)
+
+
+def spec_of_channels(options: Sequence[float]) -> CallSpec:
+    """The spec of a channel norm's call that `ChannelOptions` encode, here as plain numbers."""
+    groups, eps, eps_mode, weight_offset, activation = options
+    shares: Shares = "sample_group" if groups > 0 else decoded({"channel": 0, "sample_channel": -1}, groups)
+    count = int(groups) if groups > 0 else None
+    eps_choice, squash = decoded(EPS_MODES, eps_mode), decoded(ACTIVATIONS, activation)
+    return channel_spec("norm", shares, eps, eps_choice, weight_offset, activation=squash, groups=count)
+
+
+def decoded(codes: Mapping[Any, int], code: float) -> Any:
+    """The choice that has a code."""
+    return next(choice for choice, own in codes.items() if own == code)
 
 
 def _build(name: str, key: tuple[Any, ...], **answers: Any) -> CallSpec:

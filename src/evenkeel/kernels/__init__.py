@@ -3,6 +3,7 @@
 from evenkeel.kernels._backends import backend_info, kernels_available, runs_kernel
 from evenkeel.kernels._channels import channels_backward, normalize_small_channels
 from evenkeel.kernels._cpu import KERNEL_DTYPES, PLAIN_TYPES, is_pooled
+from evenkeel.kernels._nodes import nodes
 from evenkeel.kernels._rows import normalize_small, rows_backward, rows_inference
 from evenkeel.kernels._state import composite_required
 
@@ -14,6 +15,7 @@ __all__ = [
     "composite_required",
     "is_pooled",
     "kernels_available",
+    "nodes",
     "normalize_small",
     "normalize_small_channels",
     "rows_backward",

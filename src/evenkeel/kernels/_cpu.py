@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from evenkeel.kernels import _small
+from evenkeel.kernels import _nodes, _small
 from evenkeel.kernels._operators import FOLDER, MISSING, PATTERNS
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ def facts() -> dict[str, str]:
         **{name: str(value) for name, value in built.items()},
         "simd level": str(torch.ops.evenkeel.simd_level()),
         "small tensors": f"{'through' if _small.calls is None else 'past'} torch's dispatcher",
+        "their gradients": f"through {'Python' if _nodes.nodes is None else 'C++'}",
     }
 
 

@@ -18,27 +18,32 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+def direct_addresses() -> tuple[int, ...]:
+    """Where the library has its tables of kernels on plain memory; nothing of one that is missing."""
+    if MISSING:
+        return ()
+    library = ctypes.CDLL(str(LIBRARY))
+    found = [getattr(library, name, None) for name in ("evenkeel_direct_rows", "evenkeel_direct_channels")]
+    return tuple(ctypes.cast(table, ctypes.c_void_p).value or 0 for table in found if table is not None)
+
+
 def load() -> ModuleType | None:
     """Import the extension; None if it was not built or torch lacks what it needs."""
     exchange = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-    if MISSING or exchange is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if not ADDRESSES or exchange is None or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return None
     try:
         calls = import_module("evenkeel.kernels._direct_calls")
     except ImportError:
         return None
-    library = ctypes.CDLL(str(LIBRARY))
-    names = ("evenkeel_direct_rows", "evenkeel_direct_channels")
-    if not all(hasattr(library, name) for name in names):
-        return None
-    addresses = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in names]
-    return calls if calls.prepare(*addresses, exchange, torch, torch.nn.Parameter, torch.Tensor) else None
+    return calls if calls.prepare(*ADDRESSES, exchange, torch, torch.nn.Parameter, torch.Tensor) else None
 
 
 def decline(*arguments: object) -> None:
     """Take no call, in the place of a missing extension."""
 
 
+ADDRESSES = direct_addresses()
 calls = load()
 normalize: Any = decline if calls is None else calls.normalize
 differentiate: Any = decline if calls is None else calls.differentiate
