@@ -8,36 +8,6 @@
 
 namespace evenkeel::EVENKEEL_ISA {
 
-// Where test(a, b), a comparison. Vectors that take several registers g++ compares element by element, so this goes by
-// registers.
-template <class C, class Test>
-inline LaneMask<C> lanes_where(Vector<C> a, Vector<C> b, const Test& test) {
-#if defined(__AVX512F__)
-  return test(a, b);
-#else
-#if defined(__AVX2__)
-  constexpr int size = 32;
-#else
-  constexpr int size = 16;
-#endif
-  typedef C Piece __attribute__((vector_size(size)));
-  struct Pieces {
-    Piece part[64 / size];
-  };
-  Pieces left = bits_as<Pieces>(a), right = bits_as<Pieces>(b);
-  for (int i = 0; i < 64 / size; ++i) {
-    const auto lanes = test(left.part[i], right.part[i]);
-    std::memcpy(&left.part[i], &lanes, size);
-  }
-  return bits_as<LaneMask<C>>(left);
-#endif
-}
-
-template <class C>
-inline LaneMask<C> less(Vector<C> a, Vector<C> b) {
-  return lanes_where<C>(a, b, [](auto left, auto right) { return left < right; });
-}
-
 // v, or the bound where v is beyond it; NaN stays.
 template <class C>
 inline Vector<C> at_most(C bound, Vector<C> v) {
@@ -47,7 +17,7 @@ inline Vector<C> at_most(C bound, Vector<C> v) {
     return bits_as<V>(_mm512_maskz_min_ps(0xffff, bits_as<__m512>(V{} + bound), bits_as<__m512>(v)));
   }
 #endif
-  return choose_lanes<C>(less<C>(V{} + bound, v), V{} + bound, v);
+  return choose(V{} + bound < v, V{} + bound, v);
 }
 template <class C>
 inline Vector<C> at_least(C bound, Vector<C> v) {
@@ -57,7 +27,7 @@ inline Vector<C> at_least(C bound, Vector<C> v) {
     return bits_as<V>(_mm512_maskz_max_ps(0xffff, bits_as<__m512>(V{} + bound), bits_as<__m512>(v)));
   }
 #endif
-  return choose_lanes<C>(less<C>(v, V{} + bound), V{} + bound, v);
+  return choose(v < V{} + bound, V{} + bound, v);
 }
 
 // exp(-t) = 2^n exp(-r) with |r| <= ln(2)/2 and a polynomial for exp(-r); ln(2) in two parts, the first so short that n
@@ -101,7 +71,7 @@ inline Vector<C> power_of_minus(Vector<C> t) {
 
 template <Activation activation, class C>
 inline Vector<C> activate(Vector<C> v) {
-  if constexpr (activation == Activation::relu) return keep_lanes<C>(v, ~less<C>(v, Vector<C>{}));
+  if constexpr (activation == Activation::relu) return keep_lanes<C>(v, ~(v < Vector<C>{}));
   if constexpr (activation == Activation::silu) {
     using E = Exponential<C>;
     return v / (C(1) + power_of_minus<C>(at_least<C>(E::lowest, at_most<C>(E::highest, v))));
@@ -113,14 +83,12 @@ inline Vector<C> activate(Vector<C> v) {
 template <Activation activation, class C>
 inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v) {
   if constexpr (activation == Activation::relu) {
-    using V = Vector<C>;
-    return keep_lanes<C>(upstream, ~lanes_where<C>(v, V{}, [](auto left, auto right) { return left <= right; }));
+    return keep_lanes<C>(upstream, ~(v <= Vector<C>{}));
   }
   if constexpr (activation == Activation::silu) {
     // within these bounds no power is infinite; beyond them the slope is 0 and 1
-    using V = Vector<C>;
     constexpr C bound = Exponential<C>::highest;
-    const auto vanishes = less<C>(v, V{} - bound);
+    const LaneMask<C> vanishes = v < -bound;
     v = at_least<C>(-bound, at_most<C>(bound, v));
     const auto power = power_of_minus<C>(v), sigmoid = C(1) / (C(1) + power);
     const auto slope = sigmoid + (v * sigmoid) * (power * sigmoid);

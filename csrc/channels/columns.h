@@ -93,7 +93,6 @@ struct ColumnFactors {
   // v, or for x the affine in double where terms may cancel
   Vector<C> exact_where_it_cancels(int64_t i, Vector<C> x, Vector<C> v) const {
     constexpr int width = Lanes<C>::width;
-    typedef uint8_t Bytes __attribute__((vector_size(width)));
     uint64_t any = 0;
     for (int at = 0; at < width; at += 8) {
       uint64_t word;
@@ -101,14 +100,13 @@ struct ColumnFactors {
       any |= word;
     }
     if (!any) return v;
-    Bytes bytes;
-    std::memcpy(&bytes, cancels + i, width);
+    const auto bytes = load_bytes_of<VectorOf<uint8_t, width>>(cancels + i);
     Wide<C> wide(x);
     for (int part = 0; part < Wide<C>::parts; ++part) {
       const int64_t at = i + part * Lanes<double>::width;
       wide.part[part] = (wide.part[part] - load(exact_mean + at)) * load(exact_scale + at) + load(exact_bias + at);
     }
-    return choose_lanes<C>(-__builtin_convertvector(bytes, LaneMask<C>), wide.rounded(), v);
+    return choose(-convert<LaneMask<C>>(bytes), wide.rounded(), v);
   }
 };
 

@@ -41,10 +41,9 @@ struct ValidLanes {
  private:
   template <class C>
   LaneMask<C> lanes(int64_t i, int count) const {
-    typedef uint8_t Bytes __attribute__((vector_size(Lanes<C>::width)));
-    Bytes bytes = {};
+    VectorOf<uint8_t, Lanes<C>::width> bytes = {};
     std::memcpy(&bytes, mask + i, count);
-    return -__builtin_convertvector(bytes, LaneMask<C>);
+    return -convert<LaneMask<C>>(bytes);
   }
 };
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-inline Doubles larger(Doubles a, Doubles b) { return a > b ? a : b; }
+inline Doubles larger(Doubles a, Doubles b) { return choose(a > b, a, b); }
 inline Doubles magnitude(Doubles v) {
   return keep_lanes<double>(v, LaneMask<double>{} + std::numeric_limits<int64_t>::max());
 }
@@ -25,7 +25,7 @@ bool map_elements(const ColumnMap& a, const From* x, To* y, int64_t n, int64_t p
       if constexpr (can_be_infinite) largest = larger(magnitude(v[i]), largest);
       const int64_t at = phase + 8 * i;
       v[i] = (v[i] - load(a.shift + at)) * load(a.scale + at) + load(a.offset + at);
-      if (a.clip) v[i] = v[i] < low ? low : v[i] > high ? high : v[i];
+      if (a.clip) v[i] = choose(v[i] < low, low, choose(v[i] > high, high, v[i]));
     }
   };
   const auto move_on = [&](int64_t count) {

@@ -17,11 +17,11 @@ using Mask = LaneMask<double>;
 inline Doubles only(Mask keep, Doubles v) { return keep_lanes<double>(v, keep); }
 template <class V>
 inline V smaller(V a, V b) {
-  return a < b ? a : b;
+  return choose(a < b, a, b);
 }
 template <class V>
 inline V larger(V a, V b) {
-  return a > b ? a : b;
+  return choose(a > b, a, b);
 }
 
 // The sums of one item, a lane for each element of a folded row.
@@ -152,8 +152,8 @@ void sum_any(const DenseRows<T>& rows, const double* weight, LaneSums<T>& s) {
         second += share * d * d;
         missing += only(taken & ~valid, one);
         infinite += only(valid & ~finite, one);
-        low = smaller(valid ? v : zero + infinity, low);
-        high = larger(valid ? v : zero - infinity, high);
+        low = smaller(choose(valid, v, zero + infinity), low);
+        high = larger(choose(valid, v, zero - infinity), high);
       });
       store(s.first + h, first), store(s.second + h, second), store(s.count + h, count);
       store(s.missing + h, missing), store(s.infinite + h, infinite);

@@ -9,7 +9,7 @@ inline Doubles as_doubles(HalfFloats v) {
 #if defined(__AVX512F__)
   return bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, bits_as<__m256>(v)));
 #else
-  return __builtin_convertvector(v, Doubles);
+  return convert<Doubles>(v);
 #endif
 }
 // Both halves of a vector in double.
@@ -19,10 +19,8 @@ inline void widen(Floats v, Doubles (&out)[2]) {
   out[0] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, whole, 0)));
   out[1] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, whole, 1)));
 #else
-  HalfFloats halves[2];
-  std::memcpy(halves, &v, sizeof(v));
-  out[0] = as_doubles(halves[0]);
-  out[1] = as_doubles(halves[1]);
+  out[0] = as_doubles(v.low);
+  out[1] = as_doubles(v.high);
 #endif
 }
 inline Doubles as_doubles(Floats v) {
@@ -42,7 +40,7 @@ struct Eight<float> {
 #if defined(__AVX512F__)
     return bits_as<HalfFloats>(_mm512_maskz_cvtpd_ps(0xff, bits_as<__m512d>(v)));
 #else
-    return __builtin_convertvector(v, HalfFloats);
+    return convert<HalfFloats>(v);
 #endif
   }
 };
@@ -58,8 +56,7 @@ inline Floats as_floats(const Doubles (&v)[2]) {
   const __m512 low = _mm512_castps256_ps512(bits_as<__m256>(Eight<float>::from(v[0])));
   return bits_as<Floats>(_mm512_maskz_insertf32x8(0xffff, low, bits_as<__m256>(Eight<float>::from(v[1])), 1));
 #else
-  const HalfFloats halves[2] = {Eight<float>::from(v[0]), Eight<float>::from(v[1])};
-  return bits_as<Floats>(halves);
+  return {Eight<float>::from(v[0]), Eight<float>::from(v[1])};
 #endif
 }
 
@@ -77,9 +74,9 @@ inline Doubles root_of(Doubles v) {
 #if defined(__AVX512F__)
   return bits_as<Doubles>(_mm512_maskz_sqrt_pd(0xff, bits_as<__m512d>(v)));
 #else
-  Doubles root;
+  double root[8];
   for (int i = 0; i < 8; ++i) root[i] = __builtin_sqrt(v[i]);
-  return root;
+  return load(root);
 #endif
 }
 
@@ -90,21 +87,16 @@ inline HalfFloats fold(Floats v) {
   return bits_as<HalfFloats>(_mm512_maskz_extractf32x8_ps(0xff, whole, 0)) +
          bits_as<HalfFloats>(_mm512_maskz_extractf32x8_ps(0xff, whole, 1));
 #else
-  HalfFloats halves[2];
-  std::memcpy(halves, &v, sizeof(v));
-  return halves[0] + halves[1];
+  return v.low + v.high;
 #endif
 }
-typedef double HalfDoubles __attribute__((vector_size(32)));
 inline HalfDoubles fold(Doubles v) {
 #if defined(__AVX512F__)
   const __m512d whole = bits_as<__m512d>(v);
   return bits_as<HalfDoubles>(_mm512_maskz_extractf64x4_pd(0xf, whole, 0)) +
          bits_as<HalfDoubles>(_mm512_maskz_extractf64x4_pd(0xf, whole, 1));
 #else
-  HalfDoubles halves[2];
-  std::memcpy(halves, &v, sizeof(v));
-  return halves[0] + halves[1];
+  return v.low + v.high;
 #endif
 }
 

@@ -16,15 +16,12 @@ inline void widen(Ints v, Doubles (&out)[2]) {
   out[0] = bits_as<Doubles>(_mm512_maskz_cvtepi32_pd(0xff, _mm512_maskz_extracti32x8_epi32(0xff, whole, 0)));
   out[1] = bits_as<Doubles>(_mm512_maskz_cvtepi32_pd(0xff, _mm512_maskz_extracti32x8_epi32(0xff, whole, 1)));
 #else
-  typedef int32_t HalfInts __attribute__((vector_size(32)));
-  HalfInts halves[2];
-  std::memcpy(halves, &v, sizeof(v));
-  out[0] = __builtin_convertvector(halves[0], Doubles);
-  out[1] = __builtin_convertvector(halves[1], Doubles);
+  out[0] = convert<Doubles>(v.low);
+  out[1] = convert<Doubles>(v.high);
 #endif
 }
 
-typedef uint8_t Bytes __attribute__((vector_size(16)));
+using Bytes = VectorOf<uint8_t, 16>;
 
 // Bytes by way of 16 bits: g++ 12 converts them to 32 one by one.
 template <class Narrow>
@@ -36,10 +33,10 @@ inline Ints as_ints(Narrow v) {
 #endif
   if constexpr (sizeof(Narrow) == 16) {
     using T = std::remove_reference_t<decltype(v[0])>;
-    typedef std::conditional_t<std::is_signed_v<T>, int16_t, uint16_t> Wider __attribute__((vector_size(32)));
-    return __builtin_convertvector(__builtin_convertvector(v, Wider), Ints);
+    using Wider = VectorOf<std::conditional_t<std::is_signed_v<T>, int16_t, uint16_t>, 32>;
+    return convert<Ints>(convert<Wider>(v));
   } else {
-    return __builtin_convertvector(v, Ints);
+    return convert<Ints>(v);
   }
 }
 
@@ -48,20 +45,14 @@ inline void load_doubles(const double* p, Doubles (&out)[2]) {
   out[1] = load(p + 8);
 }
 inline void load_doubles(const int64_t* p, Doubles (&out)[2]) {
-  LaneMask<double> v[2];
-  std::memcpy(v, p, sizeof(v));
-  out[0] = __builtin_convertvector(v[0], Doubles);
-  out[1] = __builtin_convertvector(v[1], Doubles);
+  for (int i = 0; i < 2; ++i) out[i] = convert<Doubles>(load_bytes_of<LaneMask<double>>(p + 8 * i));
 }
 template <class T>
 inline void load_doubles(const T* p, Doubles (&out)[2]) {
   if constexpr (is_float<T>) {
     widen(load(p), out);
   } else {
-    typedef T Narrow __attribute__((vector_size(16 * sizeof(T))));
-    Narrow narrow;
-    std::memcpy(&narrow, p, sizeof(narrow));
-    widen(as_ints(narrow), out);
+    widen(as_ints(load_bytes_of<VectorOf<T, 16 * sizeof(T)>>(p)), out);
   }
 }
 

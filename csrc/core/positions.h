@@ -183,9 +183,9 @@ inline void narrow(T* row, const double* source, int64_t n) {
     Whole<float>{i}.store(row, as_floats(parts));
   }
   if (i == n) return;
-  Floats v = {};
-  for (int l = 0; i + l < n; ++l) v[l] = static_cast<float>(source[i + l]);
-  Rest<float>{i, static_cast<int>(n - i)}.store(row, v);
+  float last[16] = {};
+  for (int l = 0; i + l < n; ++l) last[l] = static_cast<float>(source[i + l]);
+  Rest<float>{i, static_cast<int>(n - i)}.store(row, load(last));
 }
 
 }  // namespace evenkeel::EVENKEEL_ISA

@@ -1,4 +1,4 @@
-// Vectors of 64 bytes in the compilers' own vector types, and the conversions between float and 16-bit formats.
+// Vectors of 64 bytes, and the conversions between float and 16-bit formats.
 //
 // Every kernel file is compiled once per instruction set, with EVENKEEL_ISA naming it; all code lives in a namespace
 // of that name, so that the linker cannot merge a function built for AVX-512 with its baseline copy. The vector
@@ -6,15 +6,12 @@
 // give the same bits.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 #include "core/types.h"
+#include "core/vectors.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 
@@ -30,14 +27,14 @@ struct Lanes;
 template <>
 struct Lanes<float> {
   static constexpr int width = 16;
-  typedef float vector __attribute__((vector_size(64)));
-  typedef int32_t mask __attribute__((vector_size(64)));
+  using vector = VectorOf<float, 64>;
+  using mask = VectorOf<int32_t, 64>;
 };
 template <>
 struct Lanes<double> {
   static constexpr int width = 8;
-  typedef double vector __attribute__((vector_size(64)));
-  typedef int64_t mask __attribute__((vector_size(64)));
+  using vector = VectorOf<double, 64>;
+  using mask = VectorOf<int64_t, 64>;
 };
 
 template <class C>
@@ -48,34 +45,14 @@ using LaneMask = typename Lanes<C>::mask;
 using Floats = Vector<float>;
 using Ints = LaneMask<float>;
 using Doubles = Vector<double>;
-typedef uint32_t UnsignedInts __attribute__((vector_size(64)));
-typedef uint16_t Shorts __attribute__((vector_size(32)));
-typedef float HalfFloats __attribute__((vector_size(32)));
+using UnsignedInts = VectorOf<uint32_t, 64>;
+using Shorts = VectorOf<uint16_t, 32>;
+using HalfFloats = VectorOf<float, 32>;
+using HalfDoubles = VectorOf<double, 32>;
 
 // The compute dtype (opmath).
 template <class T>
 using Opmath = std::conditional_t<std::is_same_v<T, double>, double, float>;
-
-template <class To, class From>
-inline To bits_as(const From& from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof(To));
-  return to;
-}
-
-inline UnsignedInts choose(Ints condition, UnsignedInts yes, UnsignedInts no) {
-  const UnsignedInts keep = bits_as<UnsignedInts>(condition);
-  return (yes & keep) | (no & ~keep);
-}
-template <class C>
-inline Vector<C> choose_lanes(LaneMask<C> lanes, Vector<C> yes, Vector<C> no) {
-#if defined(__AVX512F__)
-  return lanes ? yes : no;
-#else
-  return bits_as<Vector<C>>((bits_as<LaneMask<C>>(yes) & lanes) | (bits_as<LaneMask<C>>(no) & ~lanes));
-#endif
-}
 
 // 0 in the other lanes.
 template <class C>
@@ -84,21 +61,13 @@ inline Vector<C> keep_lanes(Vector<C> v, LaneMask<C> lanes) {
 }
 template <class C>
 inline LaneMask<C> lanes_below(int count) {
-  LaneMask<C> number;
-  for (int lane = 0; lane < Lanes<C>::width; ++lane) number[lane] = lane;
-  return number < count;
+  static constexpr std::conditional_t<sizeof(C) == 4, int32_t, int64_t> numbers[] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                                                     8, 9, 10, 11, 12, 13, 14, 15};
+  return load_bytes_of<LaneMask<C>>(numbers) < count;
 }
 
-inline Floats load(const float* p) {
-  Floats v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
-inline Doubles load(const double* p) {
-  Doubles v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
+inline Floats load(const float* p) { return load_bytes_of<Floats>(p); }
+inline Doubles load(const double* p) { return load_bytes_of<Doubles>(p); }
 
 #if defined(__AVX512F__)
 // What __builtin_convertvector and choices between lanes mean, for which compilers make two halves and twice as many
@@ -120,34 +89,37 @@ inline __m256i to_f16(Floats v) {
 inline Floats load(const bf16* p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 inline Floats load(const f16* p) { return from_f16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 #else
-inline UnsignedInts load_16_bits(const void* p) {
-  Shorts s;
-  std::memcpy(&s, p, sizeof(s));
-  return __builtin_convertvector(s, UnsignedInts);
+// By halves: a register that is read once is not taken apart.
+template <class V = UnsignedInts>
+EVENKEEL_INLINE V load_16_bits(const void* p) {
+  if constexpr (is_joined<V>) {
+    using Half = typename V::Half;
+    return {load_16_bits<Half>(p), load_16_bits<Half>(static_cast<const char*>(p) + sizeof(V) / 4)};
+  } else {
+    return convert<V>(load_bytes_of<VectorOf<uint16_t, sizeof(V) / 2>>(p));
+  }
 }
 inline Floats load(const bf16* p) { return bits_as<Floats>(load_16_bits(p) << 16); }
 
 inline Floats load(const f16* p) {
 #if defined(__F16C__)
-  HalfFloats halves[2];
   const __m128i* source = reinterpret_cast<const __m128i*>(p);
-  halves[0] = bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source)));
-  halves[1] = bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source + 1)));
-  return bits_as<Floats>(halves);
+  return {bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source))),
+          bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source + 1)))};
 #else
   const UnsignedInts half = load_16_bits(p);
   const UnsignedInts magnitude = half & 0x7fffu;
   UnsignedInts bits = (magnitude << 13) + ((127u - 15u) << 23);
   bits = choose(magnitude >= 0x7c00u, bits + ((128u - 16u) << 23), bits);  // infinity and NaN
-  const Floats subnormal = __builtin_convertvector(bits_as<Ints>(magnitude), Floats) * 0x1p-24f;
+  const Floats subnormal = convert<Floats>(bits_as<Ints>(magnitude)) * 0x1p-24f;
   bits = choose(magnitude < 0x0400u, bits_as<UnsignedInts>(subnormal), bits);
   return bits_as<Floats>(bits | ((half & 0x8000u) << 16));
 #endif
 }
 #endif
 
-inline void store(float* p, Floats v) { std::memcpy(p, &v, sizeof(v)); }
-inline void store(double* p, Doubles v) { std::memcpy(p, &v, sizeof(v)); }
+inline void store(float* p, Floats v) { store_bytes_of(p, v); }
+inline void store(double* p, Doubles v) { store_bytes_of(p, v); }
 
 #if defined(__AVX512F__)
 inline void store(bf16* p, Floats v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
@@ -156,17 +128,15 @@ inline void store(f16* p, Floats v) { _mm256_storeu_si256(reinterpret_cast<__m25
 inline void store(bf16* p, Floats v) {
   const UnsignedInts bits = bits_as<UnsignedInts>(v);
   const UnsignedInts rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  const Shorts s = __builtin_convertvector(choose(v != v, bits | 0x400000u, rounded) >> 16, Shorts);
-  std::memcpy(p, &s, sizeof(s));
+  store_bytes_of(p, convert<Shorts>(choose(v != v, bits | 0x400000u, rounded) >> 16));
 }
 
 inline void store(f16* p, Floats v) {
 #if defined(__F16C__)
-  __m256 halves[2];
-  std::memcpy(halves, &v, sizeof(v));
+  constexpr int rounding = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   __m128i* target = reinterpret_cast<__m128i*>(p);
-  _mm_storeu_si128(target, _mm256_cvtps_ph(halves[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  _mm_storeu_si128(target + 1, _mm256_cvtps_ph(halves[1], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm_storeu_si128(target, _mm256_cvtps_ph(bits_as<__m256>(v.low), rounding));
+  _mm_storeu_si128(target + 1, _mm256_cvtps_ph(bits_as<__m256>(v.high), rounding));
 #else
   const UnsignedInts bits = bits_as<UnsignedInts>(v);
   const UnsignedInts magnitude = bits & 0x7fffffffu;
@@ -176,8 +146,7 @@ inline void store(f16* p, Floats v) {
   half = choose(magnitude < 0x38800000u, bits_as<UnsignedInts>(shifted) - 0x3f000000u, half);
   half = choose(magnitude >= 0x477ff000u, UnsignedInts{} + 0x7c00u, half);
   half = choose(magnitude > 0x7f800000u, ((magnitude >> 13) & 0x3ffu) | 0x7e00u, half);
-  const Shorts s = __builtin_convertvector(half | ((bits >> 16) & 0x8000u), Shorts);
-  std::memcpy(p, &s, sizeof(s));
+  store_bytes_of(p, convert<Shorts>(half | ((bits >> 16) & 0x8000u)));
 #endif
 }
 #endif

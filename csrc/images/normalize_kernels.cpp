@@ -18,10 +18,10 @@ inline Floats fused(Floats a, Floats b, Floats c) {
 #elif defined(__FMA__)
 constexpr bool has_fused = true;
 inline Floats fused(Floats a, Floats b, Floats c) {
-  __m256 x[2], y[2], z[2];
-  std::memcpy(x, &a, sizeof(a)), std::memcpy(y, &b, sizeof(b)), std::memcpy(z, &c, sizeof(c));
-  const __m256 out[2] = {_mm256_fmadd_ps(x[0], y[0], z[0]), _mm256_fmadd_ps(x[1], y[1], z[1])};
-  return bits_as<Floats>(out);
+  const auto half = [](HalfFloats x, HalfFloats y, HalfFloats z) {
+    return bits_as<HalfFloats>(_mm256_fmadd_ps(bits_as<__m256>(x), bits_as<__m256>(y), bits_as<__m256>(z)));
+  };
+  return {half(a.low, b.low, c.low), half(a.high, b.high, c.high)};
 }
 #else
 constexpr bool has_fused = false;
@@ -34,7 +34,7 @@ inline void define(const ImageMap& a, int64_t c, Doubles (&v)[2]) {
 
 inline Floats map_bytes(const ByteAffine& b, Ints bytes) {
   if constexpr (has_fused) {
-    const Floats zero = {}, d = __builtin_convertvector(bytes, Floats) - b.shift;
+    const Floats zero = {}, d = convert<Floats>(bytes) - b.shift;
     return fused(d, zero + b.scale, fused(d, zero + b.scale_low, zero + b.rest));
   }
   Doubles v[2];
@@ -54,8 +54,9 @@ bool find_affine(const ImageMap& a, int64_t channels, ByteAffine* forms) {
     b.scale_low = static_cast<float>(b.wide_scale - b.scale);
     b.rest = static_cast<float>((b.shift - b.wide_shift) * b.wide_scale);
     for (int32_t first = 0; first < 256; first += 16) {
-      Ints bytes;
-      for (int l = 0; l < 16; ++l) bytes[l] = first + l;
+      int32_t numbers[16];
+      for (int l = 0; l < 16; ++l) numbers[l] = first + l;
+      const Ints bytes = load_bytes_of<Ints>(numbers);
       Doubles v[2];
       widen(bytes, v);
       define(a, c, v);
@@ -66,11 +67,7 @@ bool find_affine(const ImageMap& a, int64_t channels, ByteAffine* forms) {
   return true;
 }
 
-inline Bytes load_bytes(const uint8_t* p) {
-  Bytes v;
-  std::memcpy(&v, p, sizeof(v));
-  return v;
-}
+inline Bytes load_bytes(const uint8_t* p) { return load_bytes_of<Bytes>(p); }
 
 // Sixteen pixels of one channel, from pixels of a known size.
 struct OneByte {
@@ -111,7 +108,7 @@ struct ThreeBytes {
 struct FourBytes {
   UnsignedInts pixels;
   static constexpr int size = 4;
-  explicit FourBytes(const uint8_t* p) { std::memcpy(&pixels, p, sizeof(pixels)); }
+  explicit FourBytes(const uint8_t* p) : pixels(load_bytes_of<UnsignedInts>(p)) {}
   template <int c>
   Ints channel() const {
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__

@@ -112,9 +112,7 @@ struct Whole<pair> {
   using V = Pair;
   int64_t i;
   V load(const bf16* p) const {
-    UnsignedInts both;
-    std::memcpy(&both, p + i, sizeof(both));
-    return widen_pair(both);
+    return widen_pair(load_bytes_of<UnsignedInts>(p + i));
   }
 #if defined(__AVX512F__)
   V load(const float* p) const { return separate(_mm512_loadu_ps(p + i), _mm512_loadu_ps(p + i + 16)); }
@@ -144,9 +142,9 @@ struct Rest<pair> {
 #if defined(__AVX512F__)
     return widen_pair(bits_as<UnsignedInts>(_mm512_maskz_loadu_epi16((1u << count) - 1, p + i)));
 #else
-    UnsignedInts both{};
-    std::memcpy(&both, p + i, count * sizeof(bf16));
-    return widen_pair(both);
+    bf16 both[32] = {};
+    std::memcpy(both, p + i, count * sizeof(bf16));
+    return widen_pair(load_bytes_of<UnsignedInts>(both));
 #endif
   }
 #if defined(__AVX512F__)

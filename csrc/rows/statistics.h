@@ -99,7 +99,7 @@ Moments conclude(const RowsSpec& spec, const Sums& sums, Group<C>& s) {
   s.mean = Eight<C>::from(shift + offset);
   s.mean_rest = Eight<C>::from((shift - as_doubles(s.mean)) + offset);
   const Doubles square = load(sums.second) / n - offset * offset;
-  return {choose_lanes<double>(square < 0, Doubles{}, square), ~(4 * offset * offset <= square)};
+  return {choose(square < 0, Doubles{}, square), ~(4 * offset * offset <= square)};
 }
 
 template <class C>
@@ -113,10 +113,10 @@ void take_reciprocals(const RowsSpec& spec, Doubles square, Group<C>& s) {
   const Doubles root = root_of(square), eps = Doubles{} + spec.options.eps;
   if (spec.options.eps_mode == EpsMode::outside) {
     s.reciprocal = Eight<C>::from(one / (root + eps));
-    s.bend = Eight<C>::from(choose_lanes<double>(root == 0, Doubles{}, (root + eps) / root));
+    s.bend = Eight<C>::from(choose(root == 0, Doubles{}, (root + eps) / root));
   } else {
-    s.reciprocal = Eight<C>::from(one / choose_lanes<double>(root < eps, eps, root));
-    s.bend = Eight<C>::from(choose_lanes<double>(root < eps, Doubles{}, one));
+    s.reciprocal = Eight<C>::from(one / choose(root < eps, Doubles{} + eps, root));
+    s.bend = Eight<C>::from(choose(root < eps, Doubles{}, one));
   }
 }
 

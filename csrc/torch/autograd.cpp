@@ -114,7 +114,7 @@ bool prepare(const Saved& s, const Tensor& dy, bool as_channels, Memory& m, vari
   }
   for (int i = 0; i < 3; ++i) {
     if (!s.needed[i]) continue;
-    gradients[i] = at::empty_like(s.source(i));
+    gradients[i] = i == 0 && m.last ? at::empty_like(s.x) : at::empty_like(s.source(i), {}, contiguous);
     if (!read(gradients[i], i == 0 ? format : contiguous, m.gradients[i])) return false;
   }
   return true;
