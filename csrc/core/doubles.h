@@ -5,7 +5,7 @@
 
 namespace evenkeel::EVENKEEL_ISA {
 
-inline Doubles as_doubles(HalfFloats v) {
+EVENKEEL_INLINE Doubles as_doubles(HalfFloats v) {
 #if defined(__AVX512F__)
   return bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, bits_as<__m256>(v)));
 #else
@@ -13,7 +13,7 @@ inline Doubles as_doubles(HalfFloats v) {
 #endif
 }
 // Both halves of a vector in double.
-inline void widen(Floats v, Doubles (&out)[2]) {
+EVENKEEL_INLINE void widen(Floats v, Doubles (&out)[2]) {
 #if defined(__AVX512F__)
   const __m512 whole = bits_as<__m512>(v);  // a copy of the halves would go through memory
   out[0] = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xff, _mm512_maskz_extractf32x8_ps(0xff, whole, 0)));
@@ -23,12 +23,12 @@ inline void widen(Floats v, Doubles (&out)[2]) {
   out[1] = as_doubles(v.high);
 #endif
 }
-inline Doubles as_doubles(Floats v) {
+EVENKEEL_INLINE Doubles as_doubles(Floats v) {
   Doubles halves[2];
   widen(v, halves);
   return halves[0] + halves[1];
 }
-inline Doubles as_doubles(Doubles v) { return v; }
+EVENKEEL_INLINE Doubles as_doubles(Doubles v) { return v; }
 
 // Eight doubles rounded to the compute dtype.
 template <class C>
@@ -51,7 +51,7 @@ struct Eight<double> {
 };
 
 // Both halves rounded.
-inline Floats as_floats(const Doubles (&v)[2]) {
+EVENKEEL_INLINE Floats as_floats(const Doubles (&v)[2]) {
 #if defined(__AVX512F__)
   const __m512 low = _mm512_castps256_ps512(bits_as<__m256>(Eight<float>::from(v[0])));
   return bits_as<Floats>(_mm512_maskz_insertf32x8(0xffff, low, bits_as<__m256>(Eight<float>::from(v[1])), 1));
@@ -60,7 +60,7 @@ inline Floats as_floats(const Doubles (&v)[2]) {
 #endif
 }
 
-inline bool any(LaneMask<double> condition) {
+EVENKEEL_INLINE bool any(LaneMask<double> condition) {
 #if defined(__AVX512F__)
   return _mm512_movepi64_mask(bits_as<__m512i>(condition)) != 0;
 #else
@@ -70,7 +70,7 @@ inline bool any(LaneMask<double> condition) {
 #endif
 }
 
-inline Doubles root_of(Doubles v) {
+EVENKEEL_INLINE Doubles root_of(Doubles v) {
 #if defined(__AVX512F__)
   return bits_as<Doubles>(_mm512_maskz_sqrt_pd(0xff, bits_as<__m512d>(v)));
 #else
@@ -81,7 +81,7 @@ inline Doubles root_of(Doubles v) {
 }
 
 // The lower half of a vector plus the upper: g++ moves a copy of the halves through memory.
-inline HalfFloats fold(Floats v) {
+EVENKEEL_INLINE HalfFloats fold(Floats v) {
 #if defined(__AVX512F__)
   const __m512 whole = bits_as<__m512>(v);
   return bits_as<HalfFloats>(_mm512_maskz_extractf32x8_ps(0xff, whole, 0)) +
@@ -90,7 +90,7 @@ inline HalfFloats fold(Floats v) {
   return v.low + v.high;
 #endif
 }
-inline HalfDoubles fold(Doubles v) {
+EVENKEEL_INLINE HalfDoubles fold(Doubles v) {
 #if defined(__AVX512F__)
   const __m512d whole = bits_as<__m512d>(v);
   return bits_as<HalfDoubles>(_mm512_maskz_extractf64x4_pd(0xf, whole, 0)) +
@@ -100,24 +100,24 @@ inline HalfDoubles fold(Doubles v) {
 #endif
 }
 
-inline double sum_of_lanes(Doubles v) {
+EVENKEEL_INLINE double sum_of_lanes(Doubles v) {
   const HalfDoubles h = fold(v);
   return (h[0] + h[2]) + (h[1] + h[3]);
 }
-inline float sum_of_lanes(Floats v) {
+EVENKEEL_INLINE float sum_of_lanes(Floats v) {
   const HalfFloats h = fold(v);
   return ((h[0] + h[4]) + (h[2] + h[6])) + ((h[1] + h[5]) + (h[3] + h[7]));
 }
 
-inline float to_float(float v) { return v; }
-inline float to_float(bf16 v) { return bits_as<float>(static_cast<uint32_t>(v.bits) << 16); }
-inline float to_float(f16 v) {
+EVENKEEL_INLINE float to_float(float v) { return v; }
+EVENKEEL_INLINE float to_float(bf16 v) { return bits_as<float>(static_cast<uint32_t>(v.bits) << 16); }
+EVENKEEL_INLINE float to_float(f16 v) {
   f16 buffer[16] = {v};
   return load(buffer)[0];
 }
-inline double to_double(double v) { return v; }
+EVENKEEL_INLINE double to_double(double v) { return v; }
 template <class T>
-inline double to_double(T v) {
+EVENKEEL_INLINE double to_double(T v) {
   return to_float(v);
 }
 

@@ -27,7 +27,7 @@ class Buffer {
 // The first `count` elements of a vector, and zeros behind them. Masks, where there are any: a call of memcpy takes
 // longer than a short row.
 template <class V, class T>
-inline V load_some(const T* p, int count) {
+EVENKEEL_INLINE V load_some(const T* p, int count) {
 #if defined(__AVX512F__)
   const auto some = static_cast<__mmask16>((1u << count) - 1);
   if constexpr (std::is_same_v<T, float>) return bits_as<V>(_mm512_maskz_loadu_ps(some, p));
@@ -41,7 +41,7 @@ inline V load_some(const T* p, int count) {
 #endif
 }
 template <class V, class T>
-inline void store_some(T* p, V v, int count) {
+EVENKEEL_INLINE void store_some(T* p, V v, int count) {
 #if defined(__AVX512F__)
   const auto some = static_cast<__mmask16>((1u << count) - 1);
   if constexpr (std::is_same_v<T, float>) _mm512_mask_storeu_ps(p, some, bits_as<__m512>(v));
@@ -61,17 +61,17 @@ struct Whole {
   using V = Vector<C>;
   int64_t i;
   template <class T>
-  V load(const T* p) const {
+  EVENKEEL_INLINE V load(const T* p) const {
     return EVENKEEL_ISA::load(p + i);
   }
   template <class T>
-  void store(T* p, V v) const {
+  EVENKEEL_INLINE void store(T* p, V v) const {
     EVENKEEL_ISA::store(p + i, v);
   }
   // of what lies in the order of the lanes
-  V load_in_order(const C* p) const { return load(p); }
-  void store_in_order(C* p, V v) const { store(p, v); }
-  V keep(V v) const { return v; }
+  EVENKEEL_INLINE V load_in_order(const C* p) const { return load(p); }
+  EVENKEEL_INLINE void store_in_order(C* p, V v) const { store(p, v); }
+  EVENKEEL_INLINE V keep(V v) const { return v; }
 };
 
 // A whole vector whose stores go past the caches.
@@ -79,7 +79,7 @@ template <class C>
 struct Streamed : Whole<C> {
   using V = Vector<C>;
   template <class T>
-  void store(T* p, V v) const {
+  EVENKEEL_INLINE void store(T* p, V v) const {
     EVENKEEL_ISA::stream(p + this->i, v);
   }
 };
@@ -91,14 +91,14 @@ struct Rest {
   int64_t i;
   int count;
   template <class T>
-  V load(const T* p) const {
+  EVENKEEL_INLINE V load(const T* p) const {
     return load_some<V>(p + i, count);
   }
   template <class T>
-  void store(T* p, V v) const {
+  EVENKEEL_INLINE void store(T* p, V v) const {
     store_some(p + i, v, count);
   }
-  V keep(V v) const { return keep_lanes<C>(v, lanes_below<C>(count)); }  // 0 in the lanes past the end
+  EVENKEEL_INLINE V keep(V v) const { return keep_lanes<C>(v, lanes_below<C>(count)); }  // 0 in the lanes past the end
 };
 
 // A store that does not go past the caches, wherever the position's own do.

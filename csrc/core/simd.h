@@ -6,10 +6,6 @@
 // give the same bits.
 #pragma once
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
 #include "core/types.h"
 #include "core/vectors.h"
 
@@ -56,38 +52,40 @@ using Opmath = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
 // 0 in the other lanes.
 template <class C>
-inline Vector<C> keep_lanes(Vector<C> v, LaneMask<C> lanes) {
+EVENKEEL_INLINE Vector<C> keep_lanes(Vector<C> v, LaneMask<C> lanes) {
   return bits_as<Vector<C>>(bits_as<LaneMask<C>>(v) & lanes);
 }
 template <class C>
-inline LaneMask<C> lanes_below(int count) {
+EVENKEEL_INLINE LaneMask<C> lanes_below(int count) {
   static constexpr std::conditional_t<sizeof(C) == 4, int32_t, int64_t> numbers[] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                                                      8, 9, 10, 11, 12, 13, 14, 15};
   return load_bytes_of<LaneMask<C>>(numbers) < count;
 }
 
-inline Floats load(const float* p) { return load_bytes_of<Floats>(p); }
-inline Doubles load(const double* p) { return load_bytes_of<Doubles>(p); }
+EVENKEEL_INLINE Floats load(const float* p) { return load_bytes_of<Floats>(p); }
+EVENKEEL_INLINE Doubles load(const double* p) { return load_bytes_of<Doubles>(p); }
 
 #if defined(__AVX512F__)
 // What __builtin_convertvector and choices between lanes mean, for which compilers make two halves and twice as many
 // instructions. The masked forms, because the others read an undefined register, of which g++ warns.
-inline Floats from_bf16(__m256i v) {
+EVENKEEL_INLINE Floats from_bf16(__m256i v) {
   return bits_as<Floats>(bits_as<UnsignedInts>(_mm512_maskz_cvtepu16_epi32(0xffff, v)) << 16);
 }
-inline Floats from_f16(__m256i v) { return bits_as<Floats>(_mm512_maskz_cvtph_ps(0xffff, v)); }
-inline __m256i to_bf16(Floats v) {
+EVENKEEL_INLINE Floats from_f16(__m256i v) { return bits_as<Floats>(_mm512_maskz_cvtph_ps(0xffff, v)); }
+EVENKEEL_INLINE __m256i to_bf16(Floats v) {
   const UnsignedInts bits = bits_as<UnsignedInts>(v);
   const __m512i rounded = bits_as<__m512i>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
   const __mmask16 is_nan = _mm512_cmp_ps_mask(bits_as<__m512>(v), bits_as<__m512>(v), _CMP_UNORD_Q);
   const __m512i result = _mm512_mask_mov_epi32(rounded, is_nan, bits_as<__m512i>((bits | 0x400000u) >> 16));
   return _mm512_maskz_cvtepi32_epi16(0xffff, result);
 }
-inline __m256i to_f16(Floats v) {
+EVENKEEL_INLINE __m256i to_f16(Floats v) {
   return _mm512_maskz_cvtps_ph(0xffff, bits_as<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 }
-inline Floats load(const bf16* p) { return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-inline Floats load(const f16* p) { return from_f16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+EVENKEEL_INLINE Floats load(const bf16* p) {
+  return from_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+}
+EVENKEEL_INLINE Floats load(const f16* p) { return from_f16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 #else
 // By halves: a register that is read once is not taken apart.
 template <class V = UnsignedInts>
@@ -99,9 +97,9 @@ EVENKEEL_INLINE V load_16_bits(const void* p) {
     return convert<V>(load_bytes_of<VectorOf<uint16_t, sizeof(V) / 2>>(p));
   }
 }
-inline Floats load(const bf16* p) { return bits_as<Floats>(load_16_bits(p) << 16); }
+EVENKEEL_INLINE Floats load(const bf16* p) { return bits_as<Floats>(load_16_bits(p) << 16); }
 
-inline Floats load(const f16* p) {
+EVENKEEL_INLINE Floats load(const f16* p) {
 #if defined(__F16C__)
   const __m128i* source = reinterpret_cast<const __m128i*>(p);
   return {bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source))),
@@ -118,20 +116,37 @@ inline Floats load(const f16* p) {
 }
 #endif
 
-inline void store(float* p, Floats v) { store_bytes_of(p, v); }
-inline void store(double* p, Doubles v) { store_bytes_of(p, v); }
+EVENKEEL_INLINE void store(float* p, Floats v) { store_bytes_of(p, v); }
+EVENKEEL_INLINE void store(double* p, Doubles v) { store_bytes_of(p, v); }
 
 #if defined(__AVX512F__)
-inline void store(bf16* p, Floats v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
-inline void store(f16* p, Floats v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(v)); }
+EVENKEEL_INLINE void store(bf16* p, Floats v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
+EVENKEEL_INLINE void store(f16* p, Floats v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_f16(v)); }
 #else
-inline void store(bf16* p, Floats v) {
+// The lower halves of integers below 2^16.
+EVENKEEL_INLINE Shorts narrowed(const UnsignedInts& v) {
+#if defined(__AVX2__)
+  const __m256i packed = _mm256_packus_epi32(bits_as<__m256i>(v.low), bits_as<__m256i>(v.high));
+  return bits_as<Shorts>(_mm256_permute4x64_epi64(packed, 0xd8));  // it packs within 16 bytes
+#else
+  return convert<Shorts>(v);
+#endif
+}
+EVENKEEL_INLINE bool any_nan(const Floats& v) {
+#if defined(__AVX__)
+  return _mm256_movemask_ps(_mm256_cmp_ps(bits_as<__m256>(v.low), bits_as<__m256>(v.high), _CMP_UNORD_Q)) != 0;
+#else
+  return true;  // asking costs more than choosing
+#endif
+}
+EVENKEEL_INLINE void store(bf16* p, Floats v) {
   const UnsignedInts bits = bits_as<UnsignedInts>(v);
-  const UnsignedInts rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
-  store_bytes_of(p, convert<Shorts>(choose(v != v, bits | 0x400000u, rounded) >> 16));
+  UnsignedInts rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  if (__builtin_expect(any_nan(v), 0)) rounded = choose(v != v, bits | 0x400000u, rounded);
+  store_bytes_of(p, narrowed(rounded >> 16));
 }
 
-inline void store(f16* p, Floats v) {
+EVENKEEL_INLINE void store(f16* p, Floats v) {
 #if defined(__F16C__)
   constexpr int rounding = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   __m128i* target = reinterpret_cast<__m128i*>(p);
@@ -154,7 +169,7 @@ inline void store(f16* p, Floats v) {
 // Writes past the caches: an ordinary store first reads the line that it overwrites. p lies at a multiple of `bytes` or
 // of a cache line.
 template <int bytes>
-inline void stream_bytes(void* p, const void* v) {
+EVENKEEL_INLINE void stream_bytes(void* p, const void* v) {
   char* const to = static_cast<char*>(p);
   const char* const from = static_cast<const char*>(v);
 #if defined(__AVX512F__)
@@ -179,7 +194,7 @@ inline void stream_bytes(void* p, const void* v) {
 #endif
 }
 template <class T, class V>
-inline void stream(T* p, V v) {
+EVENKEEL_INLINE void stream(T* p, V v) {
   T ready[sizeof(V) / sizeof(Opmath<T>)];
   store(ready, v);
   stream_bytes<sizeof(ready)>(p, ready);

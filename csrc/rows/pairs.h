@@ -15,13 +15,13 @@ struct Pair {
     return *this;
   }
 };
-inline Pair operator+(const Pair& a, const Pair& b) { return {a.even + b.even, a.odd + b.odd}; }
-inline Pair operator-(const Pair& a, const Pair& b) { return {a.even - b.even, a.odd - b.odd}; }
-inline Pair operator*(const Pair& a, const Pair& b) { return {a.even * b.even, a.odd * b.odd}; }
-inline Pair operator-(const Pair& a, float b) { return {a.even - b, a.odd - b}; }
-inline Pair operator*(const Pair& a, float b) { return {a.even * b, a.odd * b}; }
+EVENKEEL_INLINE Pair operator+(const Pair& a, const Pair& b) { return {a.even + b.even, a.odd + b.odd}; }
+EVENKEEL_INLINE Pair operator-(const Pair& a, const Pair& b) { return {a.even - b.even, a.odd - b.odd}; }
+EVENKEEL_INLINE Pair operator*(const Pair& a, const Pair& b) { return {a.even * b.even, a.odd * b.odd}; }
+EVENKEEL_INLINE Pair operator-(const Pair& a, float b) { return {a.even - b, a.odd - b}; }
+EVENKEEL_INLINE Pair operator*(const Pair& a, float b) { return {a.even * b, a.odd * b}; }
 
-inline Doubles as_doubles(const Pair& v) { return as_doubles(v.even + v.odd); }
+EVENKEEL_INLINE Doubles as_doubles(const Pair& v) { return as_doubles(v.even + v.odd); }
 
 // The tag of rows read in pairs, as float and double are of rows read in vectors of these.
 struct pair {};
@@ -54,12 +54,12 @@ struct Written<bf16> {
 };
 #endif
 
-inline Pair widen_pair(UnsignedInts both) {
+EVENKEEL_INLINE Pair widen_pair(UnsignedInts both) {
   return {bits_as<Floats>(both << 16), bits_as<Floats>(both & 0xffff0000u)};
 }
 
 // The bits of a bfloat16 in the upper half.
-inline UnsignedInts round_up_there(Floats v) {
+EVENKEEL_INLINE UnsignedInts round_up_there(Floats v) {
   const UnsignedInts bits = bits_as<UnsignedInts>(v);
 #if defined(__AVX512F__)
   const __mmask16 odd = _mm512_test_epi32_mask(bits_as<__m512i>(bits), _mm512_set1_epi32(0x10000));
@@ -71,18 +71,18 @@ inline UnsignedInts round_up_there(Floats v) {
 }
 
 #if defined(__AVX512F__)
-inline __mmask16 first_lanes(int count) {
+EVENKEEL_INLINE __mmask16 first_lanes(int count) {
   return static_cast<__mmask16>(count >= 16 ? 0xffffu : count <= 0 ? 0u : (1u << count) - 1);
 }
 
-inline Pair separate(__m512 low, __m512 high) {
+EVENKEEL_INLINE Pair separate(__m512 low, __m512 high) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
   return {bits_as<Floats>(_mm512_permutex2var_ps(low, even, high)),
           bits_as<Floats>(_mm512_permutex2var_ps(low, odd, high))};
 }
 
-inline __m512i merge(const Pair& v) {
+EVENKEEL_INLINE __m512i merge(const Pair& v) {
   UnsignedInts even = round_up_there(v.even), odd = round_up_there(v.odd);
   if (__builtin_expect(_mm512_cmp_ps_mask(bits_as<__m512>(v.even), bits_as<__m512>(v.odd), _CMP_UNORD_Q), 0)) {
     even = choose(v.even != v.even, bits_as<UnsignedInts>(v.even) | 0x400000u, even);
@@ -93,7 +93,7 @@ inline __m512i merge(const Pair& v) {
 #endif
 
 // Even and odd places in turn.
-inline void store_joined(float* p, const Pair& v) {
+EVENKEEL_INLINE void store_joined(float* p, const Pair& v) {
 #if defined(__AVX512F__)
   const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
   const __m512i high = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
@@ -111,25 +111,29 @@ template <>
 struct Whole<pair> {
   using V = Pair;
   int64_t i;
-  V load(const bf16* p) const {
+  EVENKEEL_INLINE V load(const bf16* p) const {
     return widen_pair(load_bytes_of<UnsignedInts>(p + i));
   }
 #if defined(__AVX512F__)
-  V load(const float* p) const { return separate(_mm512_loadu_ps(p + i), _mm512_loadu_ps(p + i + 16)); }
-  void store(bf16* p, const V& v) const { _mm512_storeu_si512(p + i, merge(v)); }
+  EVENKEEL_INLINE V load(const float* p) const { return separate(_mm512_loadu_ps(p + i), _mm512_loadu_ps(p + i + 16)); }
+  EVENKEEL_INLINE void store(bf16* p, const V& v) const { _mm512_storeu_si512(p + i, merge(v)); }
 #endif
-  V load_in_order(const float* p) const { return {EVENKEEL_ISA::load(p + i), EVENKEEL_ISA::load(p + i + 16)}; }
-  void store_in_order(float* p, const V& v) const {
+  EVENKEEL_INLINE V load_in_order(const float* p) const {
+    return {EVENKEEL_ISA::load(p + i), EVENKEEL_ISA::load(p + i + 16)};
+  }
+  EVENKEEL_INLINE void store_in_order(float* p, const V& v) const {
     EVENKEEL_ISA::store(p + i, v.even);
     EVENKEEL_ISA::store(p + i + 16, v.odd);
   }
-  V keep(const V& v) const { return v; }
+  EVENKEEL_INLINE V keep(const V& v) const { return v; }
 };
 
 #if defined(__AVX512F__)
 template <>
 struct Streamed<pair> : Whole<pair> {
-  void store(bf16* p, const V& v) const { _mm512_stream_si512(reinterpret_cast<__m512i*>(p + i), merge(v)); }
+  EVENKEEL_INLINE void store(bf16* p, const V& v) const {
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(p + i), merge(v));
+  }
 };
 #endif
 
@@ -138,7 +142,7 @@ struct Rest<pair> {
   using V = Pair;
   int64_t i;
   int count;
-  V load(const bf16* p) const {
+  EVENKEEL_INLINE V load(const bf16* p) const {
 #if defined(__AVX512F__)
     return widen_pair(bits_as<UnsignedInts>(_mm512_maskz_loadu_epi16((1u << count) - 1, p + i)));
 #else
@@ -148,13 +152,15 @@ struct Rest<pair> {
 #endif
   }
 #if defined(__AVX512F__)
-  V load(const float* p) const {
+  EVENKEEL_INLINE V load(const float* p) const {
     return separate(_mm512_maskz_loadu_ps(first_lanes(count), p + i),
                     _mm512_maskz_loadu_ps(first_lanes(count - 16), p + i + 16));
   }
-  void store(bf16* p, const V& v) const { _mm512_mask_storeu_epi16(p + i, (1u << count) - 1, merge(v)); }
+  EVENKEEL_INLINE void store(bf16* p, const V& v) const {
+    _mm512_mask_storeu_epi16(p + i, (1u << count) - 1, merge(v));
+  }
 #endif
-  V keep(const V& v) const {
+  EVENKEEL_INLINE V keep(const V& v) const {
     const Rest<float> even{0, (count + 1) / 2}, odd{0, count / 2};
     return {even.keep(v.even), odd.keep(v.odd)};
   }
