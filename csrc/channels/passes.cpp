@@ -7,6 +7,7 @@
 
 #include "channels/geometry.h"
 #include "channels/run.h"
+#include "core/caches.h"
 #include "core/runtime.h"
 
 namespace evenkeel {
@@ -135,8 +136,9 @@ void write_remembered(ChannelsCall& a, const ChannelsWalk& phases) {
   });
 }
 
-bool is_streamed(const ChannelsShape& shape, DType dtype) {
-  return shape.batch * shape.channels * shape.positions * size_of(dtype) > streamed_bytes;
+// `tensors`: of x's size, that a call reads and writes.
+bool is_streamed(const ChannelsShape& shape, DType dtype, int64_t tensors) {
+  return is_past_caches(shape.batch * shape.channels * shape.positions * size_of(dtype) * tensors);
 }
 
 const DirectChannels direct_channels{
@@ -159,7 +161,7 @@ void run_forward(const ChannelsForward& forward) {
   a.out = forward.y;
   set_weight(a, w);
   a.bias = b.data();
-  a.streamed = is_streamed(forward.shape, forward.dtype);
+  a.streamed = is_streamed(forward.shape, forward.dtype, 2);
   a.statistics = statistics.data();
   a.variance = variances.data();
   const ChannelsWalk& phases = phases_of(g);
@@ -193,7 +195,7 @@ void run_backward(const ChannelsBackward& backward) {
   set_weight(a, w);
   a.bias = b.data();
   a.statistics = const_cast<void*>(backward.statistics);
-  a.streamed = is_streamed(backward.shape, backward.dtype);
+  a.streamed = is_streamed(backward.shape, backward.dtype, 3);
   a.sums = sums.get();
   a.means = means.data();
   const ChannelsWalk& phases = phases_of(g);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "core/caches.h"
 #include "core/runtime.h"
 
 namespace evenkeel {
@@ -28,10 +29,10 @@ class Scratch {
 
 // Whether a block's gradients after the activation are kept from the sums to dx: in planes, and small enough for cache.
 bool keeps_gradient(const ChannelsCall& a) {
-  constexpr int64_t largest_kept = 65536;
   const ChannelsGeometry& g = a.geometry;
+  const int64_t kept_bytes = g.count * (a.dtype == DType::float64 ? sizeof(double) : sizeof(float));
   return a.dy && a.out && !a.remembered && g.walk == Walk::planes && a.options.activation == Activation::silu &&
-         g.count <= largest_kept;
+         4 * kept_bytes <= caches().second;
 }
 
 // Doubles' places of a block's factors.

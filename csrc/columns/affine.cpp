@@ -6,6 +6,7 @@
 
 #include "columns/kernels.h"
 #include "columns/operators.h"
+#include "core/caches.h"
 
 namespace evenkeel {
 namespace {
@@ -160,7 +161,8 @@ void map_together(const Tensor& x, const Parameters& p, const Tensor& y) {
   ColumnMap map{dtype_of(x), to, shifts.data(), scales.data(), offsets.data(), period, p.low || p.high};
   constexpr double infinity = std::numeric_limits<double>::infinity();
   map.low = p.low.value_or(-infinity), map.high = p.high.value_or(infinity);
-  map.stream = bytes_of(y) >= streamed_bytes && sides.x != sides.y;
+  // half a line at a time, past the caches is slower
+  map.stream = sides.y_size >= 4 && sides.x != sides.y && is_past_caches(bytes_of(x) + bytes_of(y));
   if (from == Walk::columns) {
     map_columns(map, sides, x, y);
   } else if (from == Walk::flat && into == Walk::flat) {

@@ -2,15 +2,16 @@
 // pages in again, which costs several times what a kernel does. So large outputs lie in blocks of their own, aligned
 // for huge pages, and a freed block waits for the next output of its size.
 //
-// The cost is at most pool_limit() bytes of waiting blocks, marked as free to take for the system (MADV_FREE), which
-// does so only when memory is short; and that such an output cannot be resized, which the stable ABI allows torch's own
-// memory alone.
+// The cost is at most pool_limit() bytes of waiting blocks, and that such an output cannot be resized, which the stable
+// ABI allows torch's own memory alone. Waiting blocks beyond half the limit are marked as free to take for the system
+// (MADV_FREE), which does so only when memory is short. The latest are not: marking a block each time that it is freed
+// costs up to a third of what a kernel does with it.
 #include <cstdint>
-#include <cstdlib>
 #include <mutex>
 #include <unordered_set>
 #include <vector>
 
+#include "core/environment.h"
 #include "core/runtime.h"
 
 #if defined(__linux__)
@@ -23,11 +24,12 @@ namespace {
 
 #if defined(__linux__) && defined(MADV_HUGEPAGE) && defined(MADV_FREE)
 
-constexpr int64_t huge_page = int64_t{2} << 20, smallest_block = int64_t{4} << 20;
+constexpr int64_t huge_page = int64_t{2} << 20;
 
 struct Block {
   void* data;
   int64_t size;
+  bool marked;  // as free to take
 };
 
 // Never destroyed: tensors may be freed after the static objects are gone.
@@ -35,7 +37,16 @@ struct Pool {
   std::mutex mutex;
   std::vector<Block> waiting;  // oldest first
   std::unordered_set<const void*> taken;
-  int64_t bytes = 0;
+  int64_t bytes = 0, unmarked = 0;  // of the waiting
+
+  // Takes the i-th of the waiting.
+  Block remove(size_t i) {
+    const Block block = waiting[i];
+    waiting.erase(waiting.begin() + static_cast<int64_t>(i));
+    bytes -= block.size;
+    unmarked -= block.marked ? 0 : block.size;
+    return block;
+  }
 };
 
 Pool& pool() {
@@ -46,17 +57,6 @@ Pool& pool() {
     return made;
   }();
   return *only;
-}
-
-// EVENKEEL_POOL_MB: the most that waiting blocks may hold; 0 leaves large outputs to the system's allocator too.
-int64_t pool_limit() {
-  static const int64_t limit = [] {
-    const char* setting = std::getenv("EVENKEEL_POOL_MB");
-    char* end = nullptr;
-    const int64_t megabytes = setting ? std::strtoll(setting, &end, 10) : 256;
-    return (setting && end != setting && megabytes >= 0 ? megabytes : 256) << 20;
-  }();
-  return limit;
 }
 
 // A block of its own, aligned for huge pages, or null.
@@ -75,11 +75,7 @@ void* map(int64_t size) {
 void* waiting_block(Pool& p, int64_t size) {
   const std::lock_guard<std::mutex> hold(p.mutex);
   for (size_t i = p.waiting.size(); i-- > 0;) {  // the latest is the likeliest to be in cache
-    if (p.waiting[i].size != size) continue;
-    void* const data = p.waiting[i].data;
-    p.waiting.erase(p.waiting.begin() + static_cast<int64_t>(i));
-    p.bytes -= size;
-    return data;
+    if (p.waiting[i].size == size) return p.remove(i).data;
   }
   return nullptr;
 }
@@ -101,26 +97,28 @@ bool is_taken(const void* data) {
 
 void give_back(void* data, void* context) {
   const int64_t size = static_cast<int64_t>(reinterpret_cast<intptr_t>(context));
-  const bool waits = size <= pool_limit();
-  if (waits) madvise(data, size, MADV_FREE);
   std::vector<Block> leaving;
   {
     Pool& p = pool();
     const std::lock_guard<std::mutex> hold(p.mutex);
     p.taken.erase(data);
-    (waits ? p.waiting : leaving).push_back({data, size});
-    p.bytes += waits ? size : 0;
-    while (p.bytes > pool_limit()) {
-      leaving.push_back(p.waiting.front());
-      p.bytes -= p.waiting.front().size;
-      p.waiting.erase(p.waiting.begin());
+    p.waiting.push_back({data, size, false});
+    p.bytes += size;
+    p.unmarked += size;
+    while (p.bytes > pool_limit()) leaving.push_back(p.remove(0));
+    for (size_t i = 0; p.unmarked > pool_limit() / 2; ++i) {
+      Block& oldest = p.waiting[i];
+      if (oldest.marked) continue;
+      madvise(oldest.data, oldest.size, MADV_FREE);  // while nobody can take it
+      oldest.marked = true;
+      p.unmarked -= oldest.size;
     }
   }
   for (const Block& block : leaving) munmap(block.data, block.size);
 }
 
 void* block_for(int64_t bytes, int64_t& size) {
-  if (bytes < smallest_block || pool_limit() == 0) return nullptr;
+  if (bytes < smallest_pooled || pool_limit() == 0) return nullptr;
   size = ceil_divide(bytes, huge_page) * huge_page;
   return take(size);
 }
@@ -134,6 +132,14 @@ bool is_taken(const void*) { return false; }
 #endif
 
 }  // namespace
+
+int64_t pool_limit() {
+  static const int64_t limit = [] {
+    int64_t megabytes;
+    return (read_setting(pool_setting, &megabytes) ? megabytes : 256) << 20;
+  }();
+  return limit;
+}
 
 Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
   const int64_t ndim = static_cast<int64_t>(sizes.size());

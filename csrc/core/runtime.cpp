@@ -1,7 +1,9 @@
 #include "core/runtime.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
@@ -36,7 +38,14 @@ const char* simd_name(Simd level) {
   return level == Simd::avx512 ? "avx512" : level == Simd::avx2 ? "avx2" : "baseline";
 }
 
+constexpr Simd levels[] = {Simd::baseline, Simd::avx2, Simd::avx512};
+
 }  // namespace
+
+bool names_simd(const char* name) {
+  return std::any_of(std::begin(levels), std::end(levels),
+                     [&](Simd each) { return std::strcmp(name, simd_name(each)) == 0; });
+}
 
 bool in_forked_child() { return watches_forks && forked; }
 
@@ -60,8 +69,8 @@ DType dtype_of(ScalarType type) {
 Simd simd() {
   static const Simd level = [] {
     const Simd best = best_simd();
-    const char* name = std::getenv("EVENKEEL_SIMD");
-    for (Simd each : {Simd::baseline, Simd::avx2, Simd::avx512}) {
+    const char* name = std::getenv(simd_variable);
+    for (Simd each : levels) {
       if (name && std::strcmp(name, simd_name(each)) == 0 && each <= best) return each;
     }
     return best;

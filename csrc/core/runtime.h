@@ -21,6 +21,9 @@ using OptionalTensor = std::optional<Tensor>;
 enum class Simd : int { baseline, avx2, avx512 };
 Simd simd();
 
+constexpr const char* simd_variable = "EVENKEEL_SIMD";
+bool names_simd(const char* name);
+
 // "avx512", "avx2" or "baseline": the best this processor has, or what EVENKEEL_SIMD asks for if it has that.
 std::string simd_level();
 
@@ -59,11 +62,14 @@ inline std::vector<int64_t> sizes_of(const Tensor& t) {
 // (memory.cpp).
 Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype);
 
+// The smallest output that lies in such a block, and the most that freed blocks may hold (EVENKEEL_POOL_MB; 0 leaves
+// large outputs to torch's allocator too).
+constexpr int64_t smallest_pooled = int64_t{4} << 20;
+int64_t pool_limit();
+
 // Whether a CPU tensor lies in a block of our own (memory.cpp), which torch cannot resize.
 bool is_pooled(const Tensor& t);
 
-// Outputs of this size do not stay in the caches: they are written past them, unless they overwrite what was read.
-constexpr int64_t streamed_bytes = int64_t{16} << 20;
 inline int64_t bytes_of(const Tensor& t) { return t.numel() * size_of(dtype_of(t)); }
 
 // torch's own contiguous() goes through the dispatcher even where there is nothing to do.

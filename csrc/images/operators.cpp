@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/caches.h"
 #include "images/kernels.h"
 
 namespace evenkeel {
@@ -55,7 +56,8 @@ void image_normalize_out(const Tensor& x, const Tensor& mean, const Tensor& std,
     map.bytes = affine.data();
   }
   const int64_t from_size = size_of(map.from), to_size = size_of(map.to);
-  map.stream = bytes_of(out) >= streamed_bytes;
+  // half a line at a time, past the caches is slower
+  map.stream = to_size >= 4 && is_past_caches(bytes_of(source) + bytes_of(out));
 
   // a task: some pixels of a row, of all channels where these are neighbours, else of one
   constexpr int64_t piece = 16384, grain = 32768;

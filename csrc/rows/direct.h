@@ -38,7 +38,7 @@ constexpr size_t layout_of_rows() {
     using T = RowsForward;
     add_layout<T>(hash, {EVENKEEL_AT(spec), EVENKEEL_AT(is_double), EVENKEEL_AT(x), EVENKEEL_AT(residual),
                          EVENKEEL_AT(sum), EVENKEEL_AT(weight), EVENKEEL_AT(bias), EVENKEEL_AT(y),
-                         EVENKEEL_AT(streamed), EVENKEEL_AT(statistics)});
+                         EVENKEEL_AT(streamed), EVENKEEL_AT(group_bytes), EVENKEEL_AT(statistics)});
   }
   {
     using T = RowsBackward;

@@ -275,8 +275,8 @@ bool complete_rows(const RowsForward& a, const T* const* x, const Group<C>& s, i
 
 // How many rows are measured and then written: as many as stay in the first-level cache in between.
 template <class T>
-int group_size(int64_t features) {
-  const int64_t fitting = 16 * 1024 / (features * static_cast<int64_t>(sizeof(T)));
+int group_size(const RowsForward& a) {
+  const int64_t fitting = a.group_bytes / (a.spec.features * static_cast<int64_t>(sizeof(T)));
   return fitting >= most_in_group ? most_in_group : fitting >= 4 ? 4 : fitting >= 2 ? 2 : 1;
 }
 
@@ -292,7 +292,7 @@ int rows_abreast(const RowsForward& a) {
 template <class T>
 void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
-  const int size = group_size<T>(a.spec.features), most = rows_abreast<T>(a);
+  const int size = group_size<T>(a), most = rows_abreast<T>(a);
   for (int64_t row = begin; row < end; row += size) {
     const int count = static_cast<int>(row + size < end ? size : end - row);
     const T* x[most_in_group];

@@ -53,7 +53,8 @@ struct RowsForward {
   const void* weight;
   const void* bias;
   Rows y;
-  bool streamed;     // y is larger than the caches
+  bool streamed;  // what is read and written is larger than the caches
+  int64_t group_bytes;  // of rows that the first-level cache keeps from their statistics until they are written
   void* statistics;  // compute dtype, (rows, statistics_width), or null
 };
 
@@ -67,7 +68,7 @@ struct RowsBackward {
   Rows residual;   // what was normalized is x + residual, where it is there
   Rows dsum;       // is added to the gradient, where it is there
   Rows dx;         // contiguous, or nothing
-  bool streamed;   // dx is larger than the caches
+  bool streamed;   // what is read and written is larger than the caches
   Rows dresidual;  // dx in another dtype, or nothing
   const void* weight;
   const void* bias;  // for from_output alone

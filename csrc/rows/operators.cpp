@@ -1,8 +1,10 @@
 // The operators of the row pattern: shapes, strides, allocation and the division of work; the *_kernels.cpp compute.
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <memory>
 
+#include "core/caches.h"
 #include "rows/direct.h"
 #include "rows/operators.h"
 
@@ -112,14 +114,11 @@ class Parameter {
 // About 16 K elements a chunk: below that, starting a thread costs more than it saves.
 int64_t rows_per_chunk(int64_t features) { return features >= 16384 ? 1 : 16384 / features; }
 
-// The largest output that is left in the caches for its reader. A third-level cache has tens of MB, but holds the input
-// too and serves other cores, and an ordinary store first reads the line that it overwrites. Outputs of 6 MB with one
-// reader are a quarter slower past the caches, of 12 MB a fifth faster.
-constexpr int64_t largest_cached = int64_t{8} << 20;
-
-// Whether an output is written past the caches; not over the input, which is in them.
-bool is_streamed(const RowsSpec& spec, const Rows& out, const Rows& in) {
-  return spec.rows * spec.features * size_of(out.dtype) > largest_cached && out.data != in.data;
+// Whether `out` is written past the caches by a call that moves it and these; not over the input, which is in them.
+bool is_streamed(const RowsSpec& spec, const Rows& out, const Rows& in, std::initializer_list<Rows> others) {
+  int64_t bytes = size_of(out.dtype) + size_of(in.dtype);
+  for (const Rows& each : others) bytes += each.data ? size_of(each.dtype) : 0;
+  return is_past_caches(spec.rows * spec.features * bytes) && out.data != in.data;
 }
 
 void check_shape(const char* name, const Tensor& t, const Tensor& x) {
@@ -146,7 +145,8 @@ void check_recomputable(const C* weight, const C* bias, int64_t features) {
 void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool recomputable) {
   if (a.spec.rows == 0 || a.spec.features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
-  a.streamed = is_streamed(a.spec, a.y, a.x);
+  a.streamed = is_streamed(a.spec, a.y, a.x, {a.residual, a.sum});
+  a.group_bytes = caches().first / 2;
   const Parameter w(weight, a.spec.options.weight_offset, a.spec.features, a.is_double);
   const Parameter b(bias, 0.0, a.spec.features, a.is_double);
   a.weight = w.data();
@@ -180,7 +180,7 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, con
   const int64_t features = a.spec.features;
   if (features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
-  a.streamed = a.dx.data && is_streamed(a.spec, a.dx, a.x);
+  a.streamed = a.dx.data && is_streamed(a.spec, a.dx, a.x, {a.dy, a.residual, a.dsum});
   a.rows_per_task = rows_per_task(a.spec.rows);
   const int64_t tasks = ceil_divide(a.spec.rows, a.rows_per_task);
   a.padded_features = padded(features);

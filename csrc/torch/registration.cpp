@@ -5,6 +5,8 @@
 
 #include "channels/operators.h"
 #include "columns/operators.h"
+#include "core/caches.h"
+#include "core/environment.h"
 #include "core/members.h"
 #include "images/operators.h"
 #include "rows/operators.h"
@@ -78,6 +80,12 @@ struct Boxed<function> {
   }
 };
 
+// The caches and what follows from them, in bytes, for people.
+std::tuple<int64_t, int64_t, int64_t, int64_t, std::string, int64_t, int64_t, int64_t> memory_choices() {
+  const Caches& c = caches();
+  return {c.first, c.second, c.third, c.cores, c.source, cached_bytes(), smallest_pooled, pool_limit()};
+}
+
 struct Operator {
   const char* schema;
   void (*call)(StableIValue*, uint64_t, uint64_t);
@@ -123,7 +131,13 @@ constexpr Operator operators[] = {
      Boxed<&image_normalize_out>::call},
     {"is_pooled(Tensor x) -> bool", Boxed<&is_pooled>::call},
 };
-constexpr Operator without_tensors[] = {{"simd_level() -> str", Boxed<&simd_level>::call}};
+constexpr Operator without_tensors[] = {
+    {"simd_level() -> str", Boxed<&simd_level>::call},
+    {"refused_setting() -> (str name, str expected)", Boxed<&refused_setting>::call},
+    {"memory_choices() -> (int first_cache, int second_cache, int third_cache, int cores, str source, "
+     "int past_caches_from, int pooled_from, int pool_limit)",
+     Boxed<&memory_choices>::call},
+};
 
 STABLE_TORCH_LIBRARY(evenkeel, m) {
   for (const Operator& each : operators) m.def(each.schema);

@@ -75,7 +75,7 @@ def kernels_available() -> dict[str, str]:
 
 
 def backend_info() -> dict[str, str]:
-    """Facts about the compiled extension: how it was built, its SIMD level in use, how small tensors reach it.
+    """Facts about the compiled extension: how it was built, what it chose for this processor, its caches and memory.
 
     Returns:
         A dictionary of facts; empty when the extension is not installed.
@@ -83,7 +83,7 @@ def backend_info() -> dict[str, str]:
     Example:
         >>> import evenkeel as ek
         >>> sorted(ek.functional.backend_info())[:2]
-        ['compiler', 'flags']
+        ['caches', 'compiler']
     """
     facts: dict[str, Any] = {}
     for backend in BACKENDS.values():

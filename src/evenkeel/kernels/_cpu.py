@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from evenkeel._errors import InvalidArgumentError
 from evenkeel.kernels import _nodes, _small
-from evenkeel.kernels._operators import FOLDER, MISSING, PATTERNS
+from evenkeel.kernels._operators import FOLDER, MISSING, PATTERNS, REFUSED
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,9 +34,14 @@ def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, 
     """Return "" if the kernels of a pattern take a spec and its tensors, otherwise the reason.
 
     The tensors are the input, the residual (only of a spec that adds one), weight and bias, then any others.
+
+    Raises:
+        InvalidArgumentError: an environment variable of the kernels holds what they cannot use.
     """
     if MISSING:
         return MISSING
+    if REFUSED:
+        raise InvalidArgumentError(REFUSED)
     if pattern not in PATTERNS:
         return "it has no kernel for this norm yet"
     if spec is not None and spec.cast == "early" and not _rounds_early(pattern, spec, *tensors):
@@ -81,9 +88,15 @@ def availability() -> str:
 
 
 def facts() -> dict[str, str]:
-    """Tell how the library was built, its SIMD level and how small tensors reach it; nothing if it is missing."""
+    """Tell how the library was built and what it chose here; nothing if it is missing.
+
+    Raises:
+        InvalidArgumentError: an environment variable of the kernels holds what they cannot use.
+    """
     if MISSING:
         return {}
+    if REFUSED:
+        raise InvalidArgumentError(REFUSED)
     build = FOLDER / "_build.json"
     built: dict[str, Any] = json.loads(build.read_text(encoding="utf-8")) if build.exists() else {}
     return {
@@ -91,7 +104,27 @@ def facts() -> dict[str, str]:
         "simd level": str(torch.ops.evenkeel.simd_level()),
         "small tensors": f"{'through' if _small.calls is None else 'past'} torch's dispatcher",
         "their gradients": f"through {'Python' if _nodes.nodes is None else 'C++'}",
+        **_memory_facts(),
     }
+
+
+def _memory_facts() -> dict[str, str]:
+    """Tell the sizes of the caches, and what the kernels do with outputs that are large beside them."""
+    first, second, third, cores, source, streamed, pooled, limit = torch.ops.evenkeel.memory_choices()
+    threads = torch.get_num_threads()
+    return {
+        "caches": f"{_size(first)} and {_size(second)} a core, {_size(third)} for {cores} cores ({source})",
+        "streaming": f"of calls that move more than {_size(streamed)} ({threads} threads): outputs of "
+        f"{_size(streamed / 2)} forward, {_size(streamed / 3)} backward",
+        "pool": f"outputs from {_size(pooled)}; at most {_size(limit)} wait" if limit else "none",
+    }
+
+
+def _size(count: float) -> str:
+    """Write a number of bytes as kB, MB or GB."""
+    units = ("kB", "MB", "GB")
+    power = min(max(int(math.log2(max(count, 1)) / 10) - 1, 0), 2)
+    return f"{count / 1024 ** (power + 1):.3g} {units[power]}"
 
 
 def is_pooled(x: Tensor) -> bool:

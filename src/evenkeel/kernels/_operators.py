@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +40,8 @@ OPERATORS = {
     "image_normalize_out": Operator("images", _fakes.nothing),
     "is_pooled": Operator("", None),
     "simd_level": Operator("", None),
+    "refused_setting": Operator("", None),
+    "memory_choices": Operator("", None),
 }
 PATTERNS = tuple(dict.fromkeys(operator.pattern for operator in OPERATORS.values() if operator.pattern))
 
@@ -65,7 +68,14 @@ def has_argument(operator: str, name: str) -> bool:
     return any(argument.name == name for argument in arguments)
 
 
+def refused_setting() -> str:
+    """Say which environment variable the kernels cannot use, and what it must hold; "" if there is none."""
+    name, expected = torch.ops.evenkeel.refused_setting()
+    return f"{name} must be {expected}, but is {os.environ.get(name, '')!r}" if name else ""
+
+
 MISSING = load()
+REFUSED = "" if MISSING else refused_setting()
 
 if not MISSING:
     for _name, _operator in OPERATORS.items():

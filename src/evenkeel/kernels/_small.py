@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evenkeel.kernels._operators import LIBRARY, MISSING
+from evenkeel.kernels._operators import LIBRARY, MISSING, REFUSED
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 
 def direct_addresses() -> tuple[int, ...]:
-    """Where the library has its tables of kernels on plain memory; nothing of one that is missing."""
-    if MISSING:
+    """Where the library has its tables of kernels on plain memory; nothing of one that is missing or must not run."""
+    if MISSING or REFUSED:
         return ()
     library = ctypes.CDLL(str(LIBRARY))
     found = [getattr(library, name, None) for name in ("evenkeel_direct_rows", "evenkeel_direct_channels")]
