@@ -111,18 +111,18 @@ inline void store_near(const Rest<C>& at, T* p, const V& v) {
   at.store(p, v);
 }
 
-// Calls body(position) along a row of n elements. streamed: stores go past the caches, and what is stored to reaches a
-// cache line after `head` elements.
+// Calls body(position) along a row of n elements, the first `head` of which are walked by themselves. streamed: stores
+// go past the caches, and what is stored to reaches a cache line after the head.
 template <class C, class Body>
 inline void for_each_position(int64_t n, const Body& body, bool streamed = false, int64_t head = 0) {
   constexpr int width = Lanes<C>::width;
   int64_t i = 0;
+  for (head = head < n ? head : n; i < head;) {
+    const int count = static_cast<int>(head - i < width ? head - i : width);
+    body(Rest<C>{i, count});
+    i += count;
+  }
   if (streamed) {
-    for (head = head < n ? head : n; i < head;) {
-      const int count = static_cast<int>(head - i < width ? head - i : width);
-      body(Rest<C>{i, count});
-      i += count;
-    }
     for (; i + width <= n; i += width) body(Streamed<C>{{i}});
   } else {
     for (; i + width <= n; i += width) body(Whole<C>{i});

@@ -83,7 +83,7 @@ void write_gradient(const RowsSpec& spec, const BackwardRow<C> r, const Slopes<C
       if (r.weight) g = g * at.load(r.weight);
       if constexpr (centring != Centring::none) g = g - slopes.shift;
       at.store(dx, add_dsum(at, g - centred<centring>(at, r.x, s) * slopes.along));
-    }, streamed, elements_to_line(dx));
+    }, streamed, head_of(dx, spec.features, streamed));
   };
   if (r.dsum) {
     write([&](const auto& at, V v) { return v + at.load(r.dsum); });
@@ -285,7 +285,7 @@ void write_rows(const RowsSpec& spec, const BackwardWork<C, T, R> rows, const C*
       v[r] = g - centred<centring>(at, rows.x[r], rows.statistics[r]) * rows.slopes[r].along;
     }
     for (int r = 0; r < R; ++r) at.store(rows.dx[r], v[r]);
-  }, streamed, elements_to_line(rows.dx[0]));
+  }, streamed, head_of(rows.dx[0], spec.features, streamed));
 }
 
 template <Centring centring, bool weighted, class L, class C, class T, int R>

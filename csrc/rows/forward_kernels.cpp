@@ -107,7 +107,7 @@ void write_rows(const Work<C, T, Out, R> rows, const C* weight, const C* bias, i
     }
     // every load stands before the first store: a load waits for an earlier store to the same place in a page of 4 KB
     for (int r = 0; r < R; ++r) at.store(rows.y[r], v[r]);
-  }, streamed, elements_to_line(rows.y[0]));
+  }, streamed, head_of(rows.y[0], n, streamed));
 }
 
 template <Centring centring, class C, class T, class Out, int R>
@@ -280,11 +280,14 @@ int group_size(const RowsForward& a) {
   return fitting >= most_in_group ? most_in_group : fitting >= 4 ? 4 : fitting >= 2 ? 2 : 1;
 }
 
-// The other instruction sets have too few registers, and more rows than two of a page's length meet in the cache.
+// The other instruction sets have too few registers, and more rows than two of a page's length meet in the cache. Rows
+// that are not whole cache lines lie differently on these: one by one, all stores but a row's first and last are whole.
 template <class T>
 int rows_abreast(const RowsForward& a) {
 #if defined(__AVX512F__)
-  if (!a.streamed) return a.spec.features * static_cast<int64_t>(sizeof(T)) <= 3584 ? 4 : 2;
+  const int64_t bytes = a.spec.features * static_cast<int64_t>(sizeof(T));
+  const bool lines = sizeof(T) < 4 || bytes % 64 == 0;
+  if (!a.streamed && lines) return bytes <= 3584 ? 4 : 2;
 #endif
   return 1;
 }

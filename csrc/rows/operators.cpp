@@ -146,7 +146,7 @@ void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool 
   if (a.spec.rows == 0 || a.spec.features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
   a.streamed = is_streamed(a.spec, a.y, a.x, {a.residual, a.sum});
-  a.group_bytes = caches().first / 2;
+  a.group_bytes = caches().first * 2 / 3;
   const Parameter w(weight, a.spec.options.weight_offset, a.spec.features, a.is_double);
   const Parameter b(bias, 0.0, a.spec.features, a.is_double);
   a.weight = w.data();

@@ -89,6 +89,26 @@ def test_waiting_blocks_hold_no_more_than_the_limit(limit):
     assert after <= limit + 16  # the block that waited before, and what Python itself took
 
 
+MARKS = """
+import torch
+from evenkeel import functional as F
+def marked():
+    return sum(int(l.split()[1]) for l in open("/proc/self/smaps") if l.startswith("LazyFree")) // 1024
+x = torch.randn(4096, 1024)  # 16 MB
+outputs = [F.rms_norm(x, (1024,), backend="cpu") for _ in range(4)]
+for _ in range(4):
+    outputs.pop()
+    print(marked())
+F.rms_norm(x, (1024,), backend="cpu")  # takes the latest block and frees it again
+print(marked())
+"""
+
+
+@on_linux
+def test_the_system_may_take_all_but_the_latest_waiting_blocks():
+    assert run(MARKS, EVENKEEL_POOL_MB="64").split() == ["0", "0", "16", "32", "32"]
+
+
 def test_threads_do_not_share_a_block():
     failures = []
 

@@ -1,0 +1,132 @@
+"""The environment variables of the kernels, and the caches of the processor that they can replace."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from evenkeel import functional as F
+from evenkeel.cli import main
+
+# Of tiny caches everything is written past them and a row is taken at a time, of huge ones nothing and many.
+TINY, HUGE = "1,1,0", "4000,4000000,4000000"
+MALFORMED = [
+    ("EVENKEEL_CACHE_KB", "48,2048"),
+    ("EVENKEEL_CACHE_KB", "48,2048,16384,1"),
+    ("EVENKEEL_CACHE_KB", "48,2048,-1"),
+    ("EVENKEEL_CACHE_KB", "48, 2048, 16384"),
+    ("EVENKEEL_CACHE_KB", "48,2048,99999999999999999999"),
+    ("EVENKEEL_POOL_MB", "256MB"),
+    ("EVENKEEL_POOL_MB", "-1"),
+    ("EVENKEEL_SIMD", "sse9"),
+]
+REFUSED = """
+import torch, evenkeel as ek
+x = torch.ones(2, 3)
+small = lambda: ek.functional.layer_norm(x, (3,))
+with_out = lambda: ek.functional.layer_norm(x, (3,), out=torch.empty(2, 3))
+differentiated = lambda: ek.functional.rms_norm(x.requires_grad_(), (3,))
+channels = lambda: ek.functional.instance_norm(torch.ones(2, 3, 4))
+for call in (small, with_out, differentiated, channels):
+    try:
+        call()
+    except ek.InvalidArgumentError as error:
+        print(error)
+print(ek.functional.layer_norm(x, (3,), backend="reference").sum().item())
+"""
+
+
+def run(*command, **environment):
+    return subprocess.run(
+        [sys.executable, *command],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def digest():
+    """The hash of what kernels of every pattern give, of contiguous rows and of rows that are no whole cache lines."""
+    torch.manual_seed(0)
+    results = []
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for features in (1024, 333):
+            x, dy = (torch.randn(40, features).to(dtype).requires_grad_() for _ in range(2))
+            weight, bias = (torch.randn(features).to(dtype).requires_grad_() for _ in range(2))
+            y = F.layer_norm(x, (features,), weight, bias, backend="cpu")
+            results += [y, *torch.autograd.grad(y, (x, weight, bias), dy)]
+            results += F.add_rms_norm(x, dy, (features,), weight, backend="cpu")
+        for memory_format in (torch.contiguous_format, torch.channels_last):
+            x = torch.randn(4, 32, 12, 11).to(dtype).to(memory_format=memory_format).requires_grad_()
+            y = F.group_norm(x, 8, activation="silu", backend="cpu")
+            results += [y, *torch.autograd.grad(y, x, torch.randn_like(y))]
+        table, column = torch.randn(300, 7).to(dtype), torch.randn(7, dtype=torch.float64)
+        results.append(torch.ops.evenkeel.column_affine(table, column, column, column, None, None, dtype))
+        pixels, colour = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8), torch.rand(3, dtype=torch.float64)
+        results.append(torch.ops.evenkeel.image_normalize(pixels, colour, colour + 1, 255.0, dtype))
+    content = b"".join(result.detach().contiguous().view(torch.uint8).numpy().tobytes() for result in results)
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("caches", [TINY, HUGE])
+def test_the_caches_do_not_change_a_bit(caches):
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_environment as t\n"
+        f"print(t.digest())"
+    )
+    assert run("-c", program, EVENKEEL_CACHE_KB=caches).stdout.strip() == digest()
+
+
+def test_the_caches_decide_what_is_written_past_them():
+    program = (
+        "import json, torch, evenkeel\ntorch.set_num_threads(3)\nprint(json.dumps(torch.ops.evenkeel.memory_choices()))"
+    )
+    first, second, third, cores, source, past, pooled, limit = json.loads(
+        run("-c", program, EVENKEEL_CACHE_KB="48,2048,16384", EVENKEEL_POOL_MB="7").stdout
+    )
+    assert (first, second, third, source) == (48 << 10, 2 << 20, 16 << 20, "EVENKEEL_CACHE_KB")
+    assert past == 3 * second + -(-3 // cores) * third
+    assert (pooled, limit) == (4 << 20, 7 << 20)
+
+
+def test_the_processor_tells_plausible_caches():
+    first, second, third, cores, _, past, *_ = torch.ops.evenkeel.memory_choices()
+    assert 8 << 10 <= first <= second <= past
+    assert 1 <= cores <= (os.cpu_count() or 1)
+    assert third == 0 or third >= second // 4
+
+
+@pytest.mark.parametrize(("name", "value"), MALFORMED)
+def test_a_malformed_variable_is_refused_by_every_kernel(name, value):
+    *refused, last = run("-c", REFUSED, **{name: value}).stdout.splitlines()
+    assert len(refused) == 4
+    assert all(line.startswith(f"{name} must be ") and line.endswith(f"is {value!r}") for line in refused)
+    assert last == "0.0"
+
+
+def test_the_command_line_refuses_a_malformed_variable_in_one_line():
+    done = run("-m", "evenkeel", "info", EVENKEEL_CACHE_KB="large")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("evenkeel: error: EVENKEEL_CACHE_KB must be the first-")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_empty_variable_is_an_unset_one():
+    empty = dict.fromkeys(("EVENKEEL_CACHE_KB", "EVENKEEL_POOL_MB", "EVENKEEL_SIMD"), "")
+    program = "import json, torch, evenkeel; print(json.dumps(torch.ops.evenkeel.memory_choices()))"
+    assert run("-c", program, **empty).stdout == run("-c", program).stdout
+
+
+def test_info_shows_the_choices(capsys: pytest.CaptureFixture[str]):
+    assert main(["info", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)["compiled"]
+    assert facts["caches"].endswith(")")
+    assert f"({torch.get_num_threads()} threads)" in facts["streaming"]
+    assert facts["pool"] == "outputs from 4 MB; at most 256 MB wait"
