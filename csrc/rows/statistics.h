@@ -220,8 +220,8 @@ inline int64_t elements_to_line(const T* p) {
   return static_cast<int64_t>((64 - reinterpret_cast<uintptr_t>(p) % 64) % 64 / sizeof(T));
 }
 
-// What to walk of a row of n elements before its stores lie on cache lines: of long rows, where a vector fills a line. A
-// store across two lines takes twice as long; of 16-bit rows the arithmetic takes longer than either.
+// What to walk of a row of n elements before its stores lie on cache lines: of long rows, where a vector fills a line.
+// A store across two lines takes twice as long; of 16-bit rows the arithmetic takes longer than either.
 template <class T>
 inline int64_t head_of(const T* p, int64_t n, bool streamed) {
   return streamed || (sizeof(T) >= 4 && n >= 64) ? elements_to_line(p) : 0;
