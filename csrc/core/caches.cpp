@@ -24,7 +24,7 @@ constexpr int64_t kilobyte = 1024, megabyte = kilobyte * 1024;
 // Where a processor says nothing: what most have.
 constexpr Caches usual{32 * kilobyte, megabyte, 16 * megabyte, 4, "assumed"};
 
-int64_t processors() { return std::max<int64_t>(1, std::thread::hardware_concurrency()); }
+[[maybe_unused]] int64_t processors() { return std::max<int64_t>(1, std::thread::hardware_concurrency()); }
 
 #if defined(__x86_64__)
 

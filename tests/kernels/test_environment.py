@@ -30,9 +30,10 @@ import torch, evenkeel as ek
 x = torch.ones(2, 3)
 small = lambda: ek.functional.layer_norm(x, (3,))
 with_out = lambda: ek.functional.layer_norm(x, (3,), out=torch.empty(2, 3))
+large = lambda: torch.no_grad()(ek.functional.rms_norm)(torch.ones(4096, 512), (512,))
 differentiated = lambda: ek.functional.rms_norm(x.requires_grad_(), (3,))
 channels = lambda: ek.functional.instance_norm(torch.ones(2, 3, 4))
-for call in (small, with_out, differentiated, channels):
+for call in (small, with_out, large, differentiated, channels):
     try:
         call()
     except ek.InvalidArgumentError as error:
@@ -106,7 +107,7 @@ def test_the_processor_tells_plausible_caches():
 @pytest.mark.parametrize(("name", "value"), MALFORMED)
 def test_a_malformed_variable_is_refused_by_every_kernel(name, value):
     *refused, last = run("-c", REFUSED, **{name: value}).stdout.splitlines()
-    assert len(refused) == 4
+    assert len(refused) == 5
     assert all(line.startswith(f"{name} must be ") and line.endswith(f"is {value!r}") for line in refused)
     assert last == "0.0"
 
