@@ -45,12 +45,12 @@ FLAGS = [
     "-Wno-psabi",  # 64-byte vectors never cross a function that is not inlined
     "-Wall",
 ]
-# Every *_kernels.cpp of csrc/ is compiled once per row into its own namespace; every other *.cpp once, as baseline.
+# Every *_kernels.cpp of csrc/ is compiled once per row into its own namespace; every other *.cpp once. An x86 processor
+# without AVX2, FMA and F16C runs plain PyTorch.
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c", "-mprefer-vector-width=512"]
-ISAS: dict[str, list[str]] = {"baseline": []}
-if platform.machine().lower() in ("x86_64", "amd64"):
-    ISAS |= {"avx2": AVX2, "avx512": AVX512}
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
+ISAS: dict[str, list[str]] = {"avx2": AVX2, "avx512": AVX512} if IS_X86 else {"baseline": []}
 SOURCES = Path("csrc")
 LIBRARY, DIRECT_CALLS, AUTOGRAD = (f"evenkeel.kernels.{name}" for name in ("_native", "_direct_calls", "_autograd"))
 MODULES = {DIRECT_CALLS: SOURCES / "torch" / "direct_calls.cpp", AUTOGRAD: SOURCES / "torch" / "autograd.cpp"}
@@ -126,11 +126,9 @@ def headers_of(source: Path) -> set[Path]:
 def units(name: str) -> list[Unit]:
     """Return what has to be compiled for an extension."""
     if name in MODULES:
-        return [Unit(MODULES[name], "baseline")]
+        return [Unit(MODULES[name], "any")]
     sources = sorted({*SOURCES.rglob("*.cpp")} - {*MODULES.values()})
-    return [
-        Unit(source, isa) for source in sources for isa in (ISAS if source.stem.endswith("_kernels") else ("baseline",))
-    ]
+    return [Unit(source, isa) for source in sources for isa in (ISAS if source.stem.endswith("_kernels") else ("any",))]
 
 
 def extensions() -> list[Extension]:

@@ -61,11 +61,11 @@ inline Vector<C> power_of_minus(Vector<C> t) {
   using E = Exponential<C>;
   using V = Vector<C>;
   using Mask = LaneMask<C>;
-  const V shifted = t * C(-1.4426950408889634) + E::round;
+  const V shifted = fused(t, V{} + C(-1.4426950408889634), V{} + E::round);
   const V n = shifted - E::round;
-  const V r = (t + n * E::ln2) + n * E::ln2_rest;
+  const V r = fused(n, V{} + E::ln2_rest, fused(n, V{} + E::ln2, t));
   V series = V{} + E::coefficients[E::terms];
-  for (int k = E::terms - 1; k >= 0; --k) series = series * r + E::coefficients[k];
+  for (int k = E::terms - 1; k >= 0; --k) series = fused(series, r, V{} + E::coefficients[k]);
   return series * bits_as<V>(bits_as<Mask>(shifted) << E::mantissa);
 }
 
@@ -91,7 +91,7 @@ inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v) {
     const LaneMask<C> vanishes = v < -bound;
     v = at_least<C>(-bound, at_most<C>(bound, v));
     const auto power = power_of_minus<C>(v), sigmoid = C(1) / (C(1) + power);
-    const auto slope = sigmoid + (v * sigmoid) * (power * sigmoid);
+    const auto slope = fused(v * sigmoid, power * sigmoid, sigmoid);
     return upstream * keep_lanes<C>(slope, ~vanishes);
   }
   return upstream;

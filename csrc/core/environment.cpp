@@ -34,7 +34,7 @@ std::tuple<std::string, std::string> refused_setting() {
     if (is_set(each.name) && !read_setting(each, numbers)) return {each.name, each.expected};
   }
   if (is_set(simd_variable) && !names_simd(std::getenv(simd_variable))) {
-    return {simd_variable, "baseline, avx2 or avx512"};
+    return {simd_variable, simd_names()};
   }
   return {};
 }

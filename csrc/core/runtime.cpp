@@ -30,21 +30,34 @@ Simd best_simd() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
     return Simd::avx2;
   }
-#endif
+  return Simd::none;
+#else
   return Simd::baseline;
+#endif
 }
 
 const char* simd_name(Simd level) {
-  return level == Simd::avx512 ? "avx512" : level == Simd::avx2 ? "avx2" : "baseline";
+  constexpr const char* names[] = {"none", "baseline", "avx2", "avx512"};
+  return names[static_cast<int>(level)];
 }
 
-constexpr Simd levels[] = {Simd::baseline, Simd::avx2, Simd::avx512};
+#if defined(__x86_64__)
+constexpr Simd levels[] = {Simd::none, Simd::avx2, Simd::avx512};
+#else
+constexpr Simd levels[] = {Simd::none, Simd::baseline};
+#endif
 
 }  // namespace
 
 bool names_simd(const char* name) {
   return std::any_of(std::begin(levels), std::end(levels),
                      [&](Simd each) { return std::strcmp(name, simd_name(each)) == 0; });
+}
+
+std::string simd_names() {
+  std::string names;
+  for (Simd each : levels) names += (names.empty() ? "" : " or ") + std::string(simd_name(each));
+  return names;
 }
 
 bool in_forked_child() { return watches_forks && forked; }

@@ -18,18 +18,20 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-enum class Simd : int { baseline, avx2, avx512 };
+// On x86-64 avx2 and avx512, elsewhere the baseline of the architecture; none where a processor has less than these.
+enum class Simd : int { none, baseline, avx2, avx512 };
 Simd simd();
 
 constexpr const char* simd_variable = "EVENKEEL_SIMD";
 bool names_simd(const char* name);
+std::string simd_names();
 
-// "avx512", "avx2" or "baseline": the best this processor has, or what EVENKEEL_SIMD asks for if it has that.
+// The level's name: the best this processor has, or what EVENKEEL_SIMD asks for if it has that.
 std::string simd_level();
 
-// This processor's variant of what EVENKEEL_VARIANTS declares.
+// This processor's variant of what EVENKEEL_VARIANTS declares; with none, nobody may call it.
 #if defined(__x86_64__)
-#define EVENKEEL_BEST(name) (simd() == Simd::avx512 ? avx512::name : simd() == Simd::avx2 ? avx2::name : baseline::name)
+#define EVENKEEL_BEST(name) (simd() == Simd::avx512 ? avx512::name : avx2::name)
 #else
 #define EVENKEEL_BEST(name) baseline::name
 #endif

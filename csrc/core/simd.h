@@ -2,9 +2,11 @@
 //
 // Every kernel file is compiled once per instruction set, with EVENKEEL_ISA naming it; all code lives in a namespace
 // of that name, so that the linker cannot merge a function built for AVX-512 with its baseline copy. The vector
-// width does not depend on the instruction set and fused multiply-add is off (-ffp-contract=off), so all of them
-// give the same bits.
+// width does not depend on the instruction set and the compiler fuses no multiplication with an addition
+// (-ffp-contract=off), so all of them give the same bits.
 #pragma once
+
+#include <cmath>
 
 #include "core/types.h"
 #include "core/vectors.h"
@@ -61,6 +63,38 @@ EVENKEEL_INLINE LaneMask<C> lanes_below(int count) {
                                                                                      8, 9, 10, 11, 12, 13, 14, 15};
   return load_bytes_of<LaneMask<C>>(numbers) < count;
 }
+
+// a * b + c, rounded once. Every level that is built has the instruction; -ffp-contract=off leaves it to this function,
+// so that all levels round in the same places.
+template <class V>
+EVENKEEL_INLINE V fused(const V& a, const V& b, const V& c) {
+  if constexpr (is_joined<V>) {
+    return {fused(a.low, b.low, c.low), fused(a.high, b.high, c.high)};
+  } else {
+    V v;
+    for (size_t i = 0; i < sizeof(V) / sizeof(v[0]); ++i) v[i] = std::fma(a[i], b[i], c[i]);
+    return v;
+  }
+}
+#if defined(__AVX512F__)
+template <>
+EVENKEEL_INLINE Floats fused(const Floats& a, const Floats& b, const Floats& c) {
+  return bits_as<Floats>(_mm512_fmadd_ps(bits_as<__m512>(a), bits_as<__m512>(b), bits_as<__m512>(c)));
+}
+template <>
+EVENKEEL_INLINE Doubles fused(const Doubles& a, const Doubles& b, const Doubles& c) {
+  return bits_as<Doubles>(_mm512_fmadd_pd(bits_as<__m512d>(a), bits_as<__m512d>(b), bits_as<__m512d>(c)));
+}
+#elif defined(__FMA__)
+template <>
+EVENKEEL_INLINE HalfFloats fused(const HalfFloats& a, const HalfFloats& b, const HalfFloats& c) {
+  return bits_as<HalfFloats>(_mm256_fmadd_ps(bits_as<__m256>(a), bits_as<__m256>(b), bits_as<__m256>(c)));
+}
+template <>
+EVENKEEL_INLINE HalfDoubles fused(const HalfDoubles& a, const HalfDoubles& b, const HalfDoubles& c) {
+  return bits_as<HalfDoubles>(_mm256_fmadd_pd(bits_as<__m256d>(a), bits_as<__m256d>(b), bits_as<__m256d>(c)));
+}
+#endif
 
 EVENKEEL_INLINE Floats load(const float* p) { return load_bytes_of<Floats>(p); }
 EVENKEEL_INLINE Doubles load(const double* p) { return load_bytes_of<Doubles>(p); }

@@ -19,7 +19,6 @@ struct ImageMap {
 // the results do not: a form is used where it gives them for all 256 bytes.
 struct ByteAffine {
   float shift, scale, scale_low, rest;  // (x - shift) * (scale + scale_low) + rest with fused operations
-  double wide_shift, wide_scale;        // (x - shift) * scale in double
 };
 
 struct ImagesKernels {

@@ -10,49 +10,25 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr bool has_fused = true;
-inline Floats fused(Floats a, Floats b, Floats c) {
-  return bits_as<Floats>(_mm512_fmadd_ps(bits_as<__m512>(a), bits_as<__m512>(b), bits_as<__m512>(c)));
-}
-#elif defined(__FMA__)
-constexpr bool has_fused = true;
-inline Floats fused(Floats a, Floats b, Floats c) {
-  const auto half = [](HalfFloats x, HalfFloats y, HalfFloats z) {
-    return bits_as<HalfFloats>(_mm256_fmadd_ps(bits_as<__m256>(x), bits_as<__m256>(y), bits_as<__m256>(z)));
-  };
-  return {half(a.low, b.low, c.low), half(a.high, b.high, c.high)};
-}
-#else
-constexpr bool has_fused = false;
-inline Floats fused(Floats a, Floats b, Floats c) { return a * b + c; }
-#endif
-
 inline void define(const ImageMap& a, int64_t c, Doubles (&v)[2]) {
   for (int i = 0; i < 2; ++i) v[i] = (v[i] / a.max_value - a.mean[c]) / a.std[c];
 }
 
 inline Floats map_bytes(const ByteAffine& b, Ints bytes) {
-  if constexpr (has_fused) {
-    const Floats zero = {}, d = convert<Floats>(bytes) - b.shift;
-    return fused(d, zero + b.scale, fused(d, zero + b.scale_low, zero + b.rest));
-  }
-  Doubles v[2];
-  widen(bytes, v);
-  for (int i = 0; i < 2; ++i) v[i] = (v[i] - b.wide_shift) * b.wide_scale;
-  return as_floats(v);
+  const Floats zero = {}, d = convert<Floats>(bytes) - b.shift;
+  return fused(d, zero + b.scale, fused(d, zero + b.scale_low, zero + b.rest));
 }
 
 bool find_affine(const ImageMap& a, int64_t channels, ByteAffine* forms) {
   for (int64_t c = 0; c < channels; ++c) {
     ByteAffine& b = forms[c];
-    b.wide_shift = a.max_value * a.mean[c];
-    b.wide_scale = 1 / (a.max_value * a.std[c]);
+    const double wide_shift = a.max_value * a.mean[c];
+    const double wide_scale = 1 / (a.max_value * a.std[c]);
     const double large = 0x1.8p36;  // adding it rounds to a multiple of 2^-16
-    b.shift = static_cast<float>((b.wide_shift + large) - large);
-    b.scale = static_cast<float>(b.wide_scale);
-    b.scale_low = static_cast<float>(b.wide_scale - b.scale);
-    b.rest = static_cast<float>((b.shift - b.wide_shift) * b.wide_scale);
+    b.shift = static_cast<float>((wide_shift + large) - large);
+    b.scale = static_cast<float>(wide_scale);
+    b.scale_low = static_cast<float>(wide_scale - b.scale);
+    b.rest = static_cast<float>((b.shift - wide_shift) * wide_scale);
     for (int32_t first = 0; first < 256; first += 16) {
       int32_t numbers[16];
       for (int l = 0; l < 16; ++l) numbers[l] = first + l;

@@ -2,14 +2,13 @@
 
 import hashlib
 import itertools
-import json
-import os
 import subprocess
 import sys
 
 import pytest
 import torch
 from channel_calls import FLOATS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
+from simd_levels import digests_by_level
 
 from evenkeel import InvalidArgumentError, nn
 from evenkeel import functional as F
@@ -111,21 +110,7 @@ def extra_digests():
 
 
 def test_every_simd_level_gives_the_same_bits():
-    levels = ("baseline", "avx2", "avx512")
-    levels = levels[: levels.index(torch.ops.evenkeel.simd_level()) + 1]
-    folder = os.path.dirname(__file__)
-    program = (
-        f"import json, sys; sys.path[:0] = {[folder, os.path.dirname(folder)]!r}; import test_channels_extras as t\n"
-        "print(json.dumps([t.torch.ops.evenkeel.simd_level(), t.extra_digests()]))"
-    )
-    runs = []
-    for level in levels:
-        environment = {**os.environ, "EVENKEEL_SIMD": level}
-        command = [sys.executable, "-c", program]
-        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        ran, digests = json.loads(out.stdout)
-        assert ran == level
-        runs.append(digests)
+    runs = digests_by_level(__file__, "extra_digests")
     assert all(found == runs[0] for found in runs)
 
 

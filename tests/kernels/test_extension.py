@@ -1,5 +1,6 @@
 """The compiled extension in a forked child, where it is missing, and where it is old."""
 
+import os
 import subprocess
 import sys
 
@@ -41,6 +42,19 @@ def test_a_missing_extension_is_told_and_never_silent(tmp_path):
     assert out[0] == "the compiled extension is not installed"
     assert out[1] == out[2] == "0.0"
     assert out[3].startswith("backend='cpu' cannot run this call: the compiled extension is not installed")
+
+
+def test_a_processor_without_the_instructions_runs_the_reference():
+    program = (
+        "import torch, evenkeel as ek\n"
+        "print(ek.kernels_available()['cpu'])\n"
+        "print(ek.functional.layer_norm(torch.ones(2, 3), (3,)).sum().item())\n"
+    )
+    environment = {**os.environ, "EVENKEEL_SIMD": "none"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    reason, total = done.stdout.splitlines()
+    assert reason.startswith("this processor has no AVX2, FMA and F16C, or EVENKEEL_SIMD=none asks for plain PyTorch")
+    assert total == "0.0"
 
 
 def test_an_extension_older_than_the_code_is_told():

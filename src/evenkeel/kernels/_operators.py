@@ -59,6 +59,8 @@ def load(names: tuple[str, ...] = tuple(OPERATORS)) -> str:
         absent = ["rows_forward with a residual"]
     if absent:
         return f"the compiled extension is older than this code (it lacks {', '.join(absent)}); reinstall evenkeel"
+    if torch.ops.evenkeel.simd_level() == "none":
+        return "this processor has no AVX2, FMA and F16C, or EVENKEEL_SIMD=none asks for plain PyTorch"
     return ""
 
 
