@@ -10,7 +10,7 @@ namespace evenkeel::EVENKEEL_ISA {
 template <class C>
 struct Affine {
   C mean, scale, shift;
-  Affine() = default;
+  Affine(C m, C factor, C addend) : mean(m), scale(factor), shift(addend) {}
   Affine(const ChannelStatistics<C>& s, double weight, double bias) : mean(s.mean) {
     const double exact = s.exact_reciprocal() * weight;
     scale = static_cast<C>(exact);
@@ -64,8 +64,26 @@ bool sums_hold(double gradient, double product) {
 template <class C>
 bool may_cancel(const ChannelStatistics<C>& s, double weight, double bias) {
   const double size = std::abs(weight);
-  return std::abs(s.mean * s.reciprocal) > 4 || std::abs(bias) > 4 * size ||
+  return std::abs(static_cast<double>(s.mean) * static_cast<double>(s.reciprocal)) > 4 || std::abs(bias) > 4 * size ||
          (is_normal(weight) && !holds_scale(s, size, size));
+}
+
+inline Doubles size_of(Doubles v) {
+  return bits_as<Doubles>(bits_as<LaneMask<double>>(v) & std::numeric_limits<int64_t>::max());
+}
+// The same of eight neighbouring statistics from one on.
+template <class C>
+LaneMask<double> may_cancel(const StatisticsStrip<C>& s, int64_t first, Doubles weight, Doubles bias) {
+  const auto is_less = [](Doubles a, Doubles b) { return less<double>(a, b); };
+  const Doubles size = size_of(weight), four = Doubles{} + 4.0;
+  auto lanes = is_less(four, size_of(load_wide(s.mean + first) * load_wide(s.reciprocal + first))) |
+               is_less(4.0 * size, size_of(bias));
+  if constexpr (sizeof(C) < sizeof(double)) {
+    const Doubles scale = size * s.exact_reciprocal(first), smallest = Doubles{} + smallest_normal;
+    const auto normal = ~is_less(size, smallest) & is_less(size, Doubles{} + 0x1p128);
+    lanes |= normal & (is_less(scale, smallest) | is_less(Doubles{} + 0x1p127, scale));
+  }
+  return lanes;
 }
 
 // A vector as doubles, lane by lane.

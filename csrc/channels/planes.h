@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "channels/factors.h"
 #include "channels/phases.h"
 
 namespace evenkeel::EVENKEEL_ISA {

@@ -127,38 +127,26 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   });
 }
 
-// Remembered statistics: the affine of each channel, computed once; the backward has no use for it.
-template <class T, bool>
-void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
-  using C = Opmath<T>;
-  if (!a.factors) return;
-  auto* const affine = static_cast<Affine<C>*>(a.factors);
-  for (int64_t i = begin; i < end; ++i) {
-    affine[i] = Affine<C>(restore_statistics<C>(a, i), a.weight_of(i), a.bias_of(i));
-  }
-}
-
-// Parts of runs, in the order of memory.
+// Remembered statistics: parts of runs, in the order of memory.
 template <class T, bool extras>
 void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
-  const auto* const affine = static_cast<const Affine<C>*>(a.factors);
+  const Factors<C> factors = lane_factors<C>(a, 0);
   int64_t run = begin / g.parts, part = begin % g.parts, channel = run % g.channels;
   for (int64_t item = begin; item < end; ++item) {
     const int64_t first = part * g.item_size, length = std::min(g.item_size, g.positions - first);
     const int64_t offset = run * g.positions + first;
-    const double weight = a.weight_of(channel), bias = a.bias_of(channel);
-    if (a.may_cancel && may_cancel(restore_statistics<C>(a, channel), weight, bias)) {
-      const ChannelStatistics<C> s = restore_statistics<C>(a, channel);
-      const double factor = s.exact_reciprocal() * weight;
+    if (a.may_cancel && factors.cancels[channel]) {
+      const double mean = factors.exact_mean[channel], scale = factors.exact_scale[channel];
+      const double bias = factors.exact_bias[channel];
       write_run<T, extras>(a, offset, length, 0, [&](Vector<C> value) {
-        Wide<C> v = wide_centred<C>(value, s);
-        for (auto& each : v.part) each = each * factor + bias;
+        Wide<C> v(value);
+        for (auto& each : v.part) each = (each - mean) * scale + bias;
         return v.rounded();
       });
     } else {
-      write_run<T, extras>(a, offset, length, 0, affine[channel]);
+      write_run<T, extras>(a, offset, length, 0, factors.affine_of(channel));
     }
     if (++part < g.parts) continue;
     part = 0;
@@ -175,8 +163,7 @@ void write_range(const ChannelsCall& a, int64_t begin, int64_t end) {
 
 }  // namespace
 
-const ChannelsWalk planes_walk = {.prepare = EVENKEEL_PHASE(prepare_range),
-                                  .measure = EVENKEEL_PHASE_OF_EACH(measure_one),
+const ChannelsWalk planes_walk = {.measure = EVENKEEL_PHASE_OF_EACH(measure_one),
                                   .merge = EVENKEEL_PHASE_OF_EACH(merge_one),
                                   .write = EVENKEEL_PHASE(write_range),
                                   .sum = EVENKEEL_PHASE(sum_range),

@@ -1,7 +1,6 @@
 #include "channels/run.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "core/runtime.h"
 
@@ -9,22 +8,6 @@ namespace evenkeel {
 namespace {
 
 constexpr int64_t grain = 16384;  // elements that are worth a thread
-
-// Memory for numbers of the compute dtype, on a cache line; null for none.
-class Scratch {
- public:
-  explicit Scratch(int64_t count) {
-    if (count == 0) return;
-    memory_.reset(new double[static_cast<size_t>(count + 7)]);
-    const auto start = reinterpret_cast<uintptr_t>(memory_.get());
-    data_ = memory_.get() + (64 - start % 64) % 64 / sizeof(double);
-  }
-  double* data() const { return data_; }
-
- private:
-  std::unique_ptr<double[]> memory_;
-  double* data_ = nullptr;
-};
 
 // Whether a block's gradients after the activation are kept from the sums to dx: in planes, and small enough for cache.
 bool keeps_gradient(const ChannelsCall& a) {
@@ -34,10 +17,7 @@ bool keeps_gradient(const ChannelsCall& a) {
          g.count <= largest_kept;
 }
 
-// Doubles' places of a block's factors.
-int64_t factors_of(const ChannelsGeometry& g) {
-  return g.walk == Walk::planes ? 0 : factors_per_column * padded(g.width);
-}
+int64_t factors_of(const ChannelsGeometry& g) { return g.walk == Walk::planes ? 0 : factors_of_block(g); }
 
 int64_t block_size(const ChannelsGeometry& g) { return std::max<int64_t>(1, g.count * g.statistics_per_block); }
 
