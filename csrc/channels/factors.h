@@ -53,7 +53,7 @@ struct Factors {
                     const MeanGx& mean_gx) const {
     for_each_position<double>(n, [&](auto at) {
       const Doubles exact = s.exact_reciprocal(at.i), along = exact * s.wide_bend(at.i) * mean_gx(at);
-      store_rounded(at, reciprocal, s.wide_reciprocal(at.i));
+      store_rounded(at, reciprocal, exact);
       store_rounded(at, weight, exact * parameter(at, weights, 1));
       store_rounded(at, slope, along);
       store_rounded(at, gradient_shift, (mean_g(at) - s.wide_mean_rest(at.i) * along) * exact);

@@ -19,7 +19,6 @@ struct ChannelStatistics {
   // as of neighbouring statistics that are all the same
   Doubles wide_mean(int64_t) const { return Doubles{} + static_cast<double>(mean); }
   Doubles wide_mean_rest(int64_t) const { return Doubles{} + static_cast<double>(mean_rest); }
-  Doubles wide_reciprocal(int64_t) const { return Doubles{} + static_cast<double>(reciprocal); }
   Doubles wide_bend(int64_t) const { return Doubles{} + static_cast<double>(bend); }
   Doubles exact_reciprocal(int64_t) const { return Doubles{} + exact_reciprocal(); }
 };
@@ -174,7 +173,6 @@ struct StatisticsStrip {
   // of eight from one on
   Doubles wide_mean(int64_t i) const { return load_wide(mean + i); }
   Doubles wide_mean_rest(int64_t i) const { return load_wide(mean_rest + i); }
-  Doubles wide_reciprocal(int64_t i) const { return load_wide(reciprocal + i); }
   Doubles wide_bend(int64_t i) const { return load_wide(bend + i); }
   Doubles exact_mean(int64_t i) const { return load_wide(mean + i) + load_wide(mean_rest + i); }
   Doubles exact_reciprocal(int64_t i) const { return load_wide(reciprocal + i) + load_wide(reciprocal_rest + i); }
@@ -247,5 +245,16 @@ struct StatisticsStrip {
     store_rounded(at, mean_rest, offset - (load_wide(mean + at.i) - shift));
   }
 };
+
+// Which of eight neighbouring statistics, from one on, are neither in range nor NaN.
+template <class C>
+LaneMask<double> lanes_to_repair(const StatisticsStrip<C>& s, int64_t first) {
+  if constexpr (sizeof(C) == sizeof(double)) return LaneMask<double>{};
+  const Doubles reciprocal = load_wide(s.reciprocal + first);
+  const auto in_order = [](Doubles a, Doubles b) {
+    return lanes_where<double>(a, b, [](auto left, auto right) { return left <= right; });
+  };
+  return in_order(reciprocal, Doubles{} + smallest_in_range) | in_order(Doubles{} + largest_in_range, reciprocal);
+}
 
 }  // namespace evenkeel::EVENKEEL_ISA
