@@ -187,19 +187,17 @@ struct ColumnStatistics {
   ColumnStatistics(const ChannelsCall& a, const Block& b) {
     const ChannelsGeometry& g = a.geometry;
     const int64_t block = b.outer * g.statistics_per_block;
-    int64_t channel = b.first_lane % g.channels, index = block + channel / g.fold, left = g.fold - channel % g.fold;
-    for (int64_t i = 0; i < b.lanes;) {
-      const int64_t end = std::min(b.lanes, i + left);
-      fill(a, index, b.first_lane, i, end);
-      channel += end - i;
-      i = end;
-      left = g.fold;
-      index = channel == g.channels ? block : index + 1;
-      if (channel == g.channels) channel = 0;
-    }
-    for (int64_t i = b.columns; i < padded(b.columns); ++i) {
-      mean[i] = mean_rest[i] = weight[i] = bias[i] = 0;
-      exact_mean[i] = exact_scale[i] = exact_reciprocal[i] = exact_mean_g[i] = exact_slope[i] = 0;
+    StatisticsStrip<C> s;
+    for (int64_t lane = 0; lane < b.lanes;) {
+      const int64_t channel = (b.first_lane + lane) % g.channels, first = block + channel / g.fold;
+      if (lanes_are_statistics(g)) {
+        s.restore(a, first, b.lanes);
+        fill(a, b, s, first, 0, b.lanes, 1);
+        return;
+      }
+      const int64_t end = std::min(b.lanes, lane + g.fold - channel % g.fold);
+      fill(a, b, restore_statistics<C>(a, first), first, lane, end, 0);
+      lane = end;
     }
   }
 
@@ -225,27 +223,39 @@ struct ColumnStatistics {
   }
 
  private:
-  // Lanes [begin, end) of the strip, which share a statistic.
-  void fill(const ChannelsCall& a, int64_t index, int64_t first, int64_t begin, int64_t end) {
-    const int64_t each = a.geometry.per_channel;
-    const ChannelStatistics<C> s = restore_statistics<C>(a, index);
-    const double reciprocal_of_all = s.exact_reciprocal(), mean_of_all = s.exact_mean();
-    const double gradient = a.means ? a.means[index * 2] : 0;
-    const double along = a.means ? exact_slope_of(s, a.means[index * 2 + 1]) : 0;
-    for (int64_t lane = begin; lane < end; ++lane) {
-      const double own_weight = a.weight_of(first + lane), own_bias = a.bias_of(first + lane);
-      for (int64_t i = lane * each; i < (lane + 1) * each; ++i) {
-        mean[i] = s.mean;
-        mean_rest[i] = s.mean_rest;
-        weight[i] = own_weight;
-        bias[i] = own_bias;
-        exact_mean[i] = mean_of_all;
-        exact_reciprocal[i] = reciprocal_of_all;
-        exact_mean_g[i] = gradient;
-        exact_slope[i] = along;
-        exact_scale[i] = reciprocal_of_all * own_weight;
-      }
-      any_cancels |= a.remembered && may_cancel(s, own_weight, own_bias);
+  // Lanes [begin, end) of the strip, of the statistics from `first` on, or where the step is 0 all of that one.
+  template <class Statistics>
+  void fill(const ChannelsCall& a, const Block& b, const Statistics& s, int64_t first, int64_t begin, int64_t end,
+            int64_t step) {
+    const int64_t each = a.geometry.per_channel, lane = b.first_lane + begin;
+    double means_g[longest_strip], means_gx[longest_strip];
+    for (int64_t i = 0; i < end - begin; ++i) {
+      means_g[i] = a.means ? a.means[(first + i * step) * 2] : 0;
+      means_gx[i] = a.means ? a.means[(first + i * step) * 2 + 1] : 0;
+    }
+    const auto spread = [&](auto* values, const auto& value) {
+      std::remove_pointer_t<decltype(values)> lanes[longest_strip];
+      auto* const to = each == 1 ? values + begin : lanes;
+      for_each_position<double>(end - begin, [&](auto at) { store_rounded(at, to, value(at)); });
+      if (each > 1) repeat_each(lanes, end - begin, each, values + begin * each);
+    };
+    const auto parameter = [&](auto at, const double* values, double otherwise) {
+      return values ? load(values + lane + at.i) : Doubles{} + otherwise;
+    };
+    const auto reciprocal = [&](auto at) { return s.exact_reciprocal(at.i); };
+    const auto own_weight = [&](auto at) { return parameter(at, a.weight, 1); };
+    spread(mean, [&](auto at) { return s.wide_mean(at.i); });
+    spread(mean_rest, [&](auto at) { return s.wide_mean_rest(at.i); });
+    spread(weight, own_weight);
+    spread(bias, [&](auto at) { return parameter(at, a.bias, 0); });
+    spread(exact_mean, [&](auto at) { return s.wide_mean(at.i) + s.wide_mean_rest(at.i); });
+    spread(exact_reciprocal, reciprocal);
+    spread(exact_scale, [&](auto at) { return reciprocal(at) * own_weight(at); });
+    spread(exact_mean_g, [&](auto at) { return at.load(means_g); });
+    spread(exact_slope, [&](auto at) { return reciprocal(at) * s.wide_bend(at.i) * at.load(means_gx); });
+    for (int64_t i = begin; a.remembered && i < end; ++i) {
+      const auto own = restore_statistics<C>(a, first + (i - begin) * step);
+      any_cancels |= may_cancel(own, a.weight_of(b.first_lane + i), a.bias_of(b.first_lane + i));
     }
   }
 };

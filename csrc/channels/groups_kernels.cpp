@@ -113,7 +113,7 @@ inline int64_t column_stride(const ChannelsGeometry& g) { return padded(g.width)
 // dx of a row, and what the row adds to the gradients of the affine: to the sums of its columns, or where the row is a
 // single channel to that channel's.
 template <class T, bool extras, bool single>
-void sum_row(const ChannelsCall& a, int64_t statistic) {
+__attribute__((flatten)) void sum_row(const ChannelsCall& a, int64_t statistic) {
   using C = Opmath<T>;
   constexpr int parts = Wide<C>::parts;
   constexpr int64_t width = Lanes<C>::width, most_kept = 64;

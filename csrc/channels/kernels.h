@@ -141,6 +141,8 @@ struct ChannelsKernels {
   void (*finish)(const ChannelsCall&, int which, int64_t channels, DType dtype, void* out);
   // out = source + offset, each element `each` times in a row, and the whole `times` times
   void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, double* out);
+  // the smallest and the largest size of those values that are normal floats; 0 where none is
+  void (*bound)(const double* values, int64_t n, double* smallest, double* largest);
   // running <- (1 - share) running + share * factor * statistic, rounded once; statistics of inputs of a dtype
   void (*move)(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
                double factor);

@@ -90,15 +90,9 @@ class Mask {
 void set_weight(ChannelsCall& a, const ChannelParameter& weight) {
   a.weight = weight.data();
   a.smallest_weight = a.largest_weight = 1;
-  if (!a.weight || a.remembered) return;
-  double smallest = 0x1p128, largest = 0;
-  const int64_t step = a.geometry.walk == Walk::groups ? a.geometry.per_channel : 1;
-  for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
-    const double weight_of = std::abs(a.weight[channel * step]);
-    if (!is_normal(weight_of)) continue;
-    smallest = std::min(smallest, weight_of);
-    largest = std::max(largest, weight_of);
-  }
+  if (!a.weight || a.remembered || a.geometry.walk == Walk::groups) return;
+  double smallest, largest;
+  kernels().bound(a.weight, a.geometry.channels, &smallest, &largest);
   if (largest == 0) return;
   a.smallest_weight = smallest;
   a.largest_weight = largest;

@@ -62,18 +62,17 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   C shift = guess_mean<T, extras>(a, runs, span.begin, span.end);
   double sum, square;
   const auto pass = [&] {
-    sum = square = 0;
+    Doubles totals[2] = {};
     for_each_run(runs, span.begin, span.end, [&](int64_t offset, int64_t length, int64_t) {
       const ValidLanes valid = valid_lanes<extras>(a, offset);
-      double sums[2];
-      sum_terms<C>(length, sums, [&](auto at, V(&out)[2]) {
+      add_terms<C>(length, totals, [&](auto at, V(&out)[2]) {
         const V d = extras ? valid.keep(at, at.load(x + offset) - shift) : at.keep(at.load(x + offset) - shift);
         out[0] = d;
         out[1] = d * d;
       });
-      sum += sums[0];
-      square += sums[1];
     });
+    sum = sum_of_lanes(totals[0]);
+    square = sum_of_lanes(totals[1]);
   };
   pass();
   if (!is_good_shift(count, sum, square)) {
@@ -106,7 +105,7 @@ void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ah
   with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
     // flat: a call of the activation for each vector took a fifth longer
     [&]() __attribute__((flatten)) {
-      for_each_position<C>(length, [&](auto at) {
+      for_each_output<C>(length, [&](auto at) {
         if (ahead) fetch(x + at.i + ahead);
         const Vector<C> v = activate<decltype(activation)::value, C>(affine(at.load(x)));
         at.store(y, extras ? valid.keep(at, v) : v);
@@ -121,9 +120,11 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   const Span span = measure_span(a.geometry, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
   const int64_t ahead = fetched_ahead(a.geometry, a.options.activation == Activation::silu);
-  for_each_run(runs_of(a.geometry, span.statistic), span.begin, span.end,
-               [&](int64_t offset, int64_t length, int64_t channel) {
-    write_run<T, extras>(a, offset, length, ahead, Affine<C>(s, a.weight_of(channel), a.bias_of(channel)));
+  const Runs runs = runs_of(a.geometry, span.statistic);
+  const Affine<C> first(s, a.weight_of(runs.channel), a.bias_of(runs.channel));
+  for_each_run(runs, span.begin, span.end, [&](int64_t offset, int64_t length, int64_t channel) {
+    const bool other = runs.next_channel;
+    write_run<T, extras>(a, offset, length, ahead, other ? Affine<C>(s, a.weight_of(channel), a.bias_of(channel)) : first);
   });
 }
 

@@ -227,6 +227,24 @@ void widen_repeated(const void* source, DType dtype, double offset, int64_t n, i
   for (int64_t k = 1; k < times; ++k) std::memcpy(out + k * n * each, out, n * each * sizeof(double));
 }
 
+void bound(const double* values, int64_t n, double* smallest, double* largest) {
+  const Doubles none = Doubles{} + 0x1p128;
+  Doubles low = none, high = {};
+  for_each_position<double>(n, [&](auto at) {
+    const Doubles size = at.keep(size_of(at.load(values)));
+    const auto normal = ~less<double>(size, Doubles{} + smallest_normal) & less<double>(size, none);
+    const Doubles kept = keep_lanes<double>(size, normal), or_none = choose_lanes<double>(normal, size, none);
+    low = choose_lanes<double>(less<double>(or_none, low), or_none, low);
+    high = choose_lanes<double>(less<double>(high, kept), kept, high);
+  });
+  *smallest = low[0];
+  *largest = high[0];
+  for (int i = 1; i < Lanes<double>::width; ++i) {
+    *smallest = std::min<double>(*smallest, low[i]);
+    *largest = std::max<double>(*largest, high[i]);
+  }
+}
+
 void move(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
           double factor) {
   with_floating(running.dtype, [&](auto t) {
@@ -251,6 +269,6 @@ void move(const Values& running, const void* statistics, int64_t stride, DType d
 
 }  // namespace
 
-const ChannelsKernels channels_kernels = {remember, repair, repair_gradient, finish, widen_repeated, move};
+const ChannelsKernels channels_kernels = {remember, repair, repair_gradient, finish, widen_repeated, bound, move};
 
 }  // namespace evenkeel::EVENKEEL_ISA
