@@ -128,14 +128,53 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   });
 }
 
+// Remembered statistics and whole runs: vectors go on from one run to the next.
+template <class T, bool extras>
+void write_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  constexpr int64_t width = Lanes<C>::width;
+  const ChannelsGeometry& g = a.geometry;
+  const Factors<C> factors = lane_factors<C>(a, 0);
+  const T* x = static_cast<const T*>(a.x) + begin * g.positions;
+  T* y = static_cast<T*>(a.out) + begin * g.positions;
+  const int64_t n = (end - begin) * g.positions;
+  with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
+    const auto write = [&](const auto& at, V mean, V scale, V shift) {
+      at.store(y, activate<decltype(activation)::value, C>((at.load(x) - mean) * scale + shift));
+    };
+    int64_t channel = begin % g.channels, i = 0;
+    for (int64_t stop = g.positions;; stop += g.positions) {
+      const V mean = V{} + factors.mean[channel], scale = V{} + factors.scale[channel];
+      const V shift = V{} + factors.shift[channel];
+      for (; i + width <= stop; i += width) write(Whole<C>{i}, mean, scale, shift);
+      if (stop == n) {
+        if (i < n) write(Rest<C>{i, static_cast<int>(n - i)}, mean, scale, shift);
+        return;
+      }
+      if (++channel == g.channels) channel = 0;
+      if (i == stop) continue;
+      const auto own = lanes_below<C>(static_cast<int>(stop - i));
+      const auto either = [&](V mine, const C* next) { return choose_lanes<C>(own, mine, V{} + next[channel]); };
+      write(Whole<C>{i}, either(mean, factors.mean), either(scale, factors.scale), either(shift, factors.shift));
+      i += width;
+    }
+  });
+}
+
 // Remembered statistics: parts of runs, in the order of memory.
 template <class T, bool extras>
 void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const Factors<C> factors = lane_factors<C>(a, 0);
+  const bool together = g.parts == 1 && g.positions >= Lanes<C>::width && !a.mask && !a.streamed;
   int64_t run = begin / g.parts, part = begin % g.parts, channel = run % g.channels;
-  for (int64_t item = begin; item < end; ++item) {
+  const auto next_run = [&] {
+    ++run;
+    if (++channel == g.channels) channel = 0;
+  };
+  while (run * g.parts + part < end) {
     const int64_t first = part * g.item_size, length = std::min(g.item_size, g.positions - first);
     const int64_t offset = run * g.positions + first;
     if (a.may_cancel && factors.cancels[channel]) {
@@ -146,13 +185,18 @@ void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
         for (auto& each : v.part) each = (each - mean) * scale + bias;
         return v.rounded();
       });
+    } else if (together) {
+      const int64_t start = run;
+      do next_run();
+      while (run < end && !(a.may_cancel && factors.cancels[channel]));
+      write_runs<T, extras>(a, start, run);
+      continue;
     } else {
       write_run<T, extras>(a, offset, length, 0, factors.affine_of(channel));
     }
     if (++part < g.parts) continue;
     part = 0;
-    ++run;
-    if (++channel == g.channels) channel = 0;
+    next_run();
   }
 }
 
