@@ -86,7 +86,7 @@ struct Written {
     const ChannelsGeometry& g = a.geometry;
     const int64_t items = g.write_items(0), begin = item % items * g.rows_written, stop = begin + g.rows_written;
     rows = block_of(g, item / items, begin, std::min(stop, g.rows) - begin, 0, g.lanes_of_row());
-    streamed = a.streamed && g.width * sizeof(T) % 64 == 0 &&
+    streamed = a.streamed && !a.may_cancel && g.width * sizeof(T) % 64 == 0 &&
                on_a_cache_line(static_cast<const T*>(a.out) + rows.first_row * g.width);
   }
   // Calls body(block) for its strips.
@@ -98,6 +98,26 @@ struct Written {
     }
   }
 };
+
+// y of rows once more, in double, in the columns where terms may cancel.
+template <class T, bool extras>
+void write_exact(const ChannelsCall& a, const Block& block) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  const int64_t width = a.geometry.width;
+  const ValidRows<extras> valid(a, block);
+  const Factors<C> factors = column_factors<C>(a, block.outer);
+  const T* x = block.at(static_cast<const T*>(a.x), width);
+  T* y = block.at(static_cast<T*>(a.out), width);
+  for_each_position<C>(block.columns, [&](auto at) {
+    const LaneMask<C> lanes = factors.lanes_that_cancel(at.i);
+    if (!factors.any_cancels(at.i)) return;
+    for (int64_t row = 0; row < block.count; ++row) {
+      const V v = activate<C>(factors.exact(at.i, at.load(x + row * width)), a.options.activation);
+      if (valid.has(row)) at.store(y + row * width, choose_lanes<C>(lanes, v, at.load(y + row * width)));
+    }
+  });
+}
 
 template <class T, bool extras>
 void write_one(const ChannelsCall& a, int64_t item) {
@@ -127,14 +147,13 @@ void write_one(const ChannelsCall& a, int64_t item) {
           fetch(x + row * width + at(t).i + soon);
           if (!streamed) fetch_to_write(y + row * width + at(t).i + soon);
           const V value = at(t).load(x + row * width);
-          V input = (value - mean[t]) * scale[t] + shift[t];
-          if (a.may_cancel) input = factors.exact_where_it_cancels(at(t).i, value, input);
-          const V v = activate<decltype(activation)::value, C>(input);
+          const V v = activate<decltype(activation)::value, C>((value - mean[t]) * scale[t] + shift[t]);
           at(t).store(y + row * width, valid.has(row) ? v : V{});
         }
       }
     });
   });
+  if (a.may_cancel) write_exact<T, extras>(a, block);
 }
 
 template <class T, bool extras>

@@ -65,25 +65,29 @@ struct Factors {
     const Whole<C> whole{at.i};
     return (x - whole.load(mean)) * whole.load(scale) + whole.load(shift);
   }
-  // v, or for x the affine in double where terms may cancel
-  Vector<C> exact_where_it_cancels(int64_t i, Vector<C> x, Vector<C> v) const {
-    constexpr int width = Lanes<C>::width;
-    typedef uint8_t Bytes __attribute__((vector_size(width)));
-    uint64_t any = 0;
-    for (int at = 0; at < width; at += 8) {
-      uint64_t word;
-      std::memcpy(&word, cancels + i + at, sizeof(word));
-      any |= word;
-    }
-    if (!any) return v;
-    Bytes bytes;
-    std::memcpy(&bytes, cancels + i, width);
+  // the same in double
+  Vector<C> exact(int64_t i, Vector<C> x) const {
     Wide<C> wide(x);
     for (int part = 0; part < Wide<C>::parts; ++part) {
       const int64_t at = i + part * Lanes<double>::width;
       wide.part[part] = (wide.part[part] - load(exact_mean + at)) * load(exact_scale + at) + load(exact_bias + at);
     }
-    return choose_lanes<C>(-__builtin_convertvector(bytes, LaneMask<C>), wide.rounded(), v);
+    return wide.rounded();
+  }
+  LaneMask<C> lanes_that_cancel(int64_t i) const {
+    typedef uint8_t Bytes __attribute__((vector_size(Lanes<C>::width)));
+    Bytes bytes;
+    std::memcpy(&bytes, cancels + i, sizeof(bytes));
+    return -__builtin_convertvector(bytes, LaneMask<C>);
+  }
+  bool any_cancels(int64_t i) const {
+    uint64_t any = 0;
+    for (int at = 0; at < Lanes<C>::width; at += 8) {
+      uint64_t word;
+      std::memcpy(&word, cancels + i + at, sizeof(word));
+      any |= word;
+    }
+    return any;
   }
 
  private:

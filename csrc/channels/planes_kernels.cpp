@@ -141,6 +141,8 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
   const int64_t n = (end - begin) * g.positions;
   with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
     const auto write = [&](const auto& at, V mean, V scale, V shift) {
+      fetch(x + at.i + soon);
+      fetch_to_write(y + at.i + soon);
       at.store(y, activate<decltype(activation)::value, C>((at.load(x) - mean) * scale + shift));
     };
     int64_t channel = begin % g.channels, i = 0;

@@ -79,7 +79,8 @@ void run_phases(ChannelsCall a, int64_t items, int64_t partial, const ChannelsPh
 }  // namespace
 
 void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPhases& phases) {
-  constexpr int64_t many_blocks = 16;
+  // so many that no thread waits long for the last one
+  const int64_t many_blocks = std::min<int64_t>(16, 4 * torch::stable::get_num_threads());
   const ChannelsGeometry& g = a.geometry;
   const bool by_blocks = g.walk == Walk::groups || g.blocks >= many_blocks || block_size(g) * g.blocks <= grain;
   by_blocks ? run_blocks(a, items, partial, phases) : run_phases(a, items, partial, phases);
