@@ -74,14 +74,13 @@ inline Doubles size_of(Doubles v) {
 // The same of eight neighbouring statistics from one on.
 template <class C>
 LaneMask<double> may_cancel(const StatisticsStrip<C>& s, int64_t first, Doubles weight, Doubles bias) {
-  const auto is_less = [](Doubles a, Doubles b) { return less<double>(a, b); };
-  const Doubles size = size_of(weight), four = Doubles{} + 4.0;
-  auto lanes = is_less(four, size_of(load_wide(s.mean + first) * load_wide(s.reciprocal + first))) |
-               is_less(4.0 * size, size_of(bias));
+  const Doubles size = size_of(weight);
+  LaneMask<double> lanes = (size_of(load_wide(s.mean + first) * load_wide(s.reciprocal + first)) > 4.0) |
+                           (size_of(bias) > 4.0 * size);
   if constexpr (sizeof(C) < sizeof(double)) {
-    const Doubles scale = size * s.exact_reciprocal(first), smallest = Doubles{} + smallest_normal;
-    const auto normal = ~is_less(size, smallest) & is_less(size, Doubles{} + 0x1p128);
-    lanes |= normal & (is_less(scale, smallest) | is_less(Doubles{} + 0x1p127, scale));
+    const Doubles scale = size * s.exact_reciprocal(first);
+    const LaneMask<double> normal = (size >= smallest_normal) & (size < 0x1p128);
+    lanes |= normal & ((scale < smallest_normal) | (scale > 0x1p127));
   }
   return lanes;
 }

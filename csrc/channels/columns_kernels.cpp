@@ -114,7 +114,7 @@ void write_exact(const ChannelsCall& a, const Block& block) {
     if (!factors.any_cancels(at.i)) return;
     for (int64_t row = 0; row < block.count; ++row) {
       const V v = activate<C>(factors.exact(at.i, at.load(x + row * width)), a.options.activation);
-      if (valid.has(row)) at.store(y + row * width, choose_lanes<C>(lanes, v, at.load(y + row * width)));
+      if (valid.has(row)) at.store(y + row * width, choose(lanes, v, at.load(y + row * width)));
     }
   });
 }

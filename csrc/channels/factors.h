@@ -5,8 +5,6 @@
 
 namespace evenkeel::EVENKEEL_ISA {
 
-typedef uint8_t EightBytes __attribute__((vector_size(8)));
-
 template <class C>
 struct Factors {
   C *mean, *scale, *shift, *reciprocal, *weight, *gradient_shift, *slope;
@@ -43,7 +41,7 @@ struct Factors {
       at.store(exact_mean, s.exact_mean(at.i));
       at.store(exact_scale, s.exact_reciprocal(at.i) * weight_of);
       at.store(exact_bias, bias);
-      const auto bytes = __builtin_convertvector(-may_cancel(s, at.i, weight_of, bias), EightBytes);
+      const auto bytes = convert<VectorOf<uint8_t, 8>>(-may_cancel(s, at.i, weight_of, bias));
       std::memcpy(cancels + at.i, &bytes, std::min<int64_t>(n - at.i, sizeof(bytes)));
     });
   }
@@ -75,10 +73,7 @@ struct Factors {
     return wide.rounded();
   }
   LaneMask<C> lanes_that_cancel(int64_t i) const {
-    typedef uint8_t Bytes __attribute__((vector_size(Lanes<C>::width)));
-    Bytes bytes;
-    std::memcpy(&bytes, cancels + i, sizeof(bytes));
-    return -__builtin_convertvector(bytes, LaneMask<C>);
+    return -convert<LaneMask<C>>(load_bytes_of<VectorOf<uint8_t, Lanes<C>::width>>(cancels + i));
   }
   bool any_cancels(int64_t i) const {
     uint64_t any = 0;
@@ -115,14 +110,13 @@ Factors<C> lane_factors(const ChannelsCall& a, int64_t outer, int64_t first = 0)
 // Each of n values `each` times in a row.
 template <class C>
 inline void repeat_each(const C* values, int64_t n, int64_t each, C* out) {
-  constexpr int64_t width = 64 / sizeof(C);
-  typedef C Line __attribute__((vector_size(64)));
+  constexpr int64_t width = register_bytes / sizeof(C);
   C* const end = out + n * each;
   for (int64_t i = 0; i < n; ++i, out += each) {
-    const Line line = Line{} + values[i];
+    const auto several = VectorOf<C, register_bytes>{} + values[i];
     for (int64_t k = 0; k < each; k += width) {
       if (out + k + width <= end) {  // where that is more than it takes, the next value overwrites it
-        std::memcpy(out + k, &line, sizeof(line));
+        store_bytes_of(out + k, several);
       } else {
         for (C* rest = out + k; rest < out + each; ++rest) *rest = values[i];
       }

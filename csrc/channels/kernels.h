@@ -2,9 +2,10 @@
 //
 // A dense tensor is walked in one of three ways. Planes: (outer, channels, positions) with long runs of positions, each
 // run one channel's; a statistic covers a channel over the batch, or a group of consecutive channels of one sample.
-// Columns: (outer, rows, width), `per_channel` neighbouring columns being a channel, and a lane of the sums; a statistic
-// covers `fold` neighbouring lanes of an outer index. This is channels-last, and contiguous with few positions. Groups:
-// contiguous, of few positions; each group of a sample is a row, a statistic and an item, and a block is some samples.
+// Columns: (outer, rows, width), where `per_channel` neighbouring columns are a channel, and a lane of the sums; a
+// statistic covers `fold` neighbouring lanes of an outer index. This is channels-last, and contiguous with few
+// positions. Groups: contiguous, of few positions; each group of a sample is a row, a statistic and an item, and a
+// block is some samples.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
@@ -150,7 +151,9 @@ struct ChannelsKernels {
 
 // doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
 // valid elements (in a column); or the two sums
-inline int64_t strip_stride(const ChannelsGeometry& g) { return padded(std::min(g.lanes_of_row(), g.lanes_of_strip())); }
+inline int64_t strip_stride(const ChannelsGeometry& g) {
+  return padded(std::min(g.lanes_of_row(), g.lanes_of_strip()));
+}
 inline int64_t measure_partial(const ChannelsGeometry& g) {
   return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4;
 }

@@ -124,7 +124,8 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   const Affine<C> first(s, a.weight_of(runs.channel), a.bias_of(runs.channel));
   for_each_run(runs, span.begin, span.end, [&](int64_t offset, int64_t length, int64_t channel) {
     const bool other = runs.next_channel;
-    write_run<T, extras>(a, offset, length, ahead, other ? Affine<C>(s, a.weight_of(channel), a.bias_of(channel)) : first);
+    const Affine<C> affine = other ? Affine<C>(s, a.weight_of(channel), a.bias_of(channel)) : first;
+    write_run<T, extras>(a, offset, length, ahead, affine);
   });
 }
 
@@ -157,7 +158,7 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
       if (++channel == g.channels) channel = 0;
       if (i == stop) continue;
       const auto own = lanes_below<C>(static_cast<int>(stop - i));
-      const auto either = [&](V mine, const C* next) { return choose_lanes<C>(own, mine, V{} + next[channel]); };
+      const auto either = [&](V mine, const C* next) { return choose(own, mine, V{} + next[channel]); };
       write(Whole<C>{i}, either(mean, factors.mean), either(scale, factors.scale), either(shift, factors.shift));
       i += width;
     }

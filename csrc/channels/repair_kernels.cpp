@@ -181,7 +181,8 @@ bool remember_channels(const ChannelsCall& a, const double* mean, const double* 
     s.set_means(mean + first, n);
     s.set_scales(variance + first, n, a.options.eps, a.options.eps_mode);
     if (a.statistics) s.save(a, first, n);
-    lane_factors<C>(a, 0, first).set_remembered(s, n, a.weight ? a.weight + first : nullptr, a.bias ? a.bias + first : nullptr);
+    const auto from = [first](const double* values) { return values ? values + first : nullptr; };
+    lane_factors<C>(a, 0, first).set_remembered(s, n, from(a.weight), from(a.bias));
     for (int64_t i = first; i < first + n; ++i) any |= factors.cancels[i];
   }
   if (a.variance) {
@@ -232,10 +233,10 @@ void bound(const double* values, int64_t n, double* smallest, double* largest) {
   Doubles low = none, high = {};
   for_each_position<double>(n, [&](auto at) {
     const Doubles size = at.keep(size_of(at.load(values)));
-    const auto normal = ~less<double>(size, Doubles{} + smallest_normal) & less<double>(size, none);
-    const Doubles kept = keep_lanes<double>(size, normal), or_none = choose_lanes<double>(normal, size, none);
-    low = choose_lanes<double>(less<double>(or_none, low), or_none, low);
-    high = choose_lanes<double>(less<double>(high, kept), kept, high);
+    const LaneMask<double> normal = (size >= smallest_normal) & (size < 0x1p128);
+    const Doubles kept = keep_lanes<double>(size, normal), or_none = choose(normal, size, none);
+    low = choose(or_none < low, or_none, low);
+    high = choose(high < kept, kept, high);
   });
   *smallest = low[0];
   *largest = high[0];

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "channels/kernels.h"
 #include "channels/activation.h"
+#include "channels/kernels.h"
 #include "core/positions.h"
 
 namespace evenkeel::EVENKEEL_ISA {
@@ -150,14 +150,11 @@ ChannelStatistics<C> save_merged(const ChannelsCall& a, int64_t index, const Mer
 // Eight numbers of the compute dtype as doubles, and back, rounded.
 template <class C>
 inline Doubles load_wide(const C* p) {
-  typename Eight<C>::vector v;
-  std::memcpy(&v, p, sizeof(v));
-  return as_doubles(v);
+  return as_doubles(load_bytes_of<typename Eight<C>::vector>(p));
 }
 template <class C>
 inline void store_rounded(const Whole<double>& at, C* p, Doubles v) {
-  const auto rounded = Eight<C>::from(v);
-  std::memcpy(p + at.i, &rounded, sizeof(rounded));
+  store_bytes_of(p + at.i, Eight<C>::from(v));
 }
 template <class C>
 inline void store_rounded(const Rest<double>& at, C* p, Doubles v) {
@@ -169,7 +166,9 @@ template <class C>
 struct StatisticsStrip {
   C mean[longest_strip], mean_rest[longest_strip], reciprocal[longest_strip], reciprocal_rest[longest_strip],
       bend[longest_strip];
-  ChannelStatistics<C> at(int64_t i) const { return {mean[i], mean_rest[i], reciprocal[i], reciprocal_rest[i], bend[i]}; }
+  ChannelStatistics<C> at(int64_t i) const {
+    return {mean[i], mean_rest[i], reciprocal[i], reciprocal_rest[i], bend[i]};
+  }
   // of eight from one on
   Doubles wide_mean(int64_t i) const { return load_wide(mean + i); }
   Doubles wide_mean_rest(int64_t i) const { return load_wide(mean_rest + i); }
@@ -251,10 +250,7 @@ template <class C>
 LaneMask<double> lanes_to_repair(const StatisticsStrip<C>& s, int64_t first) {
   if constexpr (sizeof(C) == sizeof(double)) return LaneMask<double>{};
   const Doubles reciprocal = load_wide(s.reciprocal + first);
-  const auto in_order = [](Doubles a, Doubles b) {
-    return lanes_where<double>(a, b, [](auto left, auto right) { return left <= right; });
-  };
-  return in_order(reciprocal, Doubles{} + smallest_in_range) | in_order(Doubles{} + largest_in_range, reciprocal);
+  return (reciprocal <= smallest_in_range) | (reciprocal >= largest_in_range);
 }
 
 }  // namespace evenkeel::EVENKEEL_ISA
