@@ -234,10 +234,13 @@ struct ColumnStatistics {
       means_gx[i] = a.means ? a.means[(first + i * step) * 2 + 1] : 0;
     }
     const auto spread = [&](auto* values, const auto& value) {
-      std::remove_pointer_t<decltype(values)> lanes[longest_strip];
-      auto* const to = each == 1 ? values + begin : lanes;
-      for_each_position<double>(end - begin, [&](auto at) { store_rounded(at, to, value(at)); });
-      if (each > 1) repeat_each(lanes, end - begin, each, values + begin * each);
+      const auto put = [&](auto* to) {
+        for_each_position<double>(end - begin, [&](auto at) { store_rounded(at, to, value(at)); });
+      };
+      if (each == 1) return put(values + begin);
+      std::remove_pointer_t<decltype(values)> lanes[longest_strip] = {};
+      put(lanes);
+      repeat_each(lanes, end - begin, each, values + begin * each);
     };
     const auto parameter = [&](auto at, const double* values, double otherwise) {
       return values ? load(values + lane + at.i) : Doubles{} + otherwise;

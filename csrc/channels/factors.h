@@ -107,18 +107,19 @@ Factors<C> lane_factors(const ChannelsCall& a, int64_t outer, int64_t first = 0)
   return {memory + factors_size(g.width), g.lanes_of_row(), first};
 }
 
-// Each of n values `each` times in a row.
+// Each of n values `each` times in a row; of a zero without its sign.
 template <class C>
 inline void repeat_each(const C* values, int64_t n, int64_t each, C* out) {
   constexpr int64_t width = register_bytes / sizeof(C);
   C* const end = out + n * each;
   for (int64_t i = 0; i < n; ++i, out += each) {
-    const auto several = VectorOf<C, register_bytes>{} + values[i];
+    const C value = static_cast<C>(C(0) + values[i]);
+    const auto several = VectorOf<C, register_bytes>{} + value;
     for (int64_t k = 0; k < each; k += width) {
       if (out + k + width <= end) {  // where that is more than it takes, the next value overwrites it
         store_bytes_of(out + k, several);
       } else {
-        for (C* rest = out + k; rest < out + each; ++rest) *rest = values[i];
+        for (C* rest = out + k; rest < out + each; ++rest) *rest = value;
       }
     }
   }
