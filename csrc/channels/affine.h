@@ -10,7 +10,7 @@ namespace evenkeel::EVENKEEL_ISA {
 template <class C>
 struct Affine {
   C mean, scale, shift;
-  Affine() = default;
+  Affine(C m, C factor, C addend) : mean(m), scale(factor), shift(addend) {}
   Affine(const ChannelStatistics<C>& s, double weight, double bias) : mean(s.mean) {
     const double exact = s.exact_reciprocal() * weight;
     scale = static_cast<C>(exact);
@@ -64,8 +64,25 @@ bool sums_hold(double gradient, double product) {
 template <class C>
 bool may_cancel(const ChannelStatistics<C>& s, double weight, double bias) {
   const double size = std::abs(weight);
-  return std::abs(s.mean * s.reciprocal) > 4 || std::abs(bias) > 4 * size ||
+  return std::abs(static_cast<double>(s.mean) * static_cast<double>(s.reciprocal)) > 4 || std::abs(bias) > 4 * size ||
          (is_normal(weight) && !holds_scale(s, size, size));
+}
+
+inline Doubles size_of(Doubles v) {
+  return bits_as<Doubles>(bits_as<LaneMask<double>>(v) & std::numeric_limits<int64_t>::max());
+}
+// The same of eight neighbouring statistics from one on.
+template <class C>
+LaneMask<double> may_cancel(const StatisticsStrip<C>& s, int64_t first, Doubles weight, Doubles bias) {
+  const Doubles size = size_of(weight);
+  LaneMask<double> lanes = (size_of(load_wide(s.mean + first) * load_wide(s.reciprocal + first)) > 4.0) |
+                           (size_of(bias) > 4.0 * size);
+  if constexpr (sizeof(C) < sizeof(double)) {
+    const Doubles scale = size * s.exact_reciprocal(first);
+    const LaneMask<double> normal = (size >= smallest_normal) & (size < 0x1p128);
+    lanes |= normal & ((scale < smallest_normal) | (scale > 0x1p127));
+  }
+  return lanes;
 }
 
 // A vector as doubles, lane by lane.

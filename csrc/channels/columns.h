@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "channels/factors.h"
 #include "channels/phases.h"
 
 namespace evenkeel::EVENKEEL_ISA {
@@ -14,126 +15,106 @@ struct Block {
   int64_t outer, count;
   int64_t first_row;       // of the tensor
   int64_t first, columns;  // of the strip
+  int64_t first_lane, lanes;
   template <class T>
   T* at(T* tensor, int64_t width) const {
     return tensor + first_row * width + first;
   }
 };
 
+// Whole rows, or a strip of them.
+Block block_of(const ChannelsGeometry& g, int64_t outer, int64_t first_row, int64_t rows, int64_t first_lane,
+               int64_t lanes) {
+  const int64_t each = g.per_channel;
+  return {outer, rows, outer * g.rows + first_row, first_lane * each, lanes * each, first_lane, lanes};
+}
 Block block_of(const ChannelsGeometry& g, int64_t items, int64_t item) {
-  const int64_t outer = item / items, begin = item % items / g.strips() * g.item_size, stop = begin + g.item_size;
-  const int64_t end = stop < g.rows ? stop : g.rows, first = item % g.strips() * strip;
-  const int64_t columns = g.width - first < strip ? g.width - first : strip;
-  return {outer, end - begin, outer * g.rows + begin, first, columns};
+  const int64_t strips = g.strips(), outer = item / items, of_outer = item % items;
+  const int64_t begin = of_outer / strips * g.item_size, first = of_outer % strips * g.lanes_of_strip();
+  return block_of(g, outer, begin, std::min(g.item_size, g.rows - begin), first,
+                  std::min(g.lanes_of_strip(), g.lanes_of_row() - first));
 }
 
-// Calls body(first column, columns) for the neighbouring columns of a statistic in one strip; of one channel where a
-// channel has several.
+// Calls body(first lane, lanes) for the neighbouring lanes of a statistic in one strip.
 template <class Body>
 void for_each_run(const ChannelsGeometry& g, int64_t statistic, const Body& body) {
-  const int64_t first = statistic % g.statistics_per_block * g.fold, span = g.span();
-  const int64_t piece = g.per_channel == 1 ? g.fold : g.per_channel;
-  for (int64_t start = first; start < g.width; start += span) {
-    for (int64_t i = start; i < start + g.fold; i += piece) {
-      for (int64_t begin = i, end = i + piece; begin < end;) {
-        const int64_t left = strip - begin % strip, count = left < end - begin ? left : end - begin;
-        body(begin, count);
-        begin += count;
-      }
+  const int64_t first = statistic % g.statistics_per_block * g.fold, strip = g.lanes_of_strip();
+  for (int64_t start = first; start < g.lanes_of_row(); start += g.channels) {
+    for (int64_t begin = start, end = start + g.fold; begin < end;) {
+      const int64_t count = std::min(strip - begin % strip, end - begin);
+      body(begin, count);
+      begin += count;
     }
   }
 }
 
-// The factors of a block's columns, or of those from one on: of the affine, then those of its gradient.
-template <class C>
-struct ColumnFactors {
-  C *mean, *scale, *shift, *reciprocal, *weight, *gradient_shift, *slope;
-  // of remembered statistics: the affine in double, and 1 where it takes that since its terms may cancel
-  double *exact_mean, *exact_scale, *exact_bias;
-  uint8_t* cancels;
-  ColumnFactors(const ChannelsCall& a, int64_t outer, int64_t first) {
-    const int64_t stride = padded(a.geometry.width);
-    double* row = static_cast<double*>(a.factors) + (outer - a.first_block) * factors_per_column * stride;
-    const auto place = [&](auto*& factor) {
-      factor = reinterpret_cast<std::decay_t<decltype(factor)>>(row) + first;
-      row += stride;
-    };
-    for (C** factor : {&mean, &scale, &shift, &reciprocal, &weight, &gradient_shift, &slope}) place(*factor);
-    for (double** factor : {&exact_mean, &exact_scale, &exact_bias}) place(*factor);
-    place(cancels);
-  }
-  void set(int64_t i, const Affine<C>& affine) const {
-    mean[i] = affine.mean;
-    scale[i] = affine.scale;
-    shift[i] = affine.shift;
-  }
-  void set(int64_t i, const Projection<C>& projection) const {
-    reciprocal[i] = projection.reciprocal;
-    weight[i] = projection.weight;
-    gradient_shift[i] = projection.shift;
-    slope[i] = projection.slope;
-  }
-  void set_remembered(int64_t i, const ChannelStatistics<C>& s, double weight, double bias) const {
-    set(i, Affine<C>(s, weight, bias));
-    exact_mean[i] = s.exact_mean();
-    exact_scale[i] = s.exact_reciprocal() * weight;
-    exact_bias[i] = bias;
-    cancels[i] = may_cancel(s, weight, bias);
-  }
-  template <class Factors>
-  void set(int64_t first, int64_t columns, const Factors& same) const {
-    for (int64_t i = first; i < first + columns; ++i) set(i, same);
-  }
-  // y, or the input of the activation
-  template <class At, class V>
-  V affine(const At& at, V x) const {
-    const Whole<C> whole{at.i};
-    return (x - whole.load(mean)) * whole.load(scale) + whole.load(shift);
-  }
-  // v, or for x the affine in double where terms may cancel
-  Vector<C> exact_where_it_cancels(int64_t i, Vector<C> x, Vector<C> v) const {
-    constexpr int width = Lanes<C>::width;
-    uint64_t any = 0;
-    for (int at = 0; at < width; at += 8) {
-      uint64_t word;
-      std::memcpy(&word, cancels + i + at, sizeof(word));
-      any |= word;
-    }
-    if (!any) return v;
-    const auto bytes = load_bytes_of<VectorOf<uint8_t, width>>(cancels + i);
-    Wide<C> wide(x);
-    for (int part = 0; part < Wide<C>::parts; ++part) {
-      const int64_t at = i + part * Lanes<double>::width;
-      wide.part[part] = (wide.part[part] - load(exact_mean + at)) * load(exact_scale + at) + load(exact_bias + at);
-    }
-    return choose(-convert<LaneMask<C>>(bytes), wide.rounded(), v);
-  }
-};
+const double* from(const double* values, int64_t first) { return values ? values + first : nullptr; }
 
+// Columns' factors from those of lanes [first, first + count).
 template <class C>
-void fill_affine(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<C>& s) {
-  ColumnFactors<C> factors(a, statistic / a.geometry.statistics_per_block, 0);
-  for_each_run(a.geometry, statistic, [&](int64_t i, int64_t columns) {
-    if (a.remembered) {
-      for (int64_t k = i; k < i + columns; ++k) factors.set_remembered(k, s, a.weight_of(k), a.bias_of(k));
-      return;
-    }
-    if (a.geometry.per_channel > 1) return factors.set(i, columns, Affine<C>(s, a.weight_of(i), a.bias_of(i)));
-    for (int64_t k = i; k < i + columns; ++k) factors.set(k, Affine<C>(s, a.weight_of(k), a.bias_of(k)));
-  });
+void spread(const ChannelsCall& a, int64_t outer, int64_t first, int64_t count,
+            std::initializer_list<C* Factors<C>::*> factors) {
+  const int64_t each = a.geometry.per_channel;
+  if (each == 1) return;
+  const Factors<C> lanes = lane_factors<C>(a, outer, first), columns = column_factors<C>(a, outer, first * each);
+  for (auto factor : factors) repeat_each(lanes.*factor, count, each, columns.*factor);
+}
+template <class C>
+void spread_affine(const ChannelsCall& a, int64_t outer, int64_t first, int64_t count) {
+  using F = Factors<C>;
+  spread<C>(a, outer, first, count, {&F::mean, &F::scale, &F::shift});
+}
+template <class C>
+void spread_gradient(const ChannelsCall& a, int64_t outer, int64_t first, int64_t count) {
+  using F = Factors<C>;
+  spread<C>(a, outer, first, count, {&F::reciprocal, &F::weight, &F::gradient_shift, &F::slope});
 }
 
-// Whether every column is a statistic of its own: neighbouring ones are treated side by side.
-inline bool columns_are_statistics(const ChannelsGeometry& g) { return g.fold == 1 && g.repeat == 1; }
+// The same of remembered statistics, from the channels' factors.
+template <class C>
+void spread_remembered(const ChannelsCall& a) {
+  const ChannelsGeometry& g = a.geometry;
+  const Factors<C> lanes = lane_factors<C>(a, 0), columns = column_factors<C>(a, 0);
+  const auto spread_one = [&](auto factor) {
+    auto* const values = lanes.*factor;
+    for (int64_t k = 1; k < g.repeat; ++k) std::memcpy(values + k * g.channels, values, g.channels * sizeof(*values));
+    if (g.per_channel > 1) repeat_each(values, g.lanes_of_row(), g.per_channel, columns.*factor);
+  };
+  using F = Factors<C>;
+  for (auto factor : {&F::mean, &F::scale, &F::shift}) spread_one(factor);
+  if (!a.may_cancel) return;
+  for (auto factor : {&F::exact_mean, &F::exact_scale, &F::exact_bias}) spread_one(factor);
+  spread_one(&F::cancels);
+}
 
-// Calls body(first statistic, outer index, first column, columns) for the statistics [begin, end), a strip at a time.
+// Whether every lane is a statistic of its own: neighbouring ones are treated side by side.
+inline bool lanes_are_statistics(const ChannelsGeometry& g) { return g.fold == 1 && g.repeat == 1; }
+
+// Calls body(first, outer index, the first's number there, how many) for the statistics [begin, end), a strip of lanes
+// or as many at a time.
 template <class Body>
 void for_each_strip(const ChannelsGeometry& g, int64_t begin, int64_t end, const Body& body) {
+  const int64_t strip = g.lanes_of_strip(), per_block = g.statistics_per_block;
   while (begin < end) {
-    const int64_t column = begin % g.width, left = std::min(g.width - column, strip - column % strip);
-    const int64_t columns = std::min(left, end - begin);
-    body(begin, begin / g.width, column, columns);
-    begin += columns;
+    const int64_t first = begin % per_block;
+    const int64_t count = std::min({per_block - first, strip - first % strip, end - begin});
+    body(begin, begin / per_block, first, count);
+    begin += count;
+  }
+}
+
+// The affine of neighbouring statistics of an outer index.
+template <class C>
+void fill_affine(const ChannelsCall& a, const StatisticsStrip<C>& s, int64_t first, int64_t statistics) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t outer = first / g.statistics_per_block;
+  const auto fill = [&](const auto& own, int64_t lane, int64_t lanes) {
+    lane_factors<C>(a, outer, lane).set_affine(own, lanes, from(a.weight, lane), from(a.bias, lane));
+    spread_affine<C>(a, outer, lane, lanes);
+  };
+  if (lanes_are_statistics(g)) return fill(s, first % g.statistics_per_block, statistics);
+  for (int64_t i = 0; i < statistics; ++i) {
+    for_each_run(g, first + i, [&](int64_t lane, int64_t lanes) { fill(s.at(i), lane, lanes); });
   }
 }
 
@@ -198,28 +179,25 @@ class ValidRows {
 // The statistics of neighbouring columns, one value for each, for arithmetic in double.
 template <class C>
 struct ColumnStatistics {
-  C mean[strip], mean_rest[strip];
-  double weight[strip], bias[strip];
-  double exact_mean[strip], exact_scale[strip], exact_reciprocal[strip], exact_mean_g[strip], exact_slope[strip];
+  C mean[longest_strip], mean_rest[longest_strip];
+  double weight[longest_strip], bias[longest_strip], exact_mean[longest_strip], exact_scale[longest_strip],
+      exact_reciprocal[longest_strip], exact_mean_g[longest_strip], exact_slope[longest_strip];
   bool any_cancels = false;
 
   ColumnStatistics(const ChannelsCall& a, const Block& b) {
     const ChannelsGeometry& g = a.geometry;
-    const int64_t span = g.span(), block = b.outer * g.statistics_per_block;
-    int64_t column = b.first % span, index = block + column / g.fold, left = g.fold - column % g.fold;
-    for (int64_t i = 0; i < b.columns;) {
-      const int64_t end = b.columns - i < left ? b.columns : i + left;
-      fill(a, index, b.first, i, end);
-      column += end - i;
-      i = end;
-      left = g.fold;
-      index = column == span ? block : index + 1;
-      if (column == span) column = 0;
-    }
-    const int64_t end = padded(b.columns);
-    for (int64_t i = b.columns; i < end; ++i) {
-      mean[i] = mean_rest[i] = weight[i] = bias[i] = 0;
-      exact_mean[i] = exact_scale[i] = exact_reciprocal[i] = exact_mean_g[i] = exact_slope[i] = 0;
+    const int64_t block = b.outer * g.statistics_per_block;
+    StatisticsStrip<C> s;
+    for (int64_t lane = 0; lane < b.lanes;) {
+      const int64_t channel = (b.first_lane + lane) % g.channels, first = block + channel / g.fold;
+      if (lanes_are_statistics(g)) {
+        s.restore(a, first, b.lanes);
+        fill(a, b, s, first, 0, b.lanes, 1);
+        return;
+      }
+      const int64_t end = std::min(b.lanes, lane + g.fold - channel % g.fold);
+      fill(a, b, restore_statistics<C>(a, first), first, lane, end, 0);
+      lane = end;
     }
   }
 
@@ -245,24 +223,43 @@ struct ColumnStatistics {
   }
 
  private:
-  // Columns [begin, end) of the strip, which share a statistic.
-  void fill(const ChannelsCall& a, int64_t index, int64_t first, int64_t begin, int64_t end) {
-    const ChannelStatistics<C> s = restore_statistics<C>(a, index);
-    const double reciprocal_of_all = s.exact_reciprocal(), mean_of_all = s.exact_mean();
-    const double gradient = a.means ? a.means[index * 2] : 0;
-    const double along = a.means ? exact_slope_of(s, a.means[index * 2 + 1]) : 0;
-    for (int64_t i = begin; i < end; ++i) {
-      mean[i] = s.mean;
-      mean_rest[i] = s.mean_rest;
-      weight[i] = a.weight_of(first + i);
-      bias[i] = a.bias_of(first + i);
-      exact_mean[i] = mean_of_all;
-      exact_reciprocal[i] = reciprocal_of_all;
-      exact_mean_g[i] = gradient;
-      exact_slope[i] = along;
-      exact_scale[i] = reciprocal_of_all * weight[i];
+  // Lanes [begin, end) of the strip, of the statistics from `first` on, or where the step is 0 all of that one.
+  template <class Statistics>
+  void fill(const ChannelsCall& a, const Block& b, const Statistics& s, int64_t first, int64_t begin, int64_t end,
+            int64_t step) {
+    const int64_t each = a.geometry.per_channel, lane = b.first_lane + begin;
+    double means_g[longest_strip], means_gx[longest_strip];
+    for (int64_t i = 0; i < end - begin; ++i) {
+      means_g[i] = a.means ? a.means[(first + i * step) * 2] : 0;
+      means_gx[i] = a.means ? a.means[(first + i * step) * 2 + 1] : 0;
     }
-    for (int64_t i = begin; a.remembered && i < end; ++i) any_cancels |= may_cancel(s, weight[i], bias[i]);
+    const auto spread = [&](auto* values, const auto& value) {
+      const auto put = [&](auto* to) {
+        for_each_position<double>(end - begin, [&](auto at) { store_rounded(at, to, value(at)); });
+      };
+      if (each == 1) return put(values + begin);
+      std::remove_pointer_t<decltype(values)> lanes[longest_strip] = {};
+      put(lanes);
+      repeat_each(lanes, end - begin, each, values + begin * each);
+    };
+    const auto parameter = [&](auto at, const double* values, double otherwise) {
+      return values ? load(values + lane + at.i) : Doubles{} + otherwise;
+    };
+    const auto reciprocal = [&](auto at) { return s.exact_reciprocal(at.i); };
+    const auto own_weight = [&](auto at) { return parameter(at, a.weight, 1); };
+    spread(mean, [&](auto at) { return s.wide_mean(at.i); });
+    spread(mean_rest, [&](auto at) { return s.wide_mean_rest(at.i); });
+    spread(weight, own_weight);
+    spread(bias, [&](auto at) { return parameter(at, a.bias, 0); });
+    spread(exact_mean, [&](auto at) { return s.wide_mean(at.i) + s.wide_mean_rest(at.i); });
+    spread(exact_reciprocal, reciprocal);
+    spread(exact_scale, [&](auto at) { return reciprocal(at) * own_weight(at); });
+    spread(exact_mean_g, [&](auto at) { return at.load(means_g); });
+    spread(exact_slope, [&](auto at) { return reciprocal(at) * s.wide_bend(at.i) * at.load(means_gx); });
+    for (int64_t i = begin; a.remembered && i < end; ++i) {
+      const auto own = restore_statistics<C>(a, first + (i - begin) * step);
+      any_cancels |= may_cancel(own, a.weight_of(b.first_lane + i), a.bias_of(b.first_lane + i));
+    }
   }
 };
 

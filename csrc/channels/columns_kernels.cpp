@@ -2,8 +2,9 @@
 // few positions. Compiled once per instruction set.
 //
 // An item is a block of consecutive rows. Its sums are kept per column, in the compute dtype for a few rows and in
-// double beyond: of the differences from the first rows' mean and their squares, and where that was no fair guess once
-// more about a better one, while the block is in cache. Rows that are not valid are left out.
+// double beyond, and in the end per lane: of the differences from the first rows' mean and their squares, and where
+// that was no fair guess once more about a better one, while the block is in cache. Rows that are not valid are left
+// out.
 #include "channels/columns_merge.h"
 #include "channels/columns_sums.h"
 
@@ -16,17 +17,11 @@ int64_t rows_at_a_time(int64_t columns) { return columns <= 64 ? 64 : 1; }
 template <class T, bool>
 void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
-  if (!columns_are_statistics(a.geometry)) {
-    for (int64_t i = begin; i < end; ++i) fill_affine(a, i, restore_statistics<C>(a, i));
-    return;
-  }
-  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t column, int64_t columns) {
-    const ColumnFactors<C> factors(a, outer, column);
-    for (int64_t i = 0; i < columns; ++i) {
-      const ChannelStatistics<C> s = restore_statistics<C>(a, first + i);
-      const double weight = a.weight_of(column + i), bias = a.bias_of(column + i);
-      a.remembered ? factors.set_remembered(i, s, weight, bias) : factors.set(i, Affine<C>(s, weight, bias));
-    }
+  if (a.remembered && !a.dy) return spread_remembered<C>(a);
+  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t, int64_t, int64_t statistics) {
+    StatisticsStrip<C> s;
+    s.restore(a, first, statistics);
+    fill_affine(a, s, first, statistics);
   });
 }
 
@@ -37,38 +32,41 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   const ChannelsGeometry& g = a.geometry;
   const Block block = block_of(g, g.measure_items, item);
   const ValidRows<extras> valid(a, block);
-  const int64_t stride = strip_stride(g), few_rows = valid.until(rows_per_flush);
-  double* partial = a.partial + (item - a.first_item) * measure_partial(g);
-  const double count = static_cast<double>(valid.count());
-  const double few = count < rows_per_flush ? count : rows_per_flush;
+  const int64_t stride = strip_stride(g), few_rows = valid.until(rows_per_flush), each = g.per_channel;
+  double* const partial = a.partial + (item - a.first_item) * measure_partial(g);
+  double *const guess = partial, *const sum = partial + stride, *const square = sum + stride;
+  const int64_t rows = valid.count();
+  const double count = static_cast<double>(rows * each);
   partial[3 * stride] = count;
-  if (count == 0) return;
-  ColumnSums<C, 1> sums;
-  ColumnSums<C, 2> squares;
-  C shift[strip];
+  if (rows == 0) return;
+  C lane_shift[longest_strip], column_shift[longest_strip];
+  const C* const shift = each > 1 ? column_shift : lane_shift;
   const T* x = block.at(static_cast<const T*>(a.x), g.width);
-  sums.over(few_rows, block.columns, [&](auto at, int64_t row, V(&out)[1]) {
-    out[0] = valid.has(row) ? at.load(x + row * g.width) : V{};
-  }, [](int64_t, int64_t) {});
-  std::memset(shift, 0, sizeof(shift));
-  for (int64_t i = 0; i < block.columns; ++i) shift[i] = static_cast<C>(sums.total[0][i] / few);
+  sum_lanes<1>(block, each, {guess}, [&](auto& to) {
+    sum_columns<C>(few_rows, block.columns, to, [&](auto at, int64_t row, V(&out)[1]) {
+      out[0] = valid.has(row) ? at.load(x + row * g.width) : V{};
+    }, [](int64_t, int64_t) {});
+  });
+  const double few = static_cast<double>(std::min(rows, rows_per_flush) * each);
+  for (int64_t i = 0; i < block.lanes; ++i) lane_shift[i] = static_cast<C>(guess[i] / few);
   const auto pass = [&] {
-    squares.over(block.count, block.columns, [&](auto at, int64_t row, V(&out)[2]) {
-      out[0] = valid.has(row) ? at.load(x + row * g.width) - Whole<C>{at.i}.load(shift) : V{};
-      out[1] = out[0] * out[0];
-    }, [&](int64_t row, int64_t column) { fetch(x + row * g.width + column); });
+    if (each > 1) repeat_each(lane_shift, block.lanes, each, column_shift);
+    sum_lanes<2>(block, each, {sum, square}, [&](auto& to) {
+      sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
+        out[0] = valid.has(row) ? at.load(x + row * g.width) - Whole<C>{at.i}.load(shift) : V{};
+        out[1] = out[0] * out[0];
+      }, [&](int64_t row, int64_t column) { fetch(x + row * g.width + column); });
+    });
   };
   pass();
   bool fair = true;
-  for (int64_t i = 0; i < block.columns; ++i) {
-    if (is_fair_shift(count, squares.total[0][i], squares.total[1][i])) continue;
-    shift[i] = static_cast<C>(static_cast<double>(shift[i]) + squares.total[0][i] / count);
+  for (int64_t i = 0; i < block.lanes; ++i) {
+    if (is_fair_shift(count, sum[i], square[i])) continue;
+    lane_shift[i] = static_cast<C>(static_cast<double>(lane_shift[i]) + sum[i] / count);
     fair = false;
   }
-  if (!fair) pass();  // the other columns' sums come out as before
-  for (int64_t i = 0; i < block.columns; ++i) partial[i] = static_cast<double>(shift[i]);
-  std::memcpy(partial + stride, squares.total[0], block.columns * sizeof(double));
-  std::memcpy(partial + 2 * stride, squares.total[1], block.columns * sizeof(double));
+  if (!fair) pass();  // the other lanes' sums come out as before
+  for (int64_t i = 0; i < block.lanes; ++i) guess[i] = static_cast<double>(lane_shift[i]);
 }
 
 // Calls body(position, row) for all positions of a block.
@@ -87,20 +85,39 @@ struct Written {
   Written(const ChannelsCall& a, int64_t item, const T*) {
     const ChannelsGeometry& g = a.geometry;
     const int64_t items = g.write_items(0), begin = item % items * g.rows_written, stop = begin + g.rows_written;
-    rows = {item / items, (stop < g.rows ? stop : g.rows) - begin, item / items * g.rows + begin, 0, g.width};
-    streamed = a.streamed && g.width * sizeof(T) % 64 == 0 &&
+    rows = block_of(g, item / items, begin, std::min(stop, g.rows) - begin, 0, g.lanes_of_row());
+    streamed = a.streamed && !a.may_cancel && g.width * sizeof(T) % 64 == 0 &&
                on_a_cache_line(static_cast<const T*>(a.out) + rows.first_row * g.width);
   }
   // Calls body(block) for its strips.
   template <class Body>
-  void for_each_strip(const Body& body) const {
-    for (int64_t first = 0; first < rows.columns; first += strip) {
-      const int64_t left = rows.columns - first;
-      body(Block{rows.outer, rows.count, rows.first_row, first, left < strip ? left : strip});
+  void for_each_strip(const ChannelsGeometry& g, const Body& body) const {
+    const int64_t strip = g.lanes_of_strip(), first_row = rows.first_row - rows.outer * g.rows;
+    for (int64_t first = 0; first < rows.lanes; first += strip) {
+      body(block_of(g, rows.outer, first_row, rows.count, first, std::min(strip, rows.lanes - first)));
     }
   }
 };
 
+// y of rows once more, in double, in the columns where terms may cancel.
+template <class T, bool extras>
+void write_exact(const ChannelsCall& a, const Block& block) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  const int64_t width = a.geometry.width;
+  const ValidRows<extras> valid(a, block);
+  const Factors<C> factors = column_factors<C>(a, block.outer);
+  const T* x = block.at(static_cast<const T*>(a.x), width);
+  T* y = block.at(static_cast<T*>(a.out), width);
+  for_each_position<C>(block.columns, [&](auto at) {
+    const LaneMask<C> lanes = factors.lanes_that_cancel(at.i);
+    if (!factors.any_cancels(at.i)) return;
+    for (int64_t row = 0; row < block.count; ++row) {
+      const V v = activate<C>(factors.exact(at.i, at.load(x + row * width)), a.options.activation);
+      if (valid.has(row)) at.store(y + row * width, choose(lanes, v, at.load(y + row * width)));
+    }
+  });
+}
 
 template <class T, bool extras>
 void write_one(const ChannelsCall& a, int64_t item) {
@@ -111,7 +128,7 @@ void write_one(const ChannelsCall& a, int64_t item) {
   const bool streamed = written.streamed;
   const Block& block = written.rows;
   const ValidRows<extras> valid(a, block);
-  const ColumnFactors<C> factors(a, block.outer, 0);
+  const Factors<C> factors = column_factors<C>(a, block.outer);
   const T* x = block.at(static_cast<const T*>(a.x), width);
   T* y = block.at(static_cast<T*>(a.out), width);
   with_activation_of<extras>(a, [&](auto activation) {
@@ -130,14 +147,13 @@ void write_one(const ChannelsCall& a, int64_t item) {
           fetch(x + row * width + at(t).i + soon);
           if (!streamed) fetch_to_write(y + row * width + at(t).i + soon);
           const V value = at(t).load(x + row * width);
-          V input = (value - mean[t]) * scale[t] + shift[t];
-          if (a.may_cancel) input = factors.exact_where_it_cancels(at(t).i, value, input);
-          const V v = activate<decltype(activation)::value, C>(input);
+          const V v = activate<decltype(activation)::value, C>((value - mean[t]) * scale[t] + shift[t]);
           at(t).store(y + row * width, valid.has(row) ? v : V{});
         }
       }
     });
   });
+  if (a.may_cancel) write_exact<T, extras>(a, block);
 }
 
 template <class T, bool extras>
@@ -173,7 +189,7 @@ void write_exact_gradient(const ChannelsCall& a, const Block& block) {
   using V = Vector<C>;
   const int64_t width = a.geometry.width;
   const ValidRows<extras> valid(a, block);
-  const ColumnFactors<C> factors(a, block.outer, block.first);
+  const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const ColumnStatistics<C> s(a, block);
   const Upstream<T, extras> upstream(a, block, factors, s);
   const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
@@ -195,10 +211,10 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   const Written written(a, item, static_cast<const T*>(nullptr));
   const Block& block = written.rows;
   if (a.remembered || is_exact<extras>(a, block.outer)) {
-    return written.for_each_strip([&](const Block& part) { write_exact_gradient<T, extras>(a, part); });
+    return written.for_each_strip(a.geometry, [&](const Block& part) { write_exact_gradient<T, extras>(a, part); });
   }
   const ValidRows<extras> valid(a, block);
-  const ColumnFactors<C> factors(a, block.outer, 0);
+  const Factors<C> factors = column_factors<C>(a, block.outer);
   const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
   T* dx = block.at(static_cast<T*>(a.out), width);
   with_activation_of<extras>(a, [&](auto activation) {

@@ -6,86 +6,91 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-// Calls body(sums of the item, column in the item) for the items in which a column lies.
+// Calls body(sums of the item, lane in the item) for the items in which a lane lies.
 template <class Body>
-void for_each_item(const ChannelsCall& a, int64_t items, int64_t partial, int64_t outer, int64_t column,
+void for_each_item(const ChannelsCall& a, int64_t items, int64_t partial, int64_t outer, int64_t lane,
                    const Body& body) {
-  const int64_t strips = a.geometry.strips();
-  for (int64_t item = outer * items + column / strip; item < (outer + 1) * items; item += strips) {
-    body(a.partial + (item - a.first_item) * partial, column % strip);
+  const int64_t strips = a.geometry.strips(), strip = a.geometry.lanes_of_strip();
+  for (int64_t item = outer * items + lane / strip; item < (outer + 1) * items; item += strips) {
+    body(a.partial + (item - a.first_item) * partial, lane % strip);
   }
 }
 
-// The measured sums of neighbouring columns of a strip, each about its first item's shift.
-class StripSums {
- public:
-  StripSums(const ChannelsCall& a, int64_t outer, int64_t column, int64_t columns) : columns_(columns) {
+// The measured sums of neighbouring statistics, each about its first item's shift.
+struct StripSums {
+  double shift[longest_strip], sum[longest_strip], square[longest_strip], count = 0;
+
+  // of statistics that are lanes of one strip
+  void add_lanes(const ChannelsCall& a, int64_t outer, int64_t lane, int64_t lanes) {
     const ChannelsGeometry& g = a.geometry;
     const int64_t stride = strip_stride(g);
-    std::memset(sum_, 0, columns * sizeof(double));
-    std::memset(square_, 0, columns * sizeof(double));
-    for_each_item(a, g.measure_items, measure_partial(g), outer, column, [&](const double* partial, int64_t i) {
-      add(partial[3 * stride], partial + i, partial + stride + i, partial + 2 * stride + i);
+    for_each_item(a, g.measure_items, measure_partial(g), outer, lane, [&](const double* partial, int64_t i) {
+      add(lanes, partial[3 * stride], partial + i, partial + stride + i, partial + 2 * stride + i);
     });
   }
-  MergedSums of(int64_t i) const { return {shift_[i], sum_[i], square_[i], count_}; }
+  // of any from one on
+  void merge_lanes(const ChannelsCall& a, int64_t first, int64_t statistics) {
+    const ChannelsGeometry& g = a.geometry;
+    const int64_t outer = first / g.statistics_per_block, stride = strip_stride(g);
+    for (int64_t i = 0; i < statistics; ++i) {
+      MergedSums merged;
+      for_each_run(g, first + i, [&](int64_t lane, int64_t lanes) {
+        for_each_item(a, g.measure_items, measure_partial(g), outer, lane, [&](const double* partial, int64_t at) {
+          merged.add(partial[3 * stride], lanes, partial + at, partial + stride + at, partial + 2 * stride + at);
+        });
+      });
+      shift[i] = merged.shift;
+      sum[i] = merged.sum;
+      square[i] = merged.square;
+      count = merged.count;
+    }
+  }
 
  private:
   // as MergedSums adds
-  void add(double count, const double* shifts, const double* sums, const double* squares) {
-    if (count == 0) return;
-    if (count_ == 0) std::memcpy(shift_, shifts, columns_ * sizeof(double));
-    count_ += count;
-    for_each_position<double>(columns_, [&](auto at) {
-      const Doubles step = at.load(shifts) - at.load(shift_), sum = at.load(sums);
-      at.store(sum_, at.load(sum_) + (sum + count * step));
-      at.store(square_, at.load(square_) + (at.load(squares) + step * (2.0 * sum + count * step)));
+  void add(int64_t lanes, double item_count, const double* shifts, const double* sums, const double* squares) {
+    if (item_count == 0) return;
+    if (count == 0) {
+      std::memcpy(shift, shifts, lanes * sizeof(double));
+      std::memcpy(sum, sums, lanes * sizeof(double));
+      std::memcpy(square, squares, lanes * sizeof(double));
+      count = item_count;
+      return;
+    }
+    count += item_count;
+    for_each_position<double>(lanes, [&](auto at) {
+      const Doubles step = at.load(shifts) - at.load(shift), item_sum = at.load(sums);
+      at.store(sum, at.load(sum) + (item_sum + item_count * step));
+      at.store(square, at.load(square) + (at.load(squares) + step * (2.0 * item_sum + item_count * step)));
     });
   }
-  double shift_[strip], sum_[strip], square_[strip], count_ = 0;
-  const int64_t columns_;
 };
-
-template <class T>
-void merge_one(const ChannelsCall& a, int64_t statistic) {
-  using C = Opmath<T>;
-  const ChannelsGeometry& g = a.geometry;
-  const int64_t outer = statistic / g.statistics_per_block, stride = strip_stride(g);
-  MergedSums merged;
-  for_each_run(g, statistic, [&](int64_t column, int64_t columns) {
-    for_each_item(a, g.measure_items, measure_partial(g), outer, column, [&](const double* partial, int64_t i) {
-      merged.add(partial[3 * stride], columns, partial + i, partial + stride + i, partial + 2 * stride + i);
-    });
-  });
-  fill_affine(a, statistic, save_merged<C>(a, statistic, merged));
-}
 
 template <class T, bool>
 void merge_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
-  if (!columns_are_statistics(a.geometry)) {
-    for (int64_t i = begin; i < end; ++i) merge_one<T>(a, i);
-    return;
-  }
-  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t column, int64_t columns) {
-    const StripSums merged(a, outer, column, columns);
-    const ColumnFactors<C> factors(a, outer, column);
-    for (int64_t i = 0; i < columns; ++i) {
-      const auto s = save_merged<C>(a, first + i, merged.of(i));
-      factors.set(i, Affine<C>(s, a.weight_of(column + i), a.bias_of(column + i)));
-    }
+  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t statistic, int64_t statistics) {
+    const bool are_lanes = lanes_are_statistics(a.geometry);
+    StripSums merged;
+    are_lanes ? merged.add_lanes(a, outer, statistic, statistics) : merged.merge_lanes(a, first, statistics);
+    StatisticsStrip<C> s;
+    double variances[longest_strip];
+    s.conclude(a, merged.count, statistics, merged.shift, merged.sum, merged.square, variances);
+    s.save(a, first, statistics);
+    for (int64_t i = 0; i < statistics; ++i) static_cast<C*>(a.variance)[first + i] = static_cast<C>(variances[i]);
+    fill_affine(a, s, first, statistics);
   });
 }
 
-// The backward's sums of neighbouring columns of a strip, over the items.
-inline void sum_items(const ChannelsCall& a, int64_t outer, int64_t column, int64_t columns) {
+// The backward's sums of neighbouring lanes of a strip, over the items.
+inline void sum_items(const ChannelsCall& a, int64_t outer, int64_t lane, int64_t lanes) {
   const ChannelsGeometry& g = a.geometry;
-  const int64_t stride = strip_stride(g), lane = outer * g.width + column;
-  double *gradients = a.sums + lane, *products = a.products() + lane;
-  std::memset(gradients, 0, columns * sizeof(double));
-  std::memset(products, 0, columns * sizeof(double));
-  for_each_item(a, g.sum_items, sum_partial(g), outer, column, [&](const double* partial, int64_t i) {
-    for_each_position<double>(columns, [&](auto at) {
+  const int64_t stride = strip_stride(g), first = outer * g.lanes_of_row() + lane;
+  double *gradients = a.sums + first, *products = a.products() + first;
+  std::memset(gradients, 0, lanes * sizeof(double));
+  std::memset(products, 0, lanes * sizeof(double));
+  for_each_item(a, g.sum_items, sum_partial(g), outer, lane, [&](const double* partial, int64_t i) {
+    for_each_position<double>(lanes, [&](auto at) {
       at.store(gradients, at.load(gradients) + at.load(partial + i));
       at.store(products, at.load(products) + at.load(partial + stride + i));
     });
@@ -102,12 +107,12 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   // what the mean lost in rounding, where the sums know nothing of it
   const double rest = is_short<extras>(a, outer) ? static_cast<double>(s.mean_rest) : 0;
   Doubles total = {}, total_product = {};
-  for_each_run(g, statistic, [&](int64_t column, int64_t columns) {
-    sum_items(a, outer, column, columns);
-    const double* gradients = a.sums + outer * g.width + column;
-    double* products = a.products() + outer * g.width + column;
-    const double* weights = a.weight ? a.weight + column : nullptr;
-    for_each_position<double>(columns, [&](auto at) {
+  for_each_run(g, statistic, [&](int64_t lane, int64_t lanes) {
+    sum_items(a, outer, lane, lanes);
+    const double* gradients = a.sums + outer * g.lanes_of_row() + lane;
+    double* products = a.products() + outer * g.lanes_of_row() + lane;
+    const double* weights = from(a.weight, lane);
+    for_each_position<double>(lanes, [&](auto at) {
       const Doubles sum = at.load(gradients), product = (at.load(products) - rest * sum) * reciprocal;
       at.store(products, product);
       const Doubles weight = weights ? at.load(weights) : Doubles{} + 1.0;
@@ -118,37 +123,44 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const double n = count_of(a, statistic), mean_g = sum_of_lanes(total) / n, mean_gx = sum_of_lanes(total_product) / n;
   a.means[statistic * 2] = mean_g;
   a.means[statistic * 2 + 1] = mean_gx;
-  const ColumnFactors<C> factors(a, outer, 0);
-  for_each_run(g, statistic, [&](int64_t first, int64_t columns) {
-    if (g.per_channel > 1) return factors.set(first, columns, Projection<C>(s, a.weight_of(first), mean_g, mean_gx));
-    for (int64_t i = first; i < first + columns; ++i) {
-      factors.set(i, Projection<C>(s, a.weight_of(i), mean_g, mean_gx));
-    }
+  const auto all = [](double value) { return [value](auto) { return Doubles{} + value; }; };
+  for_each_run(g, statistic, [&](int64_t lane, int64_t lanes) {
+    lane_factors<C>(a, outer, lane).set_gradient(s, lanes, from(a.weight, lane), all(mean_g), all(mean_gx));
+    spread_gradient<C>(a, outer, lane, lanes);
   });
 }
 
 template <class T, bool extras>
 void merge_sums_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
-  if (!columns_are_statistics(a.geometry)) {
+  if (!lanes_are_statistics(a.geometry)) {
     for (int64_t i = begin; i < end; ++i) merge_sums_one<T, extras>(a, i);
     return;
   }
-  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t column, int64_t columns) {
-    sum_items(a, outer, column, columns);
-    const ColumnFactors<C> factors(a, outer, column);
+  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t lane, int64_t lanes) {
+    sum_items(a, outer, lane, lanes);
     const double n = count_of(a, first);
     double *const sums = a.sums + first, *const products = a.products() + first;  // a statistic's lane is its number
-    double* const means = a.means + 2 * first;
-    const bool is_summed = !is_short<extras>(a, outer);
-    for (int64_t i = 0; i < columns; ++i) {
-      const ChannelStatistics<C> s = restore_statistics<C>(a, first + i);
-      const double rest = is_summed ? 0 : static_cast<double>(s.mean_rest), weight = a.weight_of(column + i);
-      products[i] = (products[i] - rest * sums[i]) * s.exact_reciprocal();
-      means[2 * i] = weight * sums[i] / n;
-      means[2 * i + 1] = weight * products[i] / n;
-      factors.set(i, Projection<C>(s, weight, means[2 * i], means[2 * i + 1]));
+    const double rest_counts = is_short<extras>(a, outer) ? 1 : 0;
+    const double* const weights = from(a.weight, lane);
+    StatisticsStrip<C> s;
+    double mean_g[longest_strip], mean_gx[longest_strip];
+    s.restore(a, first, lanes);
+    for_each_position<double>(lanes, [&](auto at) {
+      const Doubles sum = at.load(sums), rest = rest_counts * load_wide(s.mean_rest + at.i);
+      const Doubles product = (at.load(products) - rest * sum) * s.exact_reciprocal(at.i);
+      const Doubles weight = weights ? at.load(weights) : Doubles{} + 1.0;
+      at.store(products, product);
+      at.store(mean_g, weight * sum / n);
+      at.store(mean_gx, weight * product / n);
+    });
+    for (int64_t i = 0; i < lanes; ++i) {
+      a.means[2 * (first + i)] = mean_g[i];
+      a.means[2 * (first + i) + 1] = mean_gx[i];
     }
+    const auto of = [](const double* values) { return [values](auto at) { return at.load(values); }; };
+    lane_factors<C>(a, outer, lane).set_gradient(s, lanes, weights, of(mean_g), of(mean_gx));
+    spread_gradient<C>(a, outer, lane, lanes);
   });
 }
 

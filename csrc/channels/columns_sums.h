@@ -8,40 +8,56 @@ namespace {
 
 constexpr int64_t rows_per_flush = 16;  // sums in the compute dtype stay short
 
-// Sums of K terms for each of up to `strip` columns.
-template <class C, int K>
-struct ColumnSums {
-  double total[K][strip];
+// Sums of K terms for each of a strip's columns, padded to whole vectors. term(position, row, out) gives K vectors; the
+// sums of lanes past the last column are not used. Tiles leap from row to row, which no processor foresees: fetch(row,
+// column) of the next rows is called in memory's order meanwhile.
+template <class C, int K, class Term, class Fetch>
+inline void sum_columns(int64_t rows, int64_t columns, double* const (&total)[K], const Term& term,
+                        const Fetch& fetch) {
+  using V = Vector<C>;
+  for (int k = 0; k < K; ++k) std::memset(total[k], 0, padded(columns) * sizeof(double));
+  for_each_tile<C>(rows, columns, rows_per_flush, false, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+    constexpr int vectors = decltype(tile)::value;
+    V part[K][vectors] = {};
+    int64_t next_row = end + at(0).i * (end - begin) / columns, next_column = at(0).i * (end - begin) % columns;
+    for (int64_t row = begin; row < end; ++row) {
+      for (int t = 0; t < vectors; ++t) {
+        if (vectors > 1) fetch(next_row, next_column + t * Lanes<C>::width);
+        V out[K];
+        term(at(t), row, out);
+        for (int k = 0; k < K; ++k) part[k][t] += out[k];
+      }
+      next_column += vectors * Lanes<C>::width;
+      if (next_column >= columns) {
+        next_column = 0;
+        ++next_row;
+      }
+    }
+    for (int k = 0; k < K; ++k) {
+      for (int t = 0; t < vectors; ++t) add_lanes<C>(part[k][t], total[k] + at(t).i);
+    }
+  });
+}
 
-  // term(position, row, out) gives K vectors; the sums of lanes past the last column are not used. Tiles leap from row
-  // to row, which no processor foresees: fetch(row, column) of the next rows is called in memory's order meanwhile.
-  template <class Term, class Fetch>
-  void over(int64_t rows, int64_t columns, const Term& term, const Fetch& fetch) {
-    using V = Vector<C>;
-    for (int k = 0; k < K; ++k) std::memset(total[k], 0, padded(columns) * sizeof(double));
-    for_each_tile<C>(rows, columns, rows_per_flush, false, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
-      constexpr int vectors = decltype(tile)::value;
-      V part[K][vectors] = {};
-      int64_t next_row = end + at(0).i * (end - begin) / columns, next_column = at(0).i * (end - begin) % columns;
-      for (int64_t row = begin; row < end; ++row) {
-        for (int t = 0; t < vectors; ++t) {
-          if (vectors > 1) fetch(next_row, next_column + t * Lanes<C>::width);
-          V out[K];
-          term(at(t), row, out);
-          for (int k = 0; k < K; ++k) part[k][t] += out[k];
-        }
-        next_column += vectors * Lanes<C>::width;
-        if (next_column >= columns) {
-          next_column = 0;
-          ++next_row;
-        }
-      }
-      for (int k = 0; k < K; ++k) {
-        for (int t = 0; t < vectors; ++t) add_lanes<C>(part[k][t], total[k] + at(t).i);
-      }
-    });
+// Sums over each lane's columns.
+inline void sum_each(const double* columns, int64_t lanes, int64_t each, double* out) {
+  for (int64_t lane = 0; lane < lanes; ++lane, columns += each) {
+    double sum = columns[0];
+    for (int64_t k = 1; k < each; ++k) sum += columns[k];
+    out[lane] = sum;
   }
-};
+}
+
+// Calls body(memory for the sums of K terms for each column), and sums those of each lane.
+template <int K, class Body>
+inline void sum_lanes(const Block& block, int64_t each, double* const (&out)[K], const Body& body) {
+  if (each == 1) return body(out);
+  double memory[K][longest_strip];
+  double* columns[K];
+  for (int k = 0; k < K; ++k) columns[k] = memory[k];
+  body(columns);
+  for (int k = 0; k < K; ++k) sum_each(columns[k], block.lanes, each, out[k]);
+}
 
 // The upstream gradient led through the activation, in double where it has to be.
 template <class T, bool extras>
@@ -49,7 +65,7 @@ class Upstream {
  public:
   using C = Opmath<T>;
   using V = Vector<C>;
-  Upstream(const ChannelsCall& a, const Block& block, const ColumnFactors<C>& factors, const ColumnStatistics<C>& s)
+  Upstream(const ChannelsCall& a, const Block& block, const Factors<C>& factors, const ColumnStatistics<C>& s)
       : factors_(factors),
         statistics_(s),
         activation_(a.options.activation),
@@ -72,7 +88,7 @@ class Upstream {
   }
 
  private:
-  const ColumnFactors<C>& factors_;
+  const Factors<C>& factors_;
   const ColumnStatistics<C>& statistics_;
   const Activation activation_;
   const bool exactly_;
@@ -86,30 +102,31 @@ void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, doubl
   constexpr int parts = Wide<C>::parts;
   const int64_t width = a.geometry.width;
   const ValidRows<extras> valid(a, block);
-  const ColumnFactors<C> factors(a, block.outer, block.first);
+  const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const ColumnStatistics<C> s(a, block);
   const Upstream<T, extras> upstream(a, block, factors, s);
   const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
-  std::memset(gradient, 0, padded(block.columns) * sizeof(double));
-  std::memset(product, 0, padded(block.columns) * sizeof(double));
-  for_each_tile<C>(block.count, block.columns, 64, false, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
-    for (int t = 0; t < decltype(tile)::value; ++t) {
-      Doubles sums[parts] = {}, products[parts] = {};
-      for (int64_t row = begin; row < end; ++row) {
-        if (!valid.has(row)) continue;
-        const Wide<C> wide = upstream.wide(at(t), dy + row * width, x + row * width);
-        const Wide<C> difference = s.wide_centred(at(t), x + row * width);
+  sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
+    for (double* totals : to) std::memset(totals, 0, padded(block.columns) * sizeof(double));
+    for_each_tile<C>(block.count, block.columns, 64, false, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+      for (int t = 0; t < decltype(tile)::value; ++t) {
+        Doubles sums[parts] = {}, products[parts] = {};
+        for (int64_t row = begin; row < end; ++row) {
+          if (!valid.has(row)) continue;
+          const Wide<C> wide = upstream.wide(at(t), dy + row * width, x + row * width);
+          const Wide<C> difference = s.wide_centred(at(t), x + row * width);
+          for (int i = 0; i < parts; ++i) {
+            sums[i] += wide.part[i];
+            products[i] += wide.part[i] * difference.part[i];
+          }
+        }
         for (int i = 0; i < parts; ++i) {
-          sums[i] += wide.part[i];
-          products[i] += wide.part[i] * difference.part[i];
+          const Whole<double> lanes{at(t).i + i * Lanes<double>::width};
+          lanes.store(to[0], lanes.load(to[0]) + sums[i]);
+          lanes.store(to[1], lanes.load(to[1]) + products[i]);
         }
       }
-      for (int i = 0; i < parts; ++i) {
-        const Whole<double> lanes{at(t).i + i * Lanes<double>::width};
-        lanes.store(gradient, lanes.load(gradient) + sums[i]);
-        lanes.store(product, lanes.load(product) + products[i]);
-      }
-    }
+    });
   });
 }
 
@@ -120,34 +137,33 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
   using V = Vector<C>;
   const int64_t width = a.geometry.width;
   const ValidRows<extras> valid(a, block);
-  const ColumnFactors<C> factors(a, block.outer, block.first);
+  const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
-  ColumnSums<C, 2> sums;
   with_activation_of<extras>(a, [&](auto activation) {
-    sums.over(block.count, block.columns, [&](auto at, int64_t row, V(&out)[2]) {
-      const Whole<C> whole{at.i};
-      const V centred = at.load(x + row * width) - whole.load(factors.mean);
-      V upstream = at.load(dy + row * width);
-      if constexpr (decltype(activation)::value != Activation::none) {
-        const V input = centred * whole.load(factors.scale) + whole.load(factors.shift);
-        upstream = through_activation<decltype(activation)::value, C>(upstream, input);
-      }
-      out[0] = valid.has(row) ? upstream : V{};
-      out[1] = valid.has(row) ? upstream * centred : V{};
-    }, [&](int64_t row, int64_t column) {
-      fetch(x + row * width + column);
-      fetch(dy + row * width + column);
+    sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
+      sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
+        const Whole<C> whole{at.i};
+        const V centred = at.load(x + row * width) - whole.load(factors.mean);
+        V upstream = at.load(dy + row * width);
+        if constexpr (decltype(activation)::value != Activation::none) {
+          const V input = centred * whole.load(factors.scale) + whole.load(factors.shift);
+          upstream = through_activation<decltype(activation)::value, C>(upstream, input);
+        }
+        out[0] = valid.has(row) ? upstream : V{};
+        out[1] = valid.has(row) ? upstream * centred : V{};
+      }, [&](int64_t row, int64_t column) {
+        fetch(x + row * width + column);
+        fetch(dy + row * width + column);
+      });
     });
   });
-  std::memcpy(gradient, sums.total[0], padded(block.columns) * sizeof(double));
-  std::memcpy(product, sums.total[1], padded(block.columns) * sizeof(double));
 }
 
 // Whether surely all sums hold, by their exponents: without a comparison g++ takes vectors of every instruction set.
-inline bool all_hold(const double* gradient, const double* product, int64_t columns) {
+inline bool all_hold(const double* gradient, const double* product, int64_t lanes) {
   constexpr int64_t smallest = 1023 - 90, largest = 2046;
   int64_t beyond = 0;  // negative where an exponent is
-  for (int64_t i = 0; i < columns; ++i) {
+  for (int64_t i = 0; i < lanes; ++i) {
     const auto of_product = static_cast<int64_t>(bits_as<uint64_t>(product[i]) >> 52 & 0x7ff);
     const auto of_gradient = static_cast<int64_t>(bits_as<uint64_t>(gradient[i]) >> 52 & 0x7ff);
     beyond |= (of_product - smallest) | (largest - of_product) | (largest - of_gradient);
@@ -155,13 +171,13 @@ inline bool all_hold(const double* gradient, const double* product, int64_t colu
   return beyond >= 0;
 }
 
-// Columns whose sums floats do not hold, in double.
+// Lanes whose sums floats do not hold, in double.
 template <class T, bool extras>
 void sum_again(const ChannelsCall& a, const Block& block, double* gradient, double* product) {
   using C = Opmath<T>;
-  if (all_hold(gradient, product, block.columns)) return;
+  if (all_hold(gradient, product, block.lanes)) return;
   const auto any = [&](const auto& test) {
-    for (int64_t i = 0; i < block.columns; ++i) {
+    for (int64_t i = 0; i < block.lanes; ++i) {
       if (test(i)) return true;
     }
     return false;
@@ -169,14 +185,16 @@ void sum_again(const ChannelsCall& a, const Block& block, double* gradient, doub
   const auto is_lost = [&](int64_t i) { return !sums_hold<C>(gradient[i], product[i]); };
   if (!any(is_lost)) return;
   const ColumnStatistics<C> s(a, block);
-  const auto again = [&](int64_t i) { return is_lost(i) && !std::isnan(s.exact_reciprocal[i]); };
+  const int64_t each = a.geometry.per_channel;
+  const auto again = [&](int64_t i) { return is_lost(i) && !std::isnan(s.exact_reciprocal[i * each]); };
   if (!any(again)) return;
-  double wide_gradient[strip], wide_product[strip];
+  double wide_gradient[longest_strip], wide_product[longest_strip];
   sum_wide<T, extras>(a, block, wide_gradient, wide_product);
-  for (int64_t i = 0; i < block.columns; ++i) {
+  for (int64_t i = 0; i < block.lanes; ++i) {
     if (!again(i)) continue;
     gradient[i] = wide_gradient[i];
-    product[i] = wide_product[i] + static_cast<double>(s.mean_rest[i]) * wide_gradient[i];  // as from the rounded mean
+    // as from the rounded mean
+    product[i] = wide_product[i] + static_cast<double>(s.mean_rest[i * each]) * wide_gradient[i];
   }
 }
 

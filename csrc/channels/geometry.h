@@ -46,7 +46,7 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   const int64_t share = g.groups ? g.channels / g.groups : 1;
   g.walk = Walk::columns;
   g.per_channel = last ? 1 : g.positions;
-  g.fold = share * g.per_channel;
+  g.fold = share;
   g.outer = g.groups ? batch : 1;
   g.rows = (g.groups ? 1 : batch) * (last ? g.positions : 1);
   g.repeat = masked ? 1 : repeats_of(g.rows, g.channels * g.per_channel);
@@ -56,7 +56,7 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   g.statistics_per_block = g.groups ? g.groups : g.channels;
   // a single block is shared among all threads
   const int64_t most_rows = g.groups ? g.rows : ceil_divide(g.rows, many_items);
-  g.item_size = std::max(fewest_rows, std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, strip)));
+  g.item_size = std::max(fewest_rows, std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, longest_strip)));
   // what follows from the statistics is done anew for each part that is written, so that a small tensor is one
   const int64_t width = std::max<int64_t>(g.width, 1);
   g.rows_written = std::max<int64_t>(1, std::min(std::max(most_rows, fewest_written / width), block / width));
@@ -87,6 +87,7 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   g.statistics = groups ? batch * groups : g.channels;
   g.count = groups ? share * g.positions : batch * g.positions;
   g.per_channel = g.repeat = 1;
+  g.width = g.channels;
   const int64_t times = groups || !measured || batch < some_samples ? 1 : batch < many_samples ? 2 : 4;
   const int64_t fewest_positions = masked ? 2 : times * few_positions;
   if (groups && !last && !masked && measured && are_rows(g.positions, share, backward)) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "channels/groups_few.h"
 #include "channels/phases.h"
 
 namespace evenkeel::EVENKEEL_ISA {
@@ -100,13 +101,19 @@ void measure_one(const ChannelsCall& a, int64_t statistic) {
   });
 }
 
+template <class T, bool extras>
+void measure_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  if (extras && are_few(a)) return for_each_few<T>(a, begin, end, [](const auto& few) { measure_few(few); });
+  for (int64_t i = begin; i < end; ++i) measure_one<T, extras>(a, i);
+}
+
 // The sums of a block's columns: of dy, and a stride further of dy * x_hat. A row's last vector may reach past them.
 inline int64_t column_stride(const ChannelsGeometry& g) { return padded(g.width) + Lanes<float>::width; }
 
 // dx of a row, and what the row adds to the gradients of the affine: to the sums of its columns, or where the row is a
 // single channel to that channel's.
 template <class T, bool extras, bool single>
-void sum_row(const ChannelsCall& a, int64_t statistic) {
+__attribute__((flatten)) void sum_row(const ChannelsCall& a, int64_t statistic) {
   using C = Opmath<T>;
   constexpr int parts = Wide<C>::parts;
   constexpr int64_t width = Lanes<C>::width, most_kept = 64;
@@ -303,6 +310,7 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   } else if (share == 1) {
     std::memset(a.sums + lane, 0, g.channels * sizeof(double));
     std::memset(a.products() + lane, 0, g.channels * sizeof(double));
+    if (extras && are_few(a)) return for_each_few<T>(a, begin, end, [](const auto& few) { sum_few(few); });
     for (int64_t i = begin; i < end; ++i) sum_row<T, extras, true>(a, i);
   } else {
     std::memset(a.factors, 0, 2 * column_stride(g) * sizeof(double));
@@ -313,6 +321,6 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
 
 }  // namespace
 
-const ChannelsWalk groups_walk = {.measure = EVENKEEL_PHASE_OF_EACH(measure_one), .sum = EVENKEEL_PHASE(sum_range)};
+const ChannelsWalk groups_walk = {.measure = EVENKEEL_PHASE(measure_range), .sum = EVENKEEL_PHASE(sum_range)};
 
 }  // namespace evenkeel::EVENKEEL_ISA

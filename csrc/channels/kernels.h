@@ -2,13 +2,16 @@
 //
 // A dense tensor is walked in one of three ways. Planes: (outer, channels, positions) with long runs of positions, each
 // run one channel's; a statistic covers a channel over the batch, or a group of consecutive channels of one sample.
-// Columns: (outer, rows, width) with a statistic for every `fold` neighbouring columns of an outer index, each
-// channel being `per_channel` neighbouring columns; this is channels-last, and contiguous with few positions. Groups:
-// contiguous, of few positions; each group of a sample is a row, a statistic and an item, and a block is some samples.
+// Columns: (outer, rows, width), where `per_channel` neighbouring columns are a channel, and a lane of the sums; a
+// statistic covers `fold` neighbouring lanes of an outer index. This is channels-last, and contiguous with few
+// positions. Groups: contiguous, of few positions; each group of a sample is a row, a statistic and an item, and a
+// block is some samples.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
 #pragma once
+
+#include <algorithm>
 
 #include "core/types.h"
 
@@ -43,7 +46,7 @@ struct ChannelsShape {
 // Numbers of a saved statistic: its mean, what that lost in rounding, 1/scale, what it lost [, its bend].
 constexpr int64_t statistics_width(EpsMode mode) { return mode == EpsMode::inside ? 4 : 5; }
 
-constexpr int64_t strip = 512;  // columns at a time: their sums stay in the first-level cache
+constexpr int64_t longest_strip = 512;  // columns at a time: their sums stay in the first-level cache
 
 enum class Walk : int { planes, columns, groups };
 
@@ -53,8 +56,9 @@ struct ChannelsGeometry {
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
-  int64_t span() const { return width / repeat; }  // columns until the channels begin anew
-  int64_t strips() const { return (width + strip - 1) / strip; }
+  int64_t lanes_of_row() const { return width / per_channel; }
+  int64_t lanes_of_strip() const { return longest_strip / per_channel; }
+  int64_t strips() const { return ceil_divide(lanes_of_row(), lanes_of_strip()); }
 
   int64_t statistics, count;  // how many there are, and elements in each
   // A block is what one thread can do alone: a statistic (planes), an outer index (columns), some samples (groups).
@@ -67,9 +71,9 @@ struct ChannelsGeometry {
     return walk == Walk::columns ? (rows + rows_written - 1) / rows_written : items;
   }
   int64_t parts;                     // planes, backward: items per run of positions
-  // lanes are what the sums of the backward are kept for: a channel of a sample or block, or a column of an outer index
+  // lanes are what the sums of the backward are kept for: a channel of a sample, a block or wide row
   int64_t lanes() const {
-    return walk == Walk::planes ? outer * channels : walk == Walk::columns ? outer * width : blocks * channels;
+    return walk == Walk::columns ? outer * lanes_of_row() : (walk == Walk::planes ? outer : blocks) * channels;
   }
 };
 
@@ -90,7 +94,7 @@ struct ChannelsCall {
   const int64_t* valid;  // with a mask: valid positions of each sample (groups) or of all (a single number)
   const void* x;
   const void* dy;
-  // offset included, per channel (planes) or column of one outer index; null for 1 and 0
+  // offset included, per channel (planes), lane (columns) or column (groups) of one outer index; null for 1 and 0
   const double* weight;
   const double* bias;
   double weight_of(int64_t i) const { return weight ? weight[i] : 1; }
@@ -104,7 +108,7 @@ struct ChannelsCall {
   bool streamed;     // out is larger than the caches: write past them
   void* kept;        // backward: compute dtype, room for a gradient of each element of the block, or null
   // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums. Planes:
-  // with remembered statistics, the affine of each channel.
+  // with remembered statistics, the factors of each channel.
   void* factors;
   int64_t first_block;
   double* partial;  // sums of the items from first_item on
@@ -129,7 +133,8 @@ struct ChannelsWalk {  // null where a walk has nothing to do
 };
 
 struct ChannelsKernels {
-  // statistics from a mean and a variance for each channel; returns whether terms may cancel in any
+  // the factors of each channel, and where they are asked for statistics, from means and variances; returns whether
+  // terms may cancel in any
   bool (*remember)(const ChannelsCall&, const double* mean, const double* variance);
   ChannelsPhase repair;           // statistics: again in double, where float's range does not suffice
   ChannelsPhase repair_gradient;  // statistics
@@ -137,6 +142,8 @@ struct ChannelsKernels {
   void (*finish)(const ChannelsCall&, int which, int64_t channels, DType dtype, void* out);
   // out = source + offset, each element `each` times in a row, and the whole `times` times
   void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, double* out);
+  // the smallest and the largest size of those values that are normal floats; 0 where none is
+  void (*bound)(const double* values, int64_t n, double* smallest, double* largest);
   // running <- (1 - share) running + share * factor * statistic, rounded once; statistics of inputs of a dtype
   void (*move)(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
                double factor);
@@ -144,15 +151,18 @@ struct ChannelsKernels {
 
 // doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
 // valid elements (in a column); or the two sums
-inline int64_t strip_stride(const ChannelsGeometry& g) { return padded(g.width < strip ? g.width : strip); }
+inline int64_t strip_stride(const ChannelsGeometry& g) {
+  return padded(std::min(g.lanes_of_row(), g.lanes_of_strip()));
+}
 inline int64_t measure_partial(const ChannelsGeometry& g) {
   return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4;
 }
 inline int64_t sum_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 2 * strip_stride(g) : 2; }
-// factors of a column, each in a double's place
-constexpr int64_t factors_per_column = 11;
-// the same of a channel in planes, where statistics are remembered
-constexpr int64_t factors_per_plane = 3;
+// the factors of `count` columns or lanes, in doubles' places
+constexpr int64_t factors_size(int64_t count) { return 11 * padded(count); }
+inline int64_t factors_of_block(const ChannelsGeometry& g) {
+  return factors_size(g.width) + (g.per_channel > 1 ? factors_size(g.lanes_of_row()) : 0);
+}
 
 EVENKEEL_VARIANTS(ChannelsWalk, planes_walk)
 EVENKEEL_VARIANTS(ChannelsWalk, columns_walk)

@@ -22,12 +22,12 @@ const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
   }
 }
 
-// weight + offset or bias in double, for every channel (planes) or column: the sum of a weight and an offset is not
+// weight + offset or bias in double, for every channel, lane or column: the sum of a weight and an offset is not
 // rounded. A vector's length further it may be read.
 class ChannelParameter {
  public:
   ChannelParameter(const Values& parameter, double offset, const ChannelsGeometry& g)
-      : ChannelParameter(parameter, offset, g.channels, g.per_channel, g.repeat) {}
+      : ChannelParameter(parameter, offset, g.channels, g.walk == Walk::groups ? g.per_channel : 1, g.repeat) {}
   // `each` times in a row, and the whole `times` times
   ChannelParameter(const Values& parameter, double offset, int64_t channels, int64_t each, int64_t times) {
     constexpr int64_t vector = 16;
@@ -91,15 +91,9 @@ class Mask {
 void set_weight(ChannelsCall& a, const ChannelParameter& weight) {
   a.weight = weight.data();
   a.smallest_weight = a.largest_weight = 1;
-  if (!a.weight || a.remembered) return;
-  double smallest = 0x1p128, largest = 0;
-  const int64_t step = a.geometry.per_channel;
-  for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
-    const double weight_of = std::abs(a.weight[channel * step]);
-    if (!is_normal(weight_of)) continue;
-    smallest = std::min(smallest, weight_of);
-    largest = std::max(largest, weight_of);
-  }
+  if (!a.weight || a.remembered || a.geometry.walk == Walk::groups) return;
+  double smallest, largest;
+  kernels().bound(a.weight, a.geometry.channels, &smallest, &largest);
   if (largest == 0) return;
   a.smallest_weight = smallest;
   a.largest_weight = largest;
@@ -120,17 +114,20 @@ class Place {
   void* data_;
 };
 
-// y from remembered statistics, in planes: parts of runs, which any thread may take.
-void write_remembered(ChannelsCall& a, const ChannelsWalk& phases) {
+// y from remembered statistics: the factors once, then rows or parts of runs, which any thread may take.
+void write_remembered(ChannelsCall& a, const ChannelsWalk& phases, const double* mean, const double* variance) {
   constexpr int64_t part = 16384;
   ChannelsGeometry& g = a.geometry;
-  const std::unique_ptr<double[]> factors(new double[static_cast<size_t>(factors_per_plane * g.channels)]);
-  a.factors = factors.get();
+  const Scratch factors(factors_of_block(g));
+  a.factors = factors.data();
+  a.may_cancel = kernels().remember(a, mean, variance);
+  const bool planes = g.walk == Walk::planes;
   g.item_size = part;
   g.parts = ceil_divide(g.positions, part);
-  phases.prepare(a, 0, g.channels);
-  parallel_for(g.outer * g.channels * g.parts, std::max<int64_t>(1, part / g.positions),
-               [&](int64_t begin, int64_t end) {
+  const int64_t items = planes ? g.outer * g.channels * g.parts : g.write_items(0);
+  const int64_t size = planes ? std::min(part, g.positions) : g.rows_written * g.width;
+  if (phases.prepare) phases.prepare(a, 0, g.channels);
+  parallel_for(items, std::max<int64_t>(1, part / size), [&](int64_t begin, int64_t end) {
     phases.write(a, begin, end);
     if (a.streamed) finish_streams();
   });
@@ -156,21 +153,21 @@ void run_forward(const ChannelsForward& forward) {
   const ChannelsGeometry& g = a.geometry;
   const Mask valid(forward.mask, forward.shape, a);
   const ChannelParameter w(forward.weight, forward.options.weight_offset, g), b(forward.bias, 0.0, g);
-  const Place statistics(forward.statistics, count * a.statistics_width()), variances(forward.variances, count);
   a.x = forward.x;
   a.out = forward.y;
   set_weight(a, w);
   a.bias = b.data();
   a.streamed = is_streamed(forward.shape, forward.dtype, 2);
-  a.statistics = statistics.data();
-  a.variance = variances.data();
   const ChannelsWalk& phases = phases_of(g);
   if (remembered) {
     const ChannelParameter means(forward.mean, 0.0, channels, 1, 1), spreads(forward.variance, 0.0, channels, 1, 1);
-    a.may_cancel = kernels().remember(a, means.data(), spreads.data());
-    if (g.walk == Walk::planes) return write_remembered(a, phases);
-    return run(a, g.measure_items, 0, {phases.prepare, nullptr, nullptr, phases.write, nullptr});
+    a.statistics = forward.statistics;
+    a.variance = forward.variances;
+    return write_remembered(a, phases, means.data(), spreads.data());
   }
+  const Place statistics(forward.statistics, count * a.statistics_width()), variances(forward.variances, count);
+  a.statistics = statistics.data();
+  a.variance = variances.data();
   run(a, g.measure_items, measure_partial(g),
       {nullptr, phases.measure, phases.merge, phases.write, kernels().repair});
   if (!forward.running_mean.data) return;

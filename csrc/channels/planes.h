@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "channels/factors.h"
 #include "channels/phases.h"
 
 namespace evenkeel::EVENKEEL_ISA {
@@ -36,6 +37,22 @@ void for_each_run(const Runs& runs, int64_t begin, int64_t end, const Body& body
     begin += count;
     at = 0;
   }
+}
+
+// Calls body(position) along a row of n elements that is not read again: the last vector may overlap the one before.
+template <class C, class Body>
+inline void for_each_output(int64_t n, const Body& body, bool streamed) {
+  constexpr int64_t width = Lanes<C>::width;
+  int64_t i = 0;
+  if (streamed) {
+    for (; i + width <= n; i += width) body(Streamed<C>{{i}});
+  } else if (n >= width) {
+    for (;; i = std::min(i + width, n - width)) {
+      body(Whole<C>{i});
+      if (i + width >= n) return;
+    }
+  }
+  if (i < n) body(Rest<C>{i, static_cast<int>(n - i)});
 }
 
 // The mask's run for that of x from an offset on.

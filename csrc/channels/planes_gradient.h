@@ -228,7 +228,7 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
   const int64_t ahead = fetched_ahead(a.geometry, false);
   const bool streamed = a.streamed && on_a_cache_line(dx);
   const auto over = [&](const auto& gradient) {
-    for_each_position<C>(part.length, [&](auto at) {
+    for_each_output<C>(part.length, [&](auto at) {
       if (ahead) {
         fetch(x + at.i + ahead);
         fetch(dy + at.i + ahead);

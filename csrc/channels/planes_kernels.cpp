@@ -62,18 +62,17 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   C shift = guess_mean<T, extras>(a, runs, span.begin, span.end);
   double sum, square;
   const auto pass = [&] {
-    sum = square = 0;
+    Doubles totals[2] = {};
     for_each_run(runs, span.begin, span.end, [&](int64_t offset, int64_t length, int64_t) {
       const ValidLanes valid = valid_lanes<extras>(a, offset);
-      double sums[2];
-      sum_terms<C>(length, sums, [&](auto at, V(&out)[2]) {
+      add_terms<C>(length, totals, [&](auto at, V(&out)[2]) {
         const V d = extras ? valid.keep(at, at.load(x + offset) - shift) : at.keep(at.load(x + offset) - shift);
         out[0] = d;
         out[1] = d * d;
       });
-      sum += sums[0];
-      square += sums[1];
     });
+    sum = sum_of_lanes(totals[0]);
+    square = sum_of_lanes(totals[1]);
   };
   pass();
   if (!is_good_shift(count, sum, square)) {
@@ -106,7 +105,7 @@ void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ah
   with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
     // flat: a call of the activation for each vector took a fifth longer
     [&]() __attribute__((flatten)) {
-      for_each_position<C>(length, [&](auto at) {
+      for_each_output<C>(length, [&](auto at) {
         if (ahead) fetch(x + at.i + ahead);
         const Vector<C> v = activate<decltype(activation)::value, C>(affine(at.load(x)));
         at.store(y, extras ? valid.keep(at, v) : v);
@@ -121,49 +120,86 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   const Span span = measure_span(a.geometry, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
   const int64_t ahead = fetched_ahead(a.geometry, a.options.activation == Activation::silu);
-  for_each_run(runs_of(a.geometry, span.statistic), span.begin, span.end,
-               [&](int64_t offset, int64_t length, int64_t channel) {
-    write_run<T, extras>(a, offset, length, ahead, Affine<C>(s, a.weight_of(channel), a.bias_of(channel)));
+  const Runs runs = runs_of(a.geometry, span.statistic);
+  const Affine<C> first(s, a.weight_of(runs.channel), a.bias_of(runs.channel));
+  for_each_run(runs, span.begin, span.end, [&](int64_t offset, int64_t length, int64_t channel) {
+    const bool other = runs.next_channel;
+    const Affine<C> affine = other ? Affine<C>(s, a.weight_of(channel), a.bias_of(channel)) : first;
+    write_run<T, extras>(a, offset, length, ahead, affine);
   });
 }
 
-// Remembered statistics: the affine of each channel, computed once; the backward has no use for it.
-template <class T, bool>
-void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+// Remembered statistics and whole runs: vectors go on from one run to the next.
+template <class T, bool extras>
+void write_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
-  if (!a.factors) return;
-  auto* const affine = static_cast<Affine<C>*>(a.factors);
-  for (int64_t i = begin; i < end; ++i) {
-    affine[i] = Affine<C>(restore_statistics<C>(a, i), a.weight_of(i), a.bias_of(i));
-  }
+  using V = Vector<C>;
+  constexpr int64_t width = Lanes<C>::width;
+  const ChannelsGeometry& g = a.geometry;
+  const Factors<C> factors = lane_factors<C>(a, 0);
+  const T* x = static_cast<const T*>(a.x) + begin * g.positions;
+  T* y = static_cast<T*>(a.out) + begin * g.positions;
+  const int64_t n = (end - begin) * g.positions;
+  with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
+    const auto write = [&](const auto& at, V mean, V scale, V shift) {
+      fetch(x + at.i + soon);
+      fetch_to_write(y + at.i + soon);
+      at.store(y, activate<decltype(activation)::value, C>((at.load(x) - mean) * scale + shift));
+    };
+    int64_t channel = begin % g.channels, i = 0;
+    for (int64_t stop = g.positions;; stop += g.positions) {
+      const V mean = V{} + factors.mean[channel], scale = V{} + factors.scale[channel];
+      const V shift = V{} + factors.shift[channel];
+      for (; i + width <= stop; i += width) write(Whole<C>{i}, mean, scale, shift);
+      if (stop == n) {
+        if (i < n) write(Rest<C>{i, static_cast<int>(n - i)}, mean, scale, shift);
+        return;
+      }
+      if (++channel == g.channels) channel = 0;
+      if (i == stop) continue;
+      const auto own = lanes_below<C>(static_cast<int>(stop - i));
+      const auto either = [&](V mine, const C* next) { return choose(own, mine, V{} + next[channel]); };
+      write(Whole<C>{i}, either(mean, factors.mean), either(scale, factors.scale), either(shift, factors.shift));
+      i += width;
+    }
+  });
 }
 
-// Parts of runs, in the order of memory.
+// Remembered statistics: parts of runs, in the order of memory.
 template <class T, bool extras>
 void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
-  const auto* const affine = static_cast<const Affine<C>*>(a.factors);
+  const Factors<C> factors = lane_factors<C>(a, 0);
+  const bool together = g.parts == 1 && g.positions >= Lanes<C>::width && !a.mask && !a.streamed;
   int64_t run = begin / g.parts, part = begin % g.parts, channel = run % g.channels;
-  for (int64_t item = begin; item < end; ++item) {
+  const auto next_run = [&] {
+    ++run;
+    if (++channel == g.channels) channel = 0;
+  };
+  while (run * g.parts + part < end) {
     const int64_t first = part * g.item_size, length = std::min(g.item_size, g.positions - first);
     const int64_t offset = run * g.positions + first;
-    const double weight = a.weight_of(channel), bias = a.bias_of(channel);
-    if (a.may_cancel && may_cancel(restore_statistics<C>(a, channel), weight, bias)) {
-      const ChannelStatistics<C> s = restore_statistics<C>(a, channel);
-      const double factor = s.exact_reciprocal() * weight;
+    if (a.may_cancel && factors.cancels[channel]) {
+      const double mean = factors.exact_mean[channel], scale = factors.exact_scale[channel];
+      const double bias = factors.exact_bias[channel];
       write_run<T, extras>(a, offset, length, 0, [&](Vector<C> value) {
-        Wide<C> v = wide_centred<C>(value, s);
-        for (auto& each : v.part) each = each * factor + bias;
+        Wide<C> v(value);
+        for (auto& each : v.part) each = (each - mean) * scale + bias;
         return v.rounded();
       });
+    } else if (together) {
+      const int64_t start = run;
+      do next_run();
+      while (run < end && !(a.may_cancel && factors.cancels[channel]));
+      write_runs<T, extras>(a, start, run);
+      continue;
     } else {
-      write_run<T, extras>(a, offset, length, 0, affine[channel]);
+      write_run<T, extras>(a, offset, length, 0, factors.affine_of(channel));
     }
     if (++part < g.parts) continue;
     part = 0;
-    ++run;
-    if (++channel == g.channels) channel = 0;
+    next_run();
   }
 }
 
@@ -175,8 +211,7 @@ void write_range(const ChannelsCall& a, int64_t begin, int64_t end) {
 
 }  // namespace
 
-const ChannelsWalk planes_walk = {.prepare = EVENKEEL_PHASE(prepare_range),
-                                  .measure = EVENKEEL_PHASE_OF_EACH(measure_one),
+const ChannelsWalk planes_walk = {.measure = EVENKEEL_PHASE_OF_EACH(measure_one),
                                   .merge = EVENKEEL_PHASE_OF_EACH(merge_one),
                                   .write = EVENKEEL_PHASE(write_range),
                                   .sum = EVENKEEL_PHASE(sum_range),

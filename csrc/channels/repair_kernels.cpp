@@ -1,5 +1,6 @@
 // What every walk needs besides: remembered statistics, the rare ones outside float's range, gradients of the affine,
 // converted parameters. Compiled once per instruction set.
+#include "channels/factors.h"
 #include "channels/phases.h"
 
 namespace evenkeel::EVENKEEL_ISA {
@@ -18,10 +19,13 @@ void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body
   }
   if (g.walk == Walk::columns) {
     const int64_t outer = statistic / g.statistics_per_block, first = statistic % g.statistics_per_block * g.fold;
+    const int64_t lanes = g.lanes_of_row(), each = g.per_channel;
     for (int64_t row = outer * g.rows; row < (outer + 1) * g.rows; ++row) {
       if (a.mask && !a.mask[row]) continue;
-      for (int64_t start = first; start < g.width; start += g.span()) {
-        for (int64_t i = start; i < start + g.fold; ++i) body(row * g.width + i, outer * g.width + i, i);
+      for (int64_t start = first; start < lanes; start += g.channels) {
+        for (int64_t i = start * each; i < (start + g.fold) * each; ++i) {
+          body(row * g.width + i, outer * lanes + i / each, i / each);
+        }
       }
     }
     return;
@@ -167,41 +171,41 @@ void repair_gradient(const ChannelsCall& a, int64_t begin, int64_t end) {
   for_each_out_of_range(a, begin, end, [&](auto t, int64_t index) { repair_gradient_of<decltype(t)>(a, index); });
 }
 
+template <class C>
+bool remember_channels(const ChannelsCall& a, const double* mean, const double* variance) {
+  const Factors<C> factors = lane_factors<C>(a, 0);
+  StatisticsStrip<C> s;
+  uint8_t any = 0;
+  for (int64_t first = 0; first < a.geometry.channels; first += longest_strip) {
+    const int64_t n = std::min(longest_strip, a.geometry.channels - first);
+    s.set_means(mean + first, n);
+    s.set_scales(variance + first, n, a.options.eps, a.options.eps_mode);
+    if (a.statistics) s.save(a, first, n);
+    const auto from = [first](const double* values) { return values ? values + first : nullptr; };
+    lane_factors<C>(a, 0, first).set_remembered(s, n, from(a.weight), from(a.bias));
+    for (int64_t i = first; i < first + n; ++i) any |= factors.cancels[i];
+  }
+  if (a.variance) {
+    C* const variances = static_cast<C*>(a.variance);
+    for (int64_t i = 0; i < a.geometry.channels; ++i) variances[i] = static_cast<C>(variance[i]);
+  }
+  return any;
+}
+
 bool remember(const ChannelsCall& a, const double* mean, const double* variance) {
-  bool cancels = false;
-  with_floating(a.dtype, [&](auto t) {
-    using C = Opmath<decltype(t)>;
-    const int64_t columns = a.geometry.per_channel;
-    for (int64_t channel = 0; channel < a.geometry.channels; ++channel) {
-      ChannelStatistics<C> s{};
-      s.mean = static_cast<C>(mean[channel]);
-      s.mean_rest = static_cast<C>(mean[channel] - static_cast<double>(s.mean));
-      set_scale(s, variance[channel], a.options.eps, a.options.eps_mode);
-      save_statistics(a, channel, s);
-      static_cast<C*>(a.variance)[channel] = static_cast<C>(variance[channel]);
-      cancels |= may_cancel(s, a.weight_of(channel * columns), a.bias_of(channel * columns));
-    }
-  });
-  return cancels;
+  return a.dtype == DType::float64 ? remember_channels<double>(a, mean, variance)
+                                   : remember_channels<float>(a, mean, variance);
 }
 
 void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
-  const ChannelsGeometry& g = a.geometry;
-  const int64_t columns = g.walk == Walk::columns ? g.per_channel : 1, span = channels * columns, lanes = g.lanes();
+  const int64_t lanes = a.geometry.lanes();
   const double* sums = which ? a.products() : a.sums;
   const Buffer<double> totals(channels);
   std::memset(totals.data(), 0, channels * sizeof(double));
-  for (int64_t start = 0; start < lanes; start += span) {
-    if (columns == 1) {
-      for_each_position<double>(channels, [&](auto at) {
-        at.store(totals.data(), at.load(totals.data()) + at.load(sums + start));
-      });
-      continue;
-    }
-    for (int64_t channel = 0; channel < channels; ++channel) {
-      const double* own = sums + start + channel * columns;
-      for (int64_t i = 0; i < columns; ++i) totals.data()[channel] += own[i];
-    }
+  for (int64_t start = 0; start < lanes; start += channels) {
+    for_each_position<double>(channels, [&](auto at) {
+      at.store(totals.data(), at.load(totals.data()) + at.load(sums + start));
+    });
   }
   with_floating(dtype, [&](auto t) { narrow(static_cast<decltype(t)*>(out), totals.data(), channels); });
 }
@@ -222,6 +226,24 @@ void widen_repeated(const void* source, DType dtype, double offset, int64_t n, i
     }
   });
   for (int64_t k = 1; k < times; ++k) std::memcpy(out + k * n * each, out, n * each * sizeof(double));
+}
+
+void bound(const double* values, int64_t n, double* smallest, double* largest) {
+  const Doubles none = Doubles{} + 0x1p128;
+  Doubles low = none, high = {};
+  for_each_position<double>(n, [&](auto at) {
+    const Doubles size = at.keep(size_of(at.load(values)));
+    const LaneMask<double> normal = (size >= smallest_normal) & (size < 0x1p128);
+    const Doubles kept = keep_lanes<double>(size, normal), or_none = choose(normal, size, none);
+    low = choose(or_none < low, or_none, low);
+    high = choose(high < kept, kept, high);
+  });
+  *smallest = low[0];
+  *largest = high[0];
+  for (int i = 1; i < Lanes<double>::width; ++i) {
+    *smallest = std::min<double>(*smallest, low[i]);
+    *largest = std::max<double>(*largest, high[i]);
+  }
 }
 
 void move(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
@@ -248,6 +270,6 @@ void move(const Values& running, const void* statistics, int64_t stride, DType d
 
 }  // namespace
 
-const ChannelsKernels channels_kernels = {remember, repair, repair_gradient, finish, widen_repeated, move};
+const ChannelsKernels channels_kernels = {remember, repair, repair_gradient, finish, widen_repeated, bound, move};
 
 }  // namespace evenkeel::EVENKEEL_ISA

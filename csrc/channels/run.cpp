@@ -1,7 +1,6 @@
 #include "channels/run.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "core/caches.h"
 #include "core/runtime.h"
@@ -11,22 +10,6 @@ namespace {
 
 constexpr int64_t grain = 16384;  // elements that are worth a thread
 
-// Memory for numbers of the compute dtype, on a cache line; null for none.
-class Scratch {
- public:
-  explicit Scratch(int64_t count) {
-    if (count == 0) return;
-    memory_.reset(new double[static_cast<size_t>(count + 7)]);
-    const auto start = reinterpret_cast<uintptr_t>(memory_.get());
-    data_ = memory_.get() + (64 - start % 64) % 64 / sizeof(double);
-  }
-  double* data() const { return data_; }
-
- private:
-  std::unique_ptr<double[]> memory_;
-  double* data_ = nullptr;
-};
-
 // Whether a block's gradients after the activation are kept from the sums to dx: in planes, and small enough for cache.
 bool keeps_gradient(const ChannelsCall& a) {
   const ChannelsGeometry& g = a.geometry;
@@ -35,10 +18,7 @@ bool keeps_gradient(const ChannelsCall& a) {
          4 * kept_bytes <= caches().second;
 }
 
-// Doubles' places of a block's factors.
-int64_t factors_of(const ChannelsGeometry& g) {
-  return g.walk == Walk::planes ? 0 : factors_per_column * padded(g.width);
-}
+int64_t factors_of(const ChannelsGeometry& g) { return g.walk == Walk::planes ? 0 : factors_of_block(g); }
 
 int64_t block_size(const ChannelsGeometry& g) { return std::max<int64_t>(1, g.count * g.statistics_per_block); }
 
@@ -100,7 +80,8 @@ void run_phases(ChannelsCall a, int64_t items, int64_t partial, const ChannelsPh
 }  // namespace
 
 void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPhases& phases) {
-  constexpr int64_t many_blocks = 16;
+  // so many that no thread waits long for the last one
+  const int64_t many_blocks = std::min<int64_t>(16, 4 * torch::stable::get_num_threads());
   const ChannelsGeometry& g = a.geometry;
   const bool by_blocks = g.walk == Walk::groups || g.blocks >= many_blocks || block_size(g) * g.blocks <= grain;
   by_blocks ? run_blocks(a, items, partial, phases) : run_phases(a, items, partial, phases);

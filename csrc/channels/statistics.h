@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "channels/activation.h"
 #include "channels/kernels.h"
 #include "core/positions.h"
 
@@ -15,6 +16,11 @@ struct ChannelStatistics {
   C mean, mean_rest, reciprocal, reciprocal_rest, bend;
   double exact_mean() const { return static_cast<double>(mean) + static_cast<double>(mean_rest); }
   double exact_reciprocal() const { return static_cast<double>(reciprocal) + static_cast<double>(reciprocal_rest); }
+  // as of neighbouring statistics that are all the same
+  Doubles wide_mean(int64_t) const { return Doubles{} + static_cast<double>(mean); }
+  Doubles wide_mean_rest(int64_t) const { return Doubles{} + static_cast<double>(mean_rest); }
+  Doubles wide_bend(int64_t) const { return Doubles{} + static_cast<double>(bend); }
+  Doubles exact_reciprocal(int64_t) const { return Doubles{} + exact_reciprocal(); }
 };
 
 inline bool in_range(const ChannelStatistics<float>& s) { return in_float_range(s.reciprocal); }
@@ -139,6 +145,112 @@ ChannelStatistics<C> save_merged(const ChannelsCall& a, int64_t index, const Mer
   save_statistics(a, index, s);
   static_cast<C*>(a.variance)[index] = static_cast<C>(variance);
   return s;
+}
+
+// Eight numbers of the compute dtype as doubles, and back, rounded.
+template <class C>
+inline Doubles load_wide(const C* p) {
+  return as_doubles(load_bytes_of<typename Eight<C>::vector>(p));
+}
+template <class C>
+inline void store_rounded(const Whole<double>& at, C* p, Doubles v) {
+  store_bytes_of(p + at.i, Eight<C>::from(v));
+}
+template <class C>
+inline void store_rounded(const Rest<double>& at, C* p, Doubles v) {
+  for (int i = 0; i < at.count; ++i) p[at.i + i] = static_cast<C>(v[i]);
+}
+
+// Neighbouring statistics, side by side.
+template <class C>
+struct StatisticsStrip {
+  C mean[longest_strip], mean_rest[longest_strip], reciprocal[longest_strip], reciprocal_rest[longest_strip],
+      bend[longest_strip];
+  ChannelStatistics<C> at(int64_t i) const {
+    return {mean[i], mean_rest[i], reciprocal[i], reciprocal_rest[i], bend[i]};
+  }
+  // of eight from one on
+  Doubles wide_mean(int64_t i) const { return load_wide(mean + i); }
+  Doubles wide_mean_rest(int64_t i) const { return load_wide(mean_rest + i); }
+  Doubles wide_bend(int64_t i) const { return load_wide(bend + i); }
+  Doubles exact_mean(int64_t i) const { return load_wide(mean + i) + load_wide(mean_rest + i); }
+  Doubles exact_reciprocal(int64_t i) const { return load_wide(reciprocal + i) + load_wide(reciprocal_rest + i); }
+
+  void set_means(const double* means, int64_t n) {
+    for_each_position<double>(n, [&](auto at) { set_mean(at, Doubles{}, at.load(means)); });
+  }
+  void set_scales(const double* variances, int64_t n, double eps, EpsMode mode) {
+    if (mode != EpsMode::inside) {
+      for (int64_t i = 0; i < n; ++i) {
+        ChannelStatistics<C> s{};
+        set_scale(s, variances[i], eps, mode);
+        reciprocal[i] = s.reciprocal;
+        reciprocal_rest[i] = s.reciprocal_rest;
+        bend[i] = s.bend;
+      }
+      return;
+    }
+    for_each_position<double>(n, [&](auto at) {
+      const Doubles exact = (Doubles{} + 1.0) / root_of(at.load(variances) + eps);
+      store_rounded(at, reciprocal, exact);
+      store_rounded(at, reciprocal_rest, exact - load_wide(reciprocal + at.i));
+    });
+    std::fill_n(bend, n, C(1));
+  }
+  // as conclude() does, of sums about shifts of `count` elements each
+  void conclude(const ChannelsCall& a, double count, int64_t n, const double* shifts, const double* sums,
+                const double* squares, double* variances) {
+    if (count == 0) {  // nothing valid
+      std::fill_n(mean, n, C(0));
+      std::fill_n(mean_rest, n, C(0));
+      std::fill_n(variances, n, 1.0);
+    } else {
+      for_each_position<double>(n, [&](auto at) {
+        const Doubles offset = at.load(sums) / count, spread = at.load(squares) / count - offset * offset;
+        set_mean(at, at.load(shifts), offset);
+        at.store(variances, at_least<double>(0.0, spread));
+      });
+    }
+    set_scales(variances, n, a.options.eps, a.options.eps_mode);
+  }
+
+  void save(const ChannelsCall& a, int64_t first, int64_t n) const {
+    const int64_t width = a.statistics_width();
+    C* saved = static_cast<C*>(a.statistics) + first * width;
+    for (int64_t i = 0; i < n; ++i, saved += width) {
+      saved[0] = mean[i];
+      saved[1] = mean_rest[i];
+      saved[2] = reciprocal[i];
+      saved[3] = reciprocal_rest[i];
+      if (width > 4) saved[4] = bend[i];
+    }
+  }
+  void restore(const ChannelsCall& a, int64_t first, int64_t n) {
+    const int64_t width = a.statistics_width();
+    const C* saved = static_cast<const C*>(a.statistics) + first * width;
+    for (int64_t i = 0; i < n; ++i, saved += width) {
+      mean[i] = saved[0];
+      mean_rest[i] = saved[1];
+      reciprocal[i] = saved[2];
+      reciprocal_rest[i] = saved[3];
+      bend[i] = width > 4 ? saved[4] : C(1);
+    }
+  }
+
+ private:
+  template <class At>
+  void set_mean(const At& at, Doubles shift, Doubles offset) {
+    store_rounded(at, mean, shift + offset);
+    store_rounded(at, mean_rest, offset - (load_wide(mean + at.i) - shift));
+  }
+};
+
+// Which of eight neighbouring statistics, from one on, are neither in range nor NaN.
+template <class C>
+LaneMask<double> lanes_to_repair(const StatisticsStrip<C>& s, int64_t first) {
+  if constexpr (sizeof(C) == sizeof(double)) return LaneMask<double>{};
+  const Doubles reciprocal = load_wide(s.reciprocal + first);
+  return (reciprocal <= smallest_in_range) | (reciprocal >= largest_in_range);
 }
 
 }  // namespace evenkeel::EVENKEEL_ISA

@@ -24,8 +24,26 @@ class Buffer {
   C* data_;
 };
 
-// The first `count` elements of a vector, and zeros behind them. Masks, where there are any: a call of memcpy takes
-// longer than a short row.
+// Copies fewer than 64 bytes in a few moves, the last of which overlap: a call of memcpy takes longer than a short row.
+inline void copy_some(void* to, const void* from, size_t bytes) {
+  const auto in_moves_of = [&](auto size) {
+    constexpr size_t each = decltype(size)::value;
+    char *const out = static_cast<char*>(to);
+    const char* const in = static_cast<const char*>(from);
+    char moved[2][each];
+    std::memcpy(moved[0], in, each);
+    std::memcpy(moved[1], in + bytes - each, each);
+    std::memcpy(out, moved[0], each);
+    std::memcpy(out + bytes - each, moved[1], each);
+  };
+  if (bytes >= 32) return in_moves_of(std::integral_constant<size_t, 32>{});
+  if (bytes >= 16) return in_moves_of(std::integral_constant<size_t, 16>{});
+  if (bytes >= 8) return in_moves_of(std::integral_constant<size_t, 8>{});
+  if (bytes >= 4) return in_moves_of(std::integral_constant<size_t, 4>{});
+  if (bytes >= 2) in_moves_of(std::integral_constant<size_t, 2>{});
+}
+
+// The first `count` elements of a vector, and zeros behind them. Masks, where there are any.
 template <class V, class T>
 EVENKEEL_INLINE V load_some(const T* p, int count) {
 #if defined(__AVX512F__)
@@ -36,7 +54,7 @@ EVENKEEL_INLINE V load_some(const T* p, int count) {
   if constexpr (std::is_same_v<T, f16>) return from_f16(_mm256_maskz_loadu_epi16(some, p));
 #else
   T buffer[sizeof(V) / sizeof(Opmath<T>)] = {};
-  std::memcpy(buffer, p, count * sizeof(T));
+  copy_some(buffer, p, count * sizeof(T));
   return load(buffer);
 #endif
 }
@@ -51,7 +69,7 @@ EVENKEEL_INLINE void store_some(T* p, V v, int count) {
 #else
   T buffer[sizeof(V) / sizeof(Opmath<T>)];
   store(buffer, v);
-  std::memcpy(p, buffer, count * sizeof(T));
+  copy_some(p, buffer, count * sizeof(T));
 #endif
 }
 
@@ -130,14 +148,13 @@ inline void for_each_position(int64_t n, const Body& body, bool streamed = false
   if (i < n) body(Rest<C>{i, static_cast<int>(n - i)});
 }
 
-// Sums K terms along a row: term(position, out) gives K vectors. Partial sums are C in chains of 16 additions and
-// double across them, so that the error does not grow with the length of the row. Two chains at a time hide how long an
+// Adds K terms along a row: term(position, out) gives K vectors. Partial sums are C in chains of 16 additions and double
+// across them, so that the error does not grow with the length of the row. Two chains at a time hide how long an
 // addition takes; one needs half the registers.
 template <class C, int chains = 2, int K, class Term>
-inline void sum_terms(int64_t n, double (&sums)[K], const Term& term) {
+inline void add_terms(int64_t n, Doubles (&totals)[K], const Term& term) {
   using V = Vector<C>;
   constexpr int64_t width = Lanes<C>::width, block = 16 * chains * width;
-  Doubles totals[K] = {};
   int64_t i = 0;
   while (i < n) {
     V partial[chains][K] = {}, out[K];
@@ -161,6 +178,11 @@ inline void sum_terms(int64_t n, double (&sums)[K], const Term& term) {
       totals[k] += chains > 1 ? as_doubles(partial[0][k] + partial[chains - 1][k]) : as_doubles(partial[0][k]);
     }
   }
+}
+template <class C, int chains = 2, int K, class Term>
+inline void sum_terms(int64_t n, double (&sums)[K], const Term& term) {
+  Doubles totals[K] = {};
+  add_terms<C, chains>(n, totals, term);
   for (int k = 0; k < K; ++k) sums[k] = sum_of_lanes(totals[k]);
 }
 

@@ -107,11 +107,13 @@ EVENKEEL_INLINE Floats from_bf16(__m256i v) {
 }
 EVENKEEL_INLINE Floats from_f16(__m256i v) { return bits_as<Floats>(_mm512_maskz_cvtph_ps(0xffff, v)); }
 EVENKEEL_INLINE __m256i to_bf16(Floats v) {
-  const UnsignedInts bits = bits_as<UnsignedInts>(v);
-  const __m512i rounded = bits_as<__m512i>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+  const __m512i bits = bits_as<__m512i>(v);
+  const __mmask16 is_odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
   const __mmask16 is_nan = _mm512_cmp_ps_mask(bits_as<__m512>(v), bits_as<__m512>(v), _CMP_UNORD_Q);
-  const __m512i result = _mm512_mask_mov_epi32(rounded, is_nan, bits_as<__m512i>((bits | 0x400000u) >> 16));
-  return _mm512_maskz_cvtepi32_epi16(0xffff, result);
+  __m512i rounded = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+  rounded = _mm512_mask_add_epi32(rounded, is_odd, rounded, _mm512_set1_epi32(1));
+  rounded = _mm512_mask_or_epi32(rounded, is_nan, bits, _mm512_set1_epi32(0x400000));
+  return _mm512_maskz_cvtepi32_epi16(0xffff, bits_as<__m512i>(bits_as<UnsignedInts>(rounded) >> 16));
 }
 EVENKEEL_INLINE __m256i to_f16(Floats v) {
   return _mm512_maskz_cvtps_ph(0xffff, bits_as<__m512>(v), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

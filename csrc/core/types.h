@@ -39,7 +39,10 @@ constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t padded(int64_t count) { return ceil_divide(count, 16) * 16; }
 
 // Scales between which float squares neither overflow nor lose bits to underflow (with or without flush-to-zero).
-constexpr bool in_float_range(double reciprocal) { return reciprocal > 0x1p-60 && reciprocal < 0x1p48; }
+constexpr double smallest_in_range = 0x1p-60, largest_in_range = 0x1p48;
+constexpr bool in_float_range(double reciprocal) {
+  return reciprocal > smallest_in_range && reciprocal < largest_in_range;
+}
 
 // After writing past the caches and before another thread may read.
 static inline void finish_streams() {
