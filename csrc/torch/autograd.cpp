@@ -88,7 +88,8 @@ struct Saved {
     weight = std::move(saved[1]);
     bias = std::move(saved[2]);
     statistics = std::move(saved[3]);
-    for (int i = 0; i < 3; ++i) needed[i] = source(i).defined() && context->needs_input_grad(i);
+    size_t edge = 0;  // a missing parameter has none
+    for (int i = 0; i < 3; ++i) needed[i] = source(i).defined() && context->needs_input_grad(edge++);
   }
   const Tensor& source(int i) const { return i == 0 ? x : i == 1 ? weight : bias; }
 };

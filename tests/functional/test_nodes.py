@@ -16,6 +16,7 @@ from evenkeel.kernels import nodes
 MODULES = (_rows_autograd, _channel_kernels)
 NORMS = {
     "layer": ((6, 10), (10,), lambda x, *p: F.layer_norm(x, (10,), *p, eps_mode="outside", weight_offset=1.0)),
+    "bias alone": ((6, 10), (10,), lambda x, *p: F.layer_norm(x, (10,), None, p[1])),
     "rms": ((2, 3, 10), (10,), lambda x, *p: F.rms_norm(x, (10,), *p[:1])),
     "l2": ((6, 10), (10,), lambda x, *p: F.normalize(x)),
     "batch": ((4, 6, 5), (6,), lambda x, *p: F.batch_norm(x, None, None, *p, training=True)),
@@ -128,8 +129,8 @@ SITUATIONS = {
     )
 } | {setting: under(setting) for setting in SETTINGS}
 
-# torch's silu has no derivative of its backward in forward mode, and l2 no weight
-IMPOSSIBLE = {("forward mode", "silu"), ("of the weight alone", "l2")}
+# torch's silu has no derivative of its backward in forward mode, and the last two have no weight
+IMPOSSIBLE = {("forward mode", "silu"), ("of the weight alone", "l2"), ("of the weight alone", "bias alone")}
 CASES = [case for case in itertools.product(SITUATIONS, NORMS) if case not in IMPOSSIBLE]
 
 
