@@ -149,15 +149,15 @@ ChannelStatistics<C> save_merged(const ChannelsCall& a, int64_t index, const Mer
 
 // Eight numbers of the compute dtype as doubles, and back, rounded.
 template <class C>
-inline Doubles load_wide(const C* p) {
+EVENKEEL_INLINE Doubles load_wide(const C* p) {
   return as_doubles(load_bytes_of<typename Eight<C>::vector>(p));
 }
 template <class C>
-inline void store_rounded(const Whole<double>& at, C* p, Doubles v) {
+EVENKEEL_INLINE void store_rounded(const Whole<double>& at, C* p, Doubles v) {
   store_bytes_of(p + at.i, Eight<C>::from(v));
 }
 template <class C>
-inline void store_rounded(const Rest<double>& at, C* p, Doubles v) {
+EVENKEEL_INLINE void store_rounded(const Rest<double>& at, C* p, Doubles v) {
   for (int i = 0; i < at.count; ++i) p[at.i + i] = static_cast<C>(v[i]);
 }
 

@@ -25,7 +25,7 @@ class Buffer {
 };
 
 // Copies fewer than 64 bytes in a few moves, the last of which overlap: a call of memcpy takes longer than a short row.
-inline void copy_some(void* to, const void* from, size_t bytes) {
+EVENKEEL_INLINE void copy_some(void* to, const void* from, size_t bytes) {
   const auto in_moves_of = [&](auto size) {
     constexpr size_t each = decltype(size)::value;
     char *const out = static_cast<char*>(to);
@@ -148,8 +148,8 @@ inline void for_each_position(int64_t n, const Body& body, bool streamed = false
   if (i < n) body(Rest<C>{i, static_cast<int>(n - i)});
 }
 
-// Adds K terms along a row: term(position, out) gives K vectors. Partial sums are C in chains of 16 additions and double
-// across them, so that the error does not grow with the length of the row. Two chains at a time hide how long an
+// Adds K terms along a row: term(position, out) gives K vectors. Partial sums are C in chains of 16 additions and
+// double across them, so that the error does not grow with the length of the row. Two chains at a time hide how long an
 // addition takes; one needs half the registers.
 template <class C, int chains = 2, int K, class Term>
 inline void add_terms(int64_t n, Doubles (&totals)[K], const Term& term) {
