@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel._options.numbers import check_integer
 from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._contract import OnMismatch, report
-from evenkeel.data._numbers import check_integer
 from evenkeel.data.sources import IMAGES, read_image
 from evenkeel.data.statistics import Definition, ImageStatistics, Layout, check_definition
 from evenkeel.functional import image_normalize

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenkeel._errors import StudyError
+from evenkeel._options.numbers import MOST_THREADS
 from evenkeel.report import Figure, join_words
 
 Trial = dict[str, Any]  # names the measurement: strings and numbers
@@ -22,7 +23,6 @@ VERDICTS = {
     "disagrees": "disagrees",
     "undecided": "undecided",
 }
-MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)

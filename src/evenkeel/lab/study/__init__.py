@@ -1,7 +1,8 @@
 """Private: the study: its settings, the training of its arms, its summary, findings and page."""
 
+from evenkeel._options.arms import DEFAULT_ARMS
+from evenkeel._options.study import StudySettings
 from evenkeel.lab.study._run import read_study, run_study
-from evenkeel.lab.study._settings import DEFAULT_ARMS, StudySettings
 from evenkeel.lab.study._training import ArmTraining, Observer, train_arm
 from evenkeel.lab.study.page import find, ranking_table, study_page, write_report
 

@@ -17,9 +17,9 @@ from typing import Any
 import evenkeel
 from evenkeel._errors import StudyError
 from evenkeel._files import is_temporary
+from evenkeel._options.study import StudySettings
 from evenkeel.lab.runner import FORMAT, FrozenFile, run_directory, stamp, threads, write_json
 from evenkeel.lab.study._schemas import FrozenStudy
-from evenkeel.lab.study._settings import StudySettings
 from evenkeel.lab.study._summary import arm_directory, summarize
 from evenkeel.lab.study._training import ArmTraining, Observer, is_finished, train_arm
 from evenkeel.lab.study.page import write_report
@@ -34,6 +34,7 @@ def run_study(
     *,
     text: Path | None = None,
     resume: bool = False,
+    force: bool = False,
     observer: Observer | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> dict[str, Any]:
@@ -44,9 +45,10 @@ def run_study(
 
     Args:
         settings: what to compare and how.
-        out: the directory to write to: new, empty, or (with `resume`) a study's own.
+        out: the directory to write to: new, empty, or (with `resume` or `force`) a study's own.
         text: a text file or directory; None means the Python standard library's source.
         resume: continue the study in `out` if there is one.
+        force: replace the study in `out` if there is one.
         observer: is told how the study goes on.
         checkpoint_seconds: least time between two checkpoints of an arm.
 
@@ -69,7 +71,7 @@ def run_study(
     observer = observer or Observer()
     corpus = load_corpus(text, context=settings.context)
     with run_directory(out), threads(settings.threads):
-        frozen = freeze(settings, out, text, corpus, resume=resume)
+        frozen = freeze(settings, out, text, corpus, resume=resume, force=force)
         for seed in range(settings.seed, settings.seed + settings.seeds):
             for arm in settings.find_arms():
                 directory = arm_directory(out, arm.name, seed)
@@ -104,7 +106,9 @@ def read_study(out: Path) -> dict[str, Any] | None:
     return STUDY_FILE.read(out)
 
 
-def freeze(settings: StudySettings, out: Path, text: Path | None, corpus: Corpus, *, resume: bool) -> dict[str, Any]:
+def freeze(
+    settings: StudySettings, out: Path, text: Path | None, corpus: Corpus, *, resume: bool, force: bool
+) -> dict[str, Any]:
     """Write study.json into a new study's directory, or compare with the one that is there; return its content."""
     foreign = next((entry for entry in out.iterdir() if not is_temporary(entry)), None)
     if foreign is not None and read_study(out) is None:
@@ -122,7 +126,7 @@ def freeze(settings: StudySettings, out: Path, text: Path | None, corpus: Corpus
         "text": None if text is None else str(text.resolve()),
         "corpus": corpus.describe(),
     }
-    return STUDY_FILE.freeze(out, asked, resume=resume)
+    return STUDY_FILE.freeze(out, asked, resume=resume, force=force)
 
 
 def changed_text(frozen: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
@@ -137,6 +141,7 @@ STUDY_FILE = FrozenFile(
     run="a study",
     options="settings",
     fixed=("text", "evenkeel", "torch", "kernels"),
+    own=("arms", "summary.json", "report.html"),
     content=FrozenStudy,
     differences=changed_text,
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from evenkeel.lab.study._settings import StudySettings
+from evenkeel._options.study import StudySettings
 
 Count = Annotated[int, Meta(ge=0)]
 Size = Annotated[float, Meta(ge=0)]

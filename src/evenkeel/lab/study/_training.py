@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import StudyError
+from evenkeel._options.study import StudySettings
 from evenkeel.lab.runner import Records, read_records
 from evenkeel.lab.study._schemas import StudyRecord
-from evenkeel.lab.study._settings import StudySettings
 from evenkeel.lab.training import (
     Corpus,
     load_checkpoint,

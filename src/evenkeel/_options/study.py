@@ -8,13 +8,9 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from evenkeel._errors import StudyError
-from evenkeel.lab.transformer import FEED_FORWARDS, Arm, find_arm
-
-DEFAULT_ARMS = ("none", "post-layer", "pre-layer", "pre-rms", "peri-rms", "pre-batch")
-MOST_THREADS = 1024
+from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, Arm, find_arm
+from evenkeel._options.numbers import MOST_THREADS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +73,10 @@ class StudySettings:
                 f"width {self.width} is not a multiple of heads {self.heads}; choose a width divisible by heads"
             )
         self._check_optimizer()
-        if self.feed_forward not in FEED_FORWARDS:
-            raise StudyError(f"feed-forward must be one of {', '.join(FEED_FORWARDS)}, but is {self.feed_forward!r}")
+        if self.feed_forward not in FEED_FORWARD_NAMES:
+            raise StudyError(
+                f"feed-forward must be one of {', '.join(FEED_FORWARD_NAMES)}, but is {self.feed_forward!r}"
+            )
         if not self.arms:
             raise StudyError("no arms given; name at least one, for example pre-rms")
         repeated = {name for name in self.arms if self.arms.count(name) > 1}
@@ -134,6 +132,8 @@ class StudySettings:
     @staticmethod
     def from_options(options: dict[str, Any]) -> StudySettings:
         """Return settings from a dictionary such as `as_dict` returns; options left out take their default."""
+        import msgspec
+
         if unknown := options.keys() - {field.name for field in dataclasses.fields(StudySettings)}:
             raise StudyError(f"a study has no setting {', '.join(map(repr, sorted(unknown)))}; leave it out")
         try:

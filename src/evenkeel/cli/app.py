@@ -1,34 +1,52 @@
 """The `evenkeel` command: its commands, and what becomes of their errors."""
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
+import typer.main
 
 import evenkeel
 from evenkeel._errors import EvenkeelError
-from evenkeel.cli.data import data
-from evenkeel.cli.explain import explain
-from evenkeel.cli.info import info
-from evenkeel.cli.study import study
+from evenkeel._options.names import nearest
+from evenkeel.cli import interrupts
+from evenkeel.cli.commands.data import data
+from evenkeel.cli.commands.explain import explain
+from evenkeel.cli.commands.info import info
+from evenkeel.cli.commands.study import study
+from evenkeel.cli.options import examples, option_names
 
-__all__ = ["app", "main"]
+__all__ = ["app", "run"]
 
-# Every command of the program, by its name: a function, or a group of commands. One file of this package each.
+# Every command of the program, by its name: a function, or a group of commands. One file of `commands/` each.
 COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {"study": study, "explain": explain, "data": data, "info": info}
+
+EXAMPLES = {
+    "study": examples(
+        "evenkeel study --text corpus.txt --arms pre-rms,llama --out runs/mine",
+        "evenkeel study --experiment padding --out runs/padding --open",
+    ),
+    "explain": examples(
+        "evenkeel explain 1 2 3 4 --norm rms --backward --html page.html",
+        "evenkeel explain my.model:build --layer blocks.3.norm --input x.npy",
+    ),
+    "info": examples("evenkeel info", "evenkeel info --json"),
+}
 
 # Click takes a negative number for an option; this command checks unknown ones itself.
 SETTINGS: dict[str, dict[str, Any]] = {"explain": {"ignore_unknown_options": True}}
 
 WRONG_INPUT = 2
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 CLOSED_PIPE = 1  # Typer's code for a closed pipe
 
 app = typer.Typer(
     name="evenkeel",
     help="Normalization for PyTorch: fast, exact, explained.",
+    epilog=examples("evenkeel explain 1 2 3 4", "evenkeel data fit measurements/ --numeric --out stats.json"),
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -50,39 +68,35 @@ for name, command in COMMANDS.items():
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
-        app.command(name, context_settings=SETTINGS.get(name))(command)
+        app.command(name, epilog=EXAMPLES[name], context_settings=SETTINGS.get(name))(command)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code.
-
-    Whatever a user can get wrong (usage, values, files) ends in one line on stderr; a traceback means a bug.
-
-    Args:
-        arguments: the words after the program's name; those of this process by default.
-
-    Returns:
-        0, 2 for wrong usage or input, 130 after Ctrl-C, 1 when the reader of our output went away.
-
-    Example:
-        >>> from evenkeel.cli import main
-        >>> main(["--version"])
-        evenkeel 0.1.0
-        0
-    """
+def run(arguments: Sequence[str] | None) -> int:
+    """Run a command and return the exit code; see `evenkeel.cli.main`."""
     try:
-        result = app(arguments, prog_name="evenkeel", standalone_mode=False)
+        result = invoke(sys.argv[1:] if arguments is None else list(arguments))
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes stdout once more at exit, which would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED_PIPE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (EvenkeelError, typer.TyperException, OSError) as error:
+    except typer.Exit as end:
+        return end.exit_code
+    except (Exception, KeyboardInterrupt) as error:
+        if interrupt := interrupts.find_interrupt(error):
+            return interrupts.report(interrupt)
+        if not isinstance(error, (EvenkeelError, typer.TyperException, OSError)):
+            raise
         print_error(describe(error))
         return WRONG_INPUT
     return result if isinstance(result, int) else 0
+
+
+def invoke(arguments: list[str]) -> Any:
+    """Parse the words and run what they name, past Typer's own handling of exceptions, which tells less."""
+    command = typer.main.get_command(app)
+    with command.make_context("evenkeel", arguments) as context:
+        return command.invoke(context)
 
 
 def describe(error: Exception) -> str:
@@ -92,6 +106,8 @@ def describe(error: Exception) -> str:
     if isinstance(error, typer.TyperException):
         context = getattr(error, "ctx", None)
         hint = f" (see: {context.command_path} --help)" if context else ""
+        if context and (unknown := getattr(error, "option_name", "")) and hasattr(error, "possibilities"):
+            return f"{error.message}; did you mean {nearest(unknown, option_names(context))}?{hint}"
         return error.format_message() + hint
     return str(error)
 

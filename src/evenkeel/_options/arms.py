@@ -1,19 +1,20 @@
 """The arms a study compares: which norm, where it stands, and the few other choices that model families differ in.
 
-Everything that can be plugged in is in the tables of this file: `NORMS`, `PLACEMENTS` and `PRESETS`.
+Everything that can be plugged in is in the tables of this file and in `NORMS` of lab/transformer, which builds what
+`NORM_NAMES` names.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from torch import Tensor, nn
-
-import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
+from evenkeel._options.names import nearest
+
+NORM_NAMES = ("none", "layer", "rms", "batch", "dyt")
+FEED_FORWARD_NAMES = ("relu", "gelu", "swiglu", "geglu")
+DEFAULT_ARMS = ("none", "post-layer", "pre-layer", "pre-rms", "peri-rms", "pre-batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,32 +93,6 @@ class Arm:
         return self.norm == "batch"
 
 
-class TokenBatchNorm(ek_nn.BatchNorm1d):
-    """BatchNorm over all valid positions of the batch, for activations of shape (batch, time, channels).
-
-    In training its statistics cross positions and examples: a causal model then sees, through them, text that it is
-    asked to predict. In evaluation it uses running statistics.
-
-    Example:
-        >>> import torch
-        >>> from evenkeel.lab import TokenBatchNorm
-        >>> TokenBatchNorm(3)(torch.randn(2, 5, 3)).shape
-        torch.Size([2, 5, 3])
-    """
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:  # (batch, time, channels)
-        """Normalize each channel over the positions where mask (batch, time) is True; the others become 0."""
-        return super().forward(x.transpose(1, 2), mask=mask).transpose(1, 2)
-
-
-NORMS: dict[str, Callable[[int, Arm], nn.Module]] = {
-    "none": lambda width, arm: nn.Identity(),
-    "layer": lambda width, arm: ek_nn.LayerNorm(width, eps=arm.eps, bias=arm.bias),
-    "rms": lambda width, arm: ek_nn.RMSNorm(width, eps=arm.eps, weight_offset=arm.weight_offset),
-    "batch": lambda width, arm: TokenBatchNorm(width, eps=arm.eps),
-    "dyt": lambda width, arm: ek_nn.DyT(width, bias=arm.bias),
-}
-
 # The choices that the named families make; sizes, positions and initialization stay the study's own.
 PRESETS: dict[str, Arm] = {
     "gpt2": Arm(name="gpt2", placement="pre", norm="layer", feed_forward="gelu", bias=True),
@@ -140,7 +115,7 @@ def arm_names() -> list[str]:
         >>> arm_names()[:3]
         ['none', 'pre-layer', 'pre-rms']
     """
-    crossed = [f"{place}-{norm}" for place in PLACEMENTS if place != "none" for norm in NORMS if norm != "none"]
+    crossed = [f"{place}-{norm}" for place in PLACEMENTS if place != "none" for norm in NORM_NAMES if norm != "none"]
     return ["none", *crossed, *PRESETS]
 
 
@@ -168,9 +143,7 @@ def find_arm(name: str, *, feed_forward: str = "gelu", bias: bool = True, qk_nor
         return PRESETS[name]
     known = arm_names()
     if name not in known:
-        nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
-        hint = f"; did you mean {nearest[0]}?" if nearest else "."
-        raise StudyError(f"unknown arm {name!r}{hint} Known arms: {', '.join(known)}")
+        raise StudyError(f"unknown arm {name!r}; did you mean {nearest(name, known)}?")
     placement, _, norm = name.rpartition("-")
     plain = Arm(name=name, placement=placement or "none", norm=norm, feed_forward=feed_forward, bias=bias)
     return dataclasses.replace(plain, qk_norm=qk_norm and norm != "none")  # none means no norm anywhere
