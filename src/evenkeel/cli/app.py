@@ -47,6 +47,9 @@ app = typer.Typer(
     name="evenkeel",
     help="Normalization for PyTorch: fast, exact, explained.",
     epilog=examples("evenkeel explain 1 2 3 4", "evenkeel data fit measurements/ --numeric --out stats.json"),
+    # A group looks at its own --help before it passes on to a command; Typer converts what is not typed by way of
+    # pydantic, which takes as long to import as Typer itself, unless it is False.
+    context_settings={"default_map": {"help": False, "data": {"help": False}}},
     add_completion=False,
     pretty_exceptions_enable=False,
 )
