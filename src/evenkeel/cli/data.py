@@ -49,14 +49,8 @@ def fit_files(
     states = out.with_name(f"{out.name}.partial")
     if not resume:
         states.unlink(missing_ok=True)
-    try:
-        with make_watcher("fit", quiet=quiet) as watcher, warnings_as_lines(), torch_threads(threads):
-            progress = watcher.fragment_done
-            fitted = library.fit(source, **options, workers=threads, resume=states, progress=progress)
-    except KeyboardInterrupt as interrupt:
-        if states.exists():
-            raise interrupts.Interrupted("the same command with --resume continues") from interrupt
-        raise
+    with interrupts.advising(lambda: "the same command with --resume continues" if states.exists() else ""):
+        fitted = fit_source(source, out, states, options, threads=threads, quiet=quiet)
     library.save(fitted, out)
     states.unlink(missing_ok=True)
     report_skipped(fitted.contract_.source["skipped"])
@@ -65,6 +59,20 @@ def fit_files(
         see = f"see also: evenkeel data show {shlex.quote(path_as_text(out))}"
         typer.echo(f"{describe(fitted)}; written to {path_as_text(out)}; {see}")
     return 0
+
+
+def fit_source(
+    source: str, out: Path, states: Path, options: dict[str, Any], *, threads: int | None, quiet: bool
+) -> Scaler:
+    """Fit a scaler; an error about the file of states is one about the file to write."""
+    try:
+        with make_watcher("fit", quiet=quiet) as watcher, warnings_as_lines(), torch_threads(threads):
+            progress = watcher.fragment_done
+            return library.fit(source, **options, workers=threads, resume=states, progress=progress)
+    except EvenkeelError as error:
+        if states.exists() or str(states) not in str(error):
+            raise
+        raise type(error)(str(error).replace(str(states), str(out))) from error
 
 
 @interrupts.raising()

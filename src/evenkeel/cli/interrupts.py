@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 # Nothing else is imported: what runs before `begin` ends in a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from sys import UnraisableHookArgs
     from types import FrameType
     from typing import NoReturn
@@ -81,9 +81,26 @@ def find_interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
     return error
 
 
+@contextmanager
+def advising(advise: Callable[[], str]) -> Iterator[None]:
+    """Tell the user of an interrupted block how to go on with it; no advice tells nothing."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        interrupt = find_interrupt(error)
+        if interrupt is None or not (advice := advise()):
+            raise
+        raise Interrupted(advice, code_of(interrupt)) from error
+
+
+def code_of(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit code."""
+    return interrupt.code if isinstance(interrupt, Interrupted) else INTERRUPTED
+
+
 def report(interrupt: KeyboardInterrupt) -> int:
     """Print the one line and return the exit code."""
     advice = str(interrupt)
     with suppress(OSError):
         sys.stderr.write("; ".join([LINE, advice] if advice else [LINE]) + "\n")
-    return interrupt.code if isinstance(interrupt, Interrupted) else INTERRUPTED
+    return code_of(interrupt)

@@ -38,7 +38,7 @@ class Output:
     Attributes:
         html: the page to write, or None.
         open_page: whether to open the page; without a path it is a temporary one.
-        as_json: whether stdout holds one JSON object, so that lines for the user go to stderr.
+        as_json: whether stdout is for programs, with one JSON object, so that lines for the user go to stderr.
     """
 
     html: Path | None = None

@@ -24,10 +24,6 @@ TERMINATED = 128 + signal.SIGTERM
 TOP_FINDINGS = 3
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, made to end a study the way Ctrl-C does."""
-
-
 def new_directory(kind: str) -> Path:
     """Return a new directory under runs/."""
     return Path("runs") / f"{kind}-{datetime.datetime.now().astimezone():%Y%m%d-%H%M%S}"
@@ -64,17 +60,15 @@ def resumable(again: str) -> Iterator[None]:
     """Do long work; Ctrl-C and SIGTERM end it with the command that goes on with it, and the shell's exit code."""
     previous = signal.signal(signal.SIGTERM, terminate)
     try:
-        yield
-    except KeyboardInterrupt as error:
-        code = TERMINATED if isinstance(error, Terminated) else interrupts.INTERRUPTED
-        raise interrupts.Interrupted(f"continue with: {again}", code) from error
+        with interrupts.advising(lambda: f"continue with: {again}"):
+            yield
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
-    """Turn SIGTERM into an exception, so that files are closed on the way out."""
-    raise Terminated
+    """Turn SIGTERM into an exception, so that files are closed on the way out, as they are after Ctrl-C."""
+    raise interrupts.Interrupted("", TERMINATED)
 
 
 def show(summary: dict[str, Any], out: Path, output: Output) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from evenkeel._errors import EvenkeelError, InvalidInputError
+from evenkeel._options.names import nearest
 from evenkeel._options.numbers import check_rows, is_number, typed_rows
 
 if TYPE_CHECKING:
@@ -168,9 +169,11 @@ def choose(file: Path, names: list[str], key: str | None) -> str:
         return str(key)
     if key is None and len(names) == 1:
         return names[0]
+    if key is not None and names:
+        raise InvalidInputError(f"explain: {file} has no tensor {key!r}; did you mean {nearest(key, names)}?")
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    wrong = "holds several tensors" if key is None else f"has no tensor {key!r}"
-    raise InvalidInputError(f"explain: {file} {wrong}; choose with --key (key=): {listed or 'it is empty'}")
+    wrong = f"holds several tensors; choose with --key (key=): {listed}" if names else "holds no tensors"
+    raise InvalidInputError(f"explain: {file} {wrong}")
 
 
 def read_image(file: Path, key: str | None) -> Tensor:

@@ -116,7 +116,9 @@ def explain(
     if as_json and format_name not in (None, "json"):
         raise InvalidArgumentError(f"--json prints JSON, --format {format_name} something else; give one")
     check_output(html, "--html", force=force)
-    present = {"format_name": "json" if as_json else format_name, "full": full, "output": Output(html, open_page)}
+    format_name = "json" if as_json else format_name
+    output = Output(html, open_page, as_json=format_name is not None)
+    present = {"format_name": format_name, "full": full, "output": output}
     if layer is not None:
         path = check_model(typed, input_file, file, options)
         from evenkeel.cli.explain import explain_layer

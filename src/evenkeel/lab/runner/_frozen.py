@@ -45,9 +45,9 @@ class FrozenFile:
         run: what the directory then holds, in words.
         options: the entry with the options; a resumed run must have the same.
         fixed: the other entries that must be the same.
-        own: what else the run writes into the directory, and gives up when it is replaced.
         content: what it holds, as a type that msgspec compares it with; other content means it is not the owner's.
         differences: yields, in words, what else differs between what was frozen and what is asked.
+        own: what else the run writes into the directory, which goes when the run is replaced.
     """
 
     name: str
@@ -55,9 +55,9 @@ class FrozenFile:
     run: str
     options: str
     fixed: tuple[str, ...]
-    own: tuple[str, ...]
     content: Any = dict[str, Any]
     differences: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]] = lambda frozen, asked: ()
+    own: tuple[str, ...] = ()
 
     def read(self, directory: Path) -> dict[str, Any] | None:
         """Return what the run in a directory froze, or None if there is none.
@@ -81,7 +81,7 @@ class FrozenFile:
         except (RecursionError, ValueError) as error:
             raise StudyError(f"{path} is not {self.owner}'s; choose another --out") from error
 
-    def freeze(self, directory: Path, asked: dict[str, Any], *, resume: bool, force: bool) -> dict[str, Any]:
+    def freeze(self, directory: Path, asked: dict[str, Any], *, resume: bool, force: bool = False) -> dict[str, Any]:
         """Write what is asked of a new run, or compare it with what a resumed one froze; return what is frozen.
 
         Args:
