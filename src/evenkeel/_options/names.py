@@ -48,7 +48,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     Example:
         >>> nearest("pre-lyer", ["llama", "pre-layer", "pre-rms", "post-layer"])
-        'pre-layer, post-layer or pre-rms'
+        'pre-layer, pre-rms or post-layer'
     """
     *others, last = difflib.get_close_matches(name, list(known), n=NEAREST, cutoff=0.0) or ["nothing"]
     return f"{', '.join(others)} or {last}" if others else last
