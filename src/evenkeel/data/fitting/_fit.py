@@ -126,8 +126,9 @@ def fit(
     before memory is taken.
 
     Args:
-        source: (rows, columns): a NumPy array or memory map, a torch tensor, a pandas or Polars frame, an Arrow table;
-            the path of a ``.npy``, ``.npz``, Parquet, CSV, Feather or Arrow file, of a directory of them (with hive
+        source: (rows, columns): a NumPy array or memory map, a torch tensor, a pandas or Polars frame, an Arrow table,
+            a Hugging Face data set (with its own selection and order) or a streamed one; the path of a ``.npy``,
+            ``.npz``, Parquet, CSV, Feather or Arrow file, of a directory of them (with hive
             partitions) or of images, a pattern with ``*``, or a list of paths; a dict of columns; a DataLoader or any
             iterable of arrays, tensors, frames, dicts of columns, or tuples (inputs, targets).
         scaler: ``standard``, ``minmax``, ``robust``, ``maxabs``, or a scaler with the options wanted, which itself
