@@ -10,7 +10,7 @@ from page_elements import Elements
 from page_summaries import summary
 
 from evenkeel import explain
-from evenkeel.cli.data_page import describe, drift_page, drift_table, show_page, statistics_table
+from evenkeel.data.views import describe, drift_page, drift_table, show_page, statistics_table
 from evenkeel.data import StandardScaler, Statistics, compare
 from evenkeel.explain._page import render_page as render_explanation
 from evenkeel.lab.experiments import EXPERIMENTS, Claim

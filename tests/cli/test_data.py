@@ -19,7 +19,7 @@ from PIL import Image
 
 import evenkeel
 from evenkeel.cli import main
-from evenkeel.cli.data_page import QUARTILES
+from evenkeel.data.views import QUARTILES
 from evenkeel.cli.data_progress import Bar, Lines, make_watcher
 from evenkeel.data import FitProgress, GroupStatistics, ImageNormalize, Statistics, fit, load, save
 

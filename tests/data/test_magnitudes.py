@@ -16,7 +16,7 @@ from scaler_cases import VARIANTS, each_scaler
 from scipy import sparse
 
 from evenkeel import InvalidInputError, StateError, kernels_available
-from evenkeel.cli.data_page import histogram_figure, observations
+from evenkeel.data.views._pages import histogram_figure, observations
 from evenkeel.data import (
     Contract,
     GroupStatistics,

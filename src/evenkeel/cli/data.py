@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import typer
 
+import evenkeel
 from evenkeel import data as library
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._files import path_as_text
 from evenkeel.cli import interrupts
-from evenkeel.cli.data_page import (
+from evenkeel.data.views import (
     describe,
     drift_page,
     drift_table,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from evenkeel.data.scalers import Scaler
 
 DRIFTED = 1
+FOOTER = f"evenkeel {evenkeel.__version__}"
 SKIPPED_SHOWN = 5
 
 
@@ -83,7 +85,7 @@ def show_file(file: Path, output: Output) -> int:
     if not output.as_json:
         typer.echo(describe(item))
     print_item(item, file, as_json=output.as_json)
-    output.write("statistics", lambda path: write_page(show_page(item, file.name), path))
+    output.write("statistics", lambda path: write_page(show_page(item, file.name, footer=FOOTER), path))
     return 0
 
 
@@ -134,7 +136,10 @@ def check_files(
         current = library.fit_statistics(source, columns=names, quantiles=keep, workers=threads, progress=progress)
     report = library.compare(reference, current, limits=limits)
     print_drift(report, current.rows, stats, as_json=output.as_json)
-    output.write("drift", lambda path: write_page(drift_page(report, reference, current, stats.name, source), path))
+    output.write(
+        "drift",
+        lambda path: write_page(drift_page(report, reference, current, stats.name, source, footer=FOOTER), path),
+    )
     return 0 if report.ok else DRIFTED
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from evenkeel._display import Displayed
 from evenkeel._errors import InvalidInputError, InvalidTypeError
 from evenkeel._options.limits import DriftLimits
 from evenkeel.data._contract import Contract, scaling_of
@@ -58,7 +59,7 @@ class FeatureDrift:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriftReport:
+class DriftReport(Displayed):
     """The result of `compare`.
 
     Attributes:
@@ -73,6 +74,10 @@ class DriftReport:
 
     features: tuple[FeatureDrift, ...]
     problems: tuple[str, ...] = ()
+    views = "evenkeel.data.views"
+
+    def __repr__(self) -> str:
+        return f"DriftReport(features={len(self.features)}, failures={len(self.failures)})"
 
     @property
     def ok(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar, get_args
 import numpy as np
 from torch import Tensor
 
+from evenkeel._display import Displayed
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel._options.names import NanPolicy
 from evenkeel._options.numbers import check_integer, check_number
@@ -30,7 +31,7 @@ LARGEST = float(np.finfo(np.float64).max)
 S = TypeVar("S", bound="Statistics")
 
 
-class Statistics:
+class Statistics(Displayed):
     r"""Count, mean, variance, range, missing values and, on request, quantiles of data seen in parts of any size.
 
     .. math:: M_2 = \sum_i w_i (x_i - \bar x)^2, \qquad \mathrm{var} = M_2 / (\textstyle\sum_i w_i - \mathrm{ddof})
@@ -72,6 +73,8 @@ class Statistics:
 
     Source: Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983).
     """
+
+    views = "evenkeel.data.views"
 
     def __init__(
         self,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import evenkeel
 from evenkeel._errors import InvalidArgumentError
-from evenkeel.data import GroupStatistics, ImageNormalize, Statistics
+from evenkeel.data._images import ImageNormalize
+from evenkeel.data.statistics import GroupStatistics, Statistics
 from evenkeel.report import Axis, Cell, Figure, Finding, Histogram, Page, Section, Table, histograms, join_words
 
 if TYPE_CHECKING:
-    from evenkeel.data import DriftReport
+    from evenkeel.data._drift import DriftReport
 
 __all__ = [
     "describe",
@@ -114,7 +114,7 @@ def drift_table(report: DriftReport) -> Table:
     return Table([*columns, *(["PSI", "KS"] if with_quantiles else []), "verdict"], rows)
 
 
-def show_page(item: Any, title: str) -> Page:
+def show_page(item: Any, title: str, *, footer: str = "") -> Page:
     """The page of `evenkeel data show`."""
     statistics = statistics_of(item)
     names = names_of(statistics)
@@ -134,7 +134,7 @@ def show_page(item: Any, title: str) -> Page:
         )
         more = [f"The first {FIGURES} of {len(names)} features."] if len(names) > FIGURES else []
         sections.append(Section("Distributions", [text, *more], figures=figures))
-    return Page(title, lead, observations(statistics), sections, f"evenkeel {evenkeel.__version__}")
+    return Page(title, lead, observations(statistics), sections, footer)
 
 
 def observations(statistics: Statistics) -> list[Finding]:
@@ -161,14 +161,11 @@ def observations(statistics: Statistics) -> list[Finding]:
     return findings
 
 
-def drift_page(report: DriftReport, reference: Statistics, current: Statistics, stats: str, source: str) -> Page:
+def drift_page(
+    report: DriftReport, reference: Statistics, current: Statistics, stats: str, source: str, *, footer: str = ""
+) -> Page:
     """The page of `evenkeel data check`."""
-    failing = [feature for feature in report.features if feature.failures]
-    findings = [Finding("The data as a whole", problem) for problem in report.problems]
-    findings += [Finding(feature.name, "; ".join(feature.failures)) for feature in failing]
-    count = len(report.failures)
-    verdict = f"{count} difference{'s' * (count > 1)}" if report.failures else "The data is like that of the fit"
-    lead = [f"{verdict}: {current.rows:,} rows of {source} against {reference.rows:,} rows of {stats}."]
+    lead = [f"{drift_verdict(report)}: {current.rows:,} rows of {source} against {reference.rows:,} rows of {stats}."]
     sections = [Section("Features", tables=[drift_table(report)])]
     if reference.keeps_quantiles and current.keeps_quantiles:
         order = sorted(range(len(report.features)), key=lambda i: -(report.features[i].psi or 0.0))[:FIGURES]
@@ -178,7 +175,20 @@ def drift_page(report: DriftReport, reference: Statistics, current: Statistics, 
             if reference.count[index] and current.count[index] and (reference.m2[index] or current.m2[index])
         ]
         sections.append(Section("Distributions, the most changed first", figures=figures))
-    return Page(f"{source} against {stats}", lead, findings, sections, f"evenkeel {evenkeel.__version__}")
+    return Page(f"{source} against {stats}", lead, drift_findings(report), sections, footer)
+
+
+def drift_verdict(report: DriftReport) -> str:
+    """Whether the data drifted, in a few words."""
+    count = len(report.failures)
+    return f"{count} difference{'s' * (count > 1)}" if count else "The data is like that of the fit"
+
+
+def drift_findings(report: DriftReport) -> list[Finding]:
+    """What drifted."""
+    findings = [Finding("The data as a whole", problem) for problem in report.problems]
+    failing = (feature for feature in report.features if feature.failures)
+    return findings + [Finding(feature.name, "; ".join(feature.failures)) for feature in failing]
 
 
 def histogram_figure(name: str, sides: dict[str, Statistics], index: int) -> Figure:
