@@ -46,15 +46,18 @@ if TYPE_CHECKING or not _PROGRAM:
     )
     from evenkeel._spec import NormSpec
     from evenkeel.functional import kernels_available
-else:
+
+_PACKAGES = ("data", "explain", "functional", "lab", "nn", "report", "testing")
+
+if not TYPE_CHECKING:  # or type checkers take any name for one of ours
 
     def __getattr__(name: str) -> object:
-        """Import a public name with its first use."""
+        """Import a package with its first use; in the program, every other public name too."""
         import importlib
 
-        if name not in __all__:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        if name in ("data", "explain", "functional", "nn"):
+        if name in _PACKAGES:
             return importlib.import_module(f"{__name__}.{name}")
-        homes = (importlib.import_module(f"{__name__}.{home}") for home in ("_errors", "_spec", "functional"))
-        return next(getattr(home, name) for home in homes if hasattr(home, name))
+        if name in __all__:
+            homes = (importlib.import_module(f"{__name__}.{home}") for home in ("_errors", "_spec", "functional"))
+            return next(getattr(home, name) for home in homes if hasattr(home, name))
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

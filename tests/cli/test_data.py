@@ -19,9 +19,9 @@ from PIL import Image
 
 import evenkeel
 from evenkeel.cli import main
-from evenkeel.data.views import QUARTILES
 from evenkeel.cli.data_progress import Bar, Lines, make_watcher
 from evenkeel.data import FitProgress, GroupStatistics, ImageNormalize, Statistics, fit, load, save
+from evenkeel.data.views import QUARTILES
 
 ROWS = 400
 COMMANDS = ("fit", "show", "apply", "check", "merge")

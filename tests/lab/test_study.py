@@ -10,7 +10,7 @@ from study_runs import TINY
 
 import evenkeel as ek
 from evenkeel.lab import Observer, StudySettings, read_study, run_study, write_report
-from evenkeel.lab.study import study_page
+from evenkeel.lab.studies import study_page
 
 
 def test_a_study_writes_what_it_promises(tmp_path, text):

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from evenkeel._errors import InvalidArgumentError
+from evenkeel._errors import InvalidArgumentError, StudyError
 
 NanPolicy = Literal["omit", "raise", "propagate"]
 OnMismatch = Literal["raise", "warn", "ignore"]
@@ -52,6 +52,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     *others, last = difflib.get_close_matches(name, list(known), n=NEAREST, cutoff=0.0) or ["nothing"]
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def check_experiment(name: str) -> None:
+    """Raise `StudyError` unless an experiment has this name."""
+    if name not in EXPERIMENT_NAMES:
+        raise StudyError(f"no experiment is called {name!r}; did you mean {nearest(name, EXPERIMENT_NAMES)}?")
 
 
 def check_choice(name: str, value: str, choices: Collection[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from evenkeel._errors import StudyError
 from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, Arm, find_arm
+from evenkeel._options.names import nearest
 from evenkeel._options.numbers import MOST_THREADS
 
 
@@ -134,8 +135,10 @@ class StudySettings:
         """Return settings from a dictionary such as `as_dict` returns; options left out take their default."""
         import msgspec
 
-        if unknown := options.keys() - {field.name for field in dataclasses.fields(StudySettings)}:
-            raise StudyError(f"a study has no setting {', '.join(map(repr, sorted(unknown)))}; leave it out")
+        known = [field.name for field in dataclasses.fields(StudySettings)]
+        for name in options:
+            if name not in known:
+                raise StudyError(f"a study has no setting {name!r}; did you mean {nearest(str(name), known)}?")
         try:
             return msgspec.convert(options, StudySettings)
         except msgspec.ValidationError as error:

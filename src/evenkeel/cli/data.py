@@ -18,6 +18,11 @@ from evenkeel import data as library
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._files import path_as_text
 from evenkeel.cli import interrupts
+from evenkeel.cli.data_progress import make_watcher
+from evenkeel.cli.output import Output, print_json
+from evenkeel.data import DriftLimits, Statistics
+from evenkeel.data.sources import numeric_columns
+from evenkeel.data.statistics import check_mergeable
 from evenkeel.data.views import (
     describe,
     drift_page,
@@ -27,11 +32,6 @@ from evenkeel.data.views import (
     statistics_of,
     statistics_table,
 )
-from evenkeel.cli.data_progress import make_watcher
-from evenkeel.cli.output import Output, print_json
-from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data.sources import numeric_columns
-from evenkeel.data.statistics import check_mergeable
 from evenkeel.report import print_table, write_page
 
 if TYPE_CHECKING:

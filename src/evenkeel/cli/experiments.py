@@ -13,9 +13,9 @@ from evenkeel._errors import StudyError
 from evenkeel._files import path_as_text
 from evenkeel.cli import interrupts
 from evenkeel.cli.output import Output, print_json
-from evenkeel.cli.progress import ExperimentLines
 from evenkeel.cli.study import new_directory, resumable
 from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Experiment, ExperimentObserver, run_experiments
+from evenkeel.lab.progress import ExperimentLines
 from evenkeel.report import Table, print_table
 
 

@@ -16,8 +16,7 @@ import typer
 from evenkeel._files import path_as_text
 from evenkeel.cli import interrupts
 from evenkeel.cli.output import Output, print_json
-from evenkeel.cli.progress import make_observer
-from evenkeel.lab import StudySettings, ranking_table, read_study, run_study
+from evenkeel.lab import StudyResult, study
 from evenkeel.report import print_table
 
 TERMINATED = 128 + signal.SIGTERM
@@ -42,16 +41,9 @@ def run(
 ) -> int:
     """Run the study that the typed options ask for; a resumed one takes the others from what it froze."""
     out = out or new_directory("study")
-    frozen = read_study(out) if resume else None
-    settings = StudySettings.from_options({**(frozen["settings"] if frozen else {}), **typed})
-    if text is None and frozen and frozen["text"]:
-        text = Path(frozen["text"])
-    with (
-        resumable(f"evenkeel study --out {shlex.quote(path_as_text(out))} --resume"),
-        make_observer(settings.steps, len(settings.arms) * settings.seeds, quiet=quiet) as observer,
-    ):
-        summary = run_study(settings, out, text=text, resume=resume, force=force, observer=observer)
-    show(summary, out, output)
+    with resumable(f"evenkeel study --out {shlex.quote(path_as_text(out))} --resume"):
+        result = study(text=text, out=out, resume=resume, force=force, progress=not quiet, **typed)
+    show(result, out, output)
     return 0
 
 
@@ -71,12 +63,12 @@ def terminate(number: int, frame: FrameType | None) -> None:
     raise interrupts.Interrupted("", TERMINATED)
 
 
-def show(summary: dict[str, Any], out: Path, output: Output) -> None:
+def show(result: StudyResult, out: Path, output: Output) -> None:
     """Print the ranking, the most important findings and where the report is."""
     if output.as_json:
-        print_json(summary | {"report": out / "report.html"})
+        print_json(dict(result.summary) | {"report": out / "report.html"})
     else:
-        print_table(ranking_table(summary))
-        for number, finding in enumerate(summary["findings"][:TOP_FINDINGS], start=1):
+        print_table(result.table())
+        for number, finding in enumerate(result.summary["findings"][:TOP_FINDINGS], start=1):
             typer.echo(f"{number}. {finding['title']}. {finding['text']}")
     output.announce("report", out / "report.html")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from evenkeel._errors import StudyError
 from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, arm_names
-from evenkeel._options.names import EXPERIMENT_NAMES, nearest
+from evenkeel._options.names import EXPERIMENT_NAMES, check_experiment
 from evenkeel._options.study import StudySettings
 from evenkeel.cli.options import (
     OUTPUT,
@@ -124,8 +124,7 @@ def check_experiments(text: str) -> list[str]:
     if not names:
         raise StudyError(f"no experiment named; choose of those of `evenkeel study --list`, or {ALL}")
     for name in names:
-        if name not in EXPERIMENT_NAMES:
-            raise StudyError(f"no experiment is called {name!r}; did you mean {nearest(name, EXPERIMENT_NAMES)}?")
+        check_experiment(name)
     return list(dict.fromkeys(names))
 
 

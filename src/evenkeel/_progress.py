@@ -1,7 +1,8 @@
-"""The context in which progress is displayed: bars start and stop with it, lines and silence need neither."""
+"""Progress on stderr: bars on a terminal and in a notebook, lines elsewhere."""
 
 from __future__ import annotations
 
+import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,24 @@ if TYPE_CHECKING:
 
     from rich.progress import Progress
 
-__all__ = ["ProgressContext"]
+__all__ = ["ProgressContext", "say", "shows_bars"]
+
+
+def shows_bars() -> bool:
+    """Whether stderr shows bars that move: a terminal does, and a notebook, which Rich draws in."""
+    if sys.stderr.isatty():
+        return True
+    if "IPython" not in sys.modules:
+        return False
+    from rich.console import Console
+
+    return Console(stderr=True).is_jupyter
+
+
+def say(line: str) -> None:
+    """Print a line on stderr."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 class ProgressContext:

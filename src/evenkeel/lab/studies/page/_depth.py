@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evenkeel.lab.study.page._arms import Arm, Curve, finite
-from evenkeel.lab.study.page._outcome import seeds_sentence
-from evenkeel.lab.study.page._probed import Stage, block_gradients, by_layer, growth_of, stages, unevenness
-from evenkeel.lab.study.page._words import opening, percent, sentences, spoken, times
+from evenkeel.lab.studies.page._arms import Arm, Curve, finite
+from evenkeel.lab.studies.page._outcome import seeds_sentence
+from evenkeel.lab.studies.page._probed import Stage, block_gradients, by_layer, growth_of, stages, unevenness
+from evenkeel.lab.studies.page._words import opening, percent, sentences, spoken, times
 from evenkeel.report import (
     MUTED,
     Axis,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenkeel.lab.study.page._arms import Arm, named, ranked
-from evenkeel.lab.study.page._words import loss_text, opening
+from evenkeel.lab.studies.page._arms import Arm, named, ranked
+from evenkeel.lab.studies.page._words import loss_text, opening
 from evenkeel.report import join_words
 
 

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from evenkeel.lab.study.page._arms import Arm, Run, costs, finite, group_arms, mean, named, ranked
-from evenkeel.lab.study.page._outcome import loss_title, verdict
-from evenkeel.lab.study.page._probed import block_gradients, by_layer, growth_of, stages, unevenness
-from evenkeel.lab.study.page._words import gap_text, loss_text, opening, spoken
+from evenkeel.lab.studies.page._arms import Arm, Run, costs, finite, group_arms, mean, named, ranked
+from evenkeel.lab.studies.page._outcome import loss_title, verdict
+from evenkeel.lab.studies.page._probed import block_gradients, by_layer, growth_of, stages, unevenness
+from evenkeel.lab.studies.page._words import gap_text, loss_text, opening, spoken
 from evenkeel.report import join_words
 
 TRAINING_TAIL = 0.05  # of the training curve, averaged where one step is too noisy

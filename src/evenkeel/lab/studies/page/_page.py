@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenkeel.lab.study.page import _depth as depth
-from evenkeel.lab.study.page import _loss as loss
-from evenkeel.lab.study.page._arms import Arm, group_arms
-from evenkeel.lab.study.page._cost import cost_figure
-from evenkeel.lab.study.page._outcome import fate_sentence, leak_sentence, loss_title, verdict
-from evenkeel.lab.study.page._words import sentences
+from evenkeel.lab.studies.page import _depth as depth
+from evenkeel.lab.studies.page import _loss as loss
+from evenkeel.lab.studies.page._arms import Arm, group_arms
+from evenkeel.lab.studies.page._cost import cost_figure
+from evenkeel.lab.studies.page._outcome import fate_sentence, leak_sentence, loss_title, verdict
+from evenkeel.lab.studies.page._words import sentences
 from evenkeel.report import Figure, Finding, Page, Section, Table, assign_styles, join_words, write_page
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from evenkeel.cli.progress_context import ProgressContext
-from evenkeel.lab import Observer
+from evenkeel._progress import ProgressContext, say, shows_bars
 from evenkeel.lab.experiments import VERDICTS, Claim, Experiment, ExperimentObserver
+from evenkeel.lab.studies import Observer
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from evenkeel.lab import Arm
+    from evenkeel._options.arms import Arm
 
 __all__ = ["Bars", "ExperimentLines", "Lines", "make_observer"]
 
@@ -93,11 +90,11 @@ class Lines(ProgressContext, Observer):
 
     def validated(self, step: int, loss: float) -> None:
         """Print a line."""
-        typer.echo(f"{self.label}: step {step}/{self.steps}, validation loss {loss:.3f}{self.facts}", err=True)
+        say(f"{self.label}: step {step}/{self.steps}, validation loss {loss:.3f}{self.facts}")
 
     def arm_ended(self, arm: Arm, seed: int, status: str) -> None:
         """Print how the arm ended."""
-        typer.echo(f"{self.label}: {status}", err=True)
+        say(f"{self.label}: {status}")
 
 
 class Silent(ProgressContext, Observer):
@@ -117,7 +114,7 @@ class ExperimentLines(ExperimentObserver):
     def experiment_started(self, experiment: Experiment, done: int, total: int) -> None:
         """Say which, and what is kept from before."""
         kept = f", {done} kept from before" if done else ""
-        typer.echo(f"{experiment.name}: {total} trials{kept}", err=True)
+        say(f"{experiment.name}: {total} trials{kept}")
         self.title, self.first = experiment.name, done
         self.started = self.said = time.monotonic()
 
@@ -126,7 +123,7 @@ class ExperimentLines(ExperimentObserver):
         now = time.monotonic()
         if now - self.said >= self.every:
             left = seconds_left(self.started, done - self.first, total - done)
-            typer.echo(f"{self.title}: {done}/{total} trials, about {left:.0f} s left", err=True)
+            say(f"{self.title}: {done}/{total} trials, about {left:.0f} s left")
             self.said = now
 
     def experiment_ended(self, experiment: Experiment, claims: Sequence[Claim]) -> None:
@@ -134,7 +131,7 @@ class ExperimentLines(ExperimentObserver):
         counts = [
             f"{number} {text}" for key, text in VERDICTS.items() if (number := sum(c.verdict == key for c in claims))
         ]
-        typer.echo(f"{experiment.name}: {', '.join(counts) or 'no claims'}", err=True)
+        say(f"{experiment.name}: {', '.join(counts) or 'no claims'}")
 
 
 def seconds_left(started: float, done: int, left: int) -> float:
@@ -146,4 +143,4 @@ def make_observer(steps: int, runs: int, *, quiet: bool) -> Bars | Lines | Silen
     """Return what shows a study's progress: bars on a terminal, lines elsewhere, nothing if quiet."""
     if quiet:
         return Silent()
-    return Bars(steps, runs) if sys.stderr.isatty() else Lines(steps)
+    return Bars(steps, runs) if shows_bars() else Lines(steps)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenkeel.lab.study.page._arms import Arm, Curve, Run, finite, named, over_seeds
+from evenkeel.lab.studies.page._arms import Arm, Curve, Run, finite, named, over_seeds
 from evenkeel.report import Series
 
 Probe = Mapping[str, Any]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evenkeel.lab.study.page._arms import Arm, Curve, Run, finite, mean, over_seeds, ranked
-from evenkeel.lab.study.page._outcome import (
+from evenkeel.lab.studies.page._arms import Arm, Curve, Run, finite, mean, over_seeds, ranked
+from evenkeel.lab.studies.page._outcome import (
     fate_sentence,
     leak_sentence,
     loss_title,
@@ -13,7 +13,7 @@ from evenkeel.lab.study.page._outcome import (
     seeds_sentence,
     verdict,
 )
-from evenkeel.lab.study.page._words import gap_text, loss_text, opening, rounded_gap, sentences
+from evenkeel.lab.studies.page._words import gap_text, loss_text, opening, rounded_gap, sentences
 from evenkeel.report import Axis, Cell, Figure, Row, Style, Table, dots, join_words, lines
 
 # A curve of more points than this is drawn as means over consecutive points; the page stays small and readable.

@@ -8,8 +8,8 @@ from typing import Any
 
 from evenkeel._options.study import StudySettings
 from evenkeel.lab.runner import FORMAT, platform_name, processors, read_records
-from evenkeel.lab.study._schemas import StudyRecord
-from evenkeel.lab.study.page import find
+from evenkeel.lab.studies._schemas import StudyRecord
+from evenkeel.lab.studies.page import find
 
 MOST_POINTS = 500  # of a training curve; records.jsonl has every step
 

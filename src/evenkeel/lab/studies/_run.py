@@ -19,10 +19,10 @@ from evenkeel._errors import StudyError
 from evenkeel._files import is_temporary
 from evenkeel._options.study import StudySettings
 from evenkeel.lab.runner import FORMAT, FrozenFile, run_directory, stamp, threads, write_json
-from evenkeel.lab.study._schemas import FrozenStudy
-from evenkeel.lab.study._summary import arm_directory, summarize
-from evenkeel.lab.study._training import ArmTraining, Observer, is_finished, train_arm
-from evenkeel.lab.study.page import write_report
+from evenkeel.lab.studies._schemas import FrozenStudy
+from evenkeel.lab.studies._summary import arm_directory, summarize
+from evenkeel.lab.studies._training import ArmTraining, Observer, is_finished, train_arm
+from evenkeel.lab.studies.page import write_report
 from evenkeel.lab.training import Corpus, load_corpus
 
 CHECKPOINT_SECONDS = 15.0

@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.runner import FORMAT
-from evenkeel.lab.study.page._words import spoken
+from evenkeel.lab.studies.page._words import spoken
 from evenkeel.report import Series, join_words
 
 Run = Mapping[str, Any]

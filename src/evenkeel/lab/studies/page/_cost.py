@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from evenkeel.lab.study.page._arms import Arm, costs, mean
-from evenkeel.lab.study.page._words import percent, sentences, spoken, times
+from evenkeel.lab.studies.page._arms import Arm, costs, mean
+from evenkeel.lab.studies.page._words import percent, sentences, spoken, times
 from evenkeel.report import Axis, Figure, Row, Style, bars, format_number, join_words
 
 

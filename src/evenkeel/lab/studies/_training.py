@@ -20,7 +20,7 @@ from torch import Tensor
 from evenkeel._errors import StudyError
 from evenkeel._options.study import StudySettings
 from evenkeel.lab.runner import Records, read_records
-from evenkeel.lab.study._schemas import StudyRecord
+from evenkeel.lab.studies._schemas import StudyRecord
 from evenkeel.lab.training import (
     Corpus,
     load_checkpoint,
