@@ -319,10 +319,11 @@ ROOMS = {
     "data.sources": {"statistics"},
     "data.scalers": {"sources", "statistics"},
     "data.fitting": {"scalers", "sources", "statistics"},
+    "data.views": {"statistics"},
     "lab.runner": set(),
     "lab.transformer": set(),
     "lab.training": {"runner", "transformer"},
-    "lab.study": {"runner", "transformer", "training"},
+    "lab.studies": {"runner", "transformer", "training"},
     "lab.experiments": {"runner", "transformer", "training"},
 }
 

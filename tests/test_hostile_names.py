@@ -10,12 +10,12 @@ from page_elements import Elements
 from page_summaries import summary
 
 from evenkeel import explain
-from evenkeel.cli.data_page import describe, drift_page, drift_table, show_page, statistics_table
 from evenkeel.data import StandardScaler, Statistics, compare
+from evenkeel.data.views import describe, drift_page, drift_table, show_page, statistics_table
 from evenkeel.explain._page import render_page as render_explanation
 from evenkeel.lab.experiments import EXPERIMENTS, Claim
 from evenkeel.lab.experiments._page import Measured, experiments_page
-from evenkeel.lab.study import ranking_table, study_page
+from evenkeel.lab.studies import ranking_table, study_page
 from evenkeel.report import Axis, Figure, Row, Series, Table, bars, dots, lines, print_table, render_page
 
 NAMES = [

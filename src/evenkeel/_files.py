@@ -40,6 +40,11 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> Path:
     return target
 
 
+def path_as_text(path: Path) -> str:
+    """Return a path as text that any file or terminal takes: bytes of a name that are not UTF-8 become U+FFFD."""
+    return os.fsencode(path).decode(errors="replace")
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file so that at every moment either the old or the new content is there, whole.
 
@@ -58,9 +63,11 @@ def replace_file(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # the user knows the path, not its temporary name
+            error.filename, error.filename2 = str(path), None
         raise
 
 

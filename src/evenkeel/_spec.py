@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import math
 import numbers
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
 
 import torch
@@ -166,6 +167,29 @@ class NormSpec:
     groups: int | None = None
     activation: Activation | None = None
     residual_rounding: ResidualRounding | None = None
+
+    def __repr__(self) -> str:
+        told = [f"{name}={value!r}" for name, value, default in self._answers() if value != default]
+        return f"NormSpec({', '.join(told)})"
+
+    def __str__(self) -> str:
+        return "\n".join([repr(self), *(f"  {name:<17}  {value}" for name, value, _ in self._answers())])
+
+    def _repr_markdown_(self) -> str:
+        lines = [
+            "| question | answer |",
+            "| --- | --- |",
+            *(f"| {name} | {value} |" for name, value, _ in self._answers()),
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _repr_html_(self) -> str:
+        rows = (f"<tr><td>{name}</td><td>{html.escape(str(value))}</td></tr>" for name, value, _ in self._answers())
+        return f"<table><tr><th>question</th><th>answer</th></tr>{''.join(rows)}</table>"
+
+    def _answers(self) -> list[tuple[str, Any, Any]]:
+        """Each question with its answer and the default, which no repetition needs to tell."""
+        return [(field.name, getattr(self, field.name), field.default) for field in fields(self)]
 
     def __post_init__(self) -> None:
         for name in ("eps", "weight_offset"):

@@ -19,9 +19,9 @@ from PIL import Image
 
 import evenkeel
 from evenkeel.cli import main
-from evenkeel.cli.data_page import QUARTILES
 from evenkeel.cli.data_progress import Bar, Lines, make_watcher
 from evenkeel.data import FitProgress, GroupStatistics, ImageNormalize, Statistics, fit, load, save
+from evenkeel.data.views import QUARTILES
 
 ROWS = 400
 COMMANDS = ("fit", "show", "apply", "check", "merge")
@@ -147,7 +147,7 @@ def test_a_page_says_what_to_know_before_scaling(tmp_path):
 
 def test_apply_writes_what_transform_gives(stats, tmp_path, capsys):
     pq.write_table(make_table(9), tmp_path / "in.parquet")
-    assert data("apply", tmp_path / "in.parquet", tmp_path / "out.parquet", "--stats", stats) == 0
+    assert data("apply", tmp_path / "in.parquet", "--out", tmp_path / "out.parquet", "--stats", stats) == 0
     found = pq.read_table(tmp_path / "out.parquet")
     scaler = load(stats)
     expected = (make_table(9)["height"].to_numpy() - scaler.mean_[0]) / scaler.scale_[0]
@@ -248,40 +248,71 @@ ERRORS = {
         "x.csv: the batch has missing values in 1 features: a",
     ),
     "infinity": (lambda d: ["fit", write(d / "x.csv", b"a\n1\ninf\n")], "infinities in"),
-    "scaler": (lambda d: ["fit", d / "people", "--scaler", "best"], "scaler: expected one of"),
-    "engine": (lambda d: ["fit", d / "people", "--numeric", "--engine", "spark"], "engine: expected one of local, ray"),
-    "on-error": (lambda d: ["fit", d / "people", "--on-error", "x"], "on_error: expected one of"),
-    "workers": (lambda d: ["fit", d / "people", "--workers", "0"], "workers must be at least 1"),
+    "scaler": (lambda d: ["fit", d / "people", "--scaler", "best"], "'--scaler': expected one of standard"),
+    "engine": (
+        lambda d: ["fit", d / "people", "--numeric", "--engine", "spark"],
+        "'--engine': expected one of local, ray",
+    ),
+    "on-error": (lambda d: ["fit", d / "people", "--on-error", "x"], "'--on-error': expected one of raise, skip"),
+    "threads": (
+        lambda d: ["fit", d / "people", "--threads", "0"],
+        "'--threads': expected a whole number from 1 to 1024",
+    ),
     "not statistics": (lambda d: ["show", write(d / "x.json", b"{}")], "x.json: expected an evenkeel/data state"),
     "not json": (lambda d: ["show", write(d / "x.json", b"{")], "x.json: not whole JSON"),
-    "no statistics": (lambda d: ["show", d / "none.json"], "none.json: No such file"),
+    "no statistics": (lambda d: ["show", d / "none.json"], "there is no file .*none.json"),
     "other suffix": (lambda d: ["show", d / "people" / "part-0.parquet"], "path ending in .json or .safetensors"),
     "preset": (
         lambda d: ["show", save(ImageNormalize.preset("imagenet"), d / "x.json")],
         "preset, which has constants but no statistics",
     ),
     "apply statistics": (
-        lambda d: ["apply", d / "people", d / "o", "--stats", save(Statistics().update(np.eye(2)), d / "x.json")],
+        lambda d: [
+            "apply",
+            d / "people",
+            "--out",
+            d / "o",
+            "--stats",
+            save(Statistics().update(np.eye(2)), d / "x.json"),
+        ],
         "holds Statistics, which has no transform",
     ),
-    "apply nothing": (lambda d: ["apply", d / "no.csv", d / "o.csv", "--stats", d / "stats.json"], "there is no file"),
+    "apply nothing": (
+        lambda d: ["apply", d / "no.csv", "--out", d / "o.csv", "--stats", d / "stats.json"],
+        "there is no file",
+    ),
     "apply to what": (
-        lambda d: ["apply", d / "people" / "part-0.parquet", d / "o.xlsx", "--stats", d / "stats.json"],
+        lambda d: ["apply", d / "people" / "part-0.parquet", "--out", d / "o.xlsx", "--stats", d / "stats.json"],
         "the name must end in .parquet",
     ),
     "apply to its input": (
-        lambda d: ["apply", *[d / "people" / "part-0.parquet"] * 2, "--stats", d / "stats.json"],
+        lambda d: [
+            "apply",
+            d / "people/part-0.parquet",
+            "--out",
+            d / "people/part-0.parquet",
+            "--stats",
+            d / "stats.json",
+            "--force",
+        ],
         "is the input; name another file",
     ),
     "apply to other columns": (
-        lambda d: ["apply", write(d / "x.csv", b"height\n1\n"), d / "o.csv", "--stats", d / "stats.json"],
+        lambda d: ["apply", write(d / "x.csv", b"height\n1\n"), "--out", d / "o.csv", "--stats", d / "stats.json"],
         "x.csv: there is no column 'weight'",
     ),
     "apply to other data": (
-        lambda d: ["apply", write(d / "x.csv", b"height,weight\n1e9,1\n"), d / "o.csv", "--stats", d / "stats.json"],
+        lambda d: [
+            "apply",
+            write(d / "x.csv", b"height,weight\n1e9,1\n"),
+            "--out",
+            d / "o.csv",
+            "--stats",
+            d / "stats.json",
+        ],
         "the data is not like that of the fit",
     ),
-    "apply without": (lambda d: ["apply", d / "people", d / "o"], "Missing option '--stats'"),
+    "apply without": (lambda d: ["apply", d / "people", "--out", d / "o"], "Missing option '--stats'"),
     "check without numbers": (
         lambda d: ["check", write(d / "x.csv", b"a\nx\n"), "--stats", d / "stats.json"],
         "no numeric column among a",
@@ -394,7 +425,7 @@ def test_statistics_of_groups_are_refused_with_the_way_to_one_of_them(folder, tm
     for arguments in (("show", path), ("check", folder, "--stats", path), ("merge", path, path, "--out", "x.json")):
         assert data(*arguments) == 2
         assert re.search("groups; load it with evenkeel.data.load and choose one|given twice", last_error(capsys))
-    assert data("apply", folder / "part-0.parquet", tmp_path / "out.parquet", "--stats", path) == 2
+    assert data("apply", folder / "part-0.parquet", "--out", tmp_path / "out.parquet", "--stats", path) == 2
     assert "has no transform" in last_error(capsys)
 
 
@@ -428,10 +459,10 @@ def test_images_that_pillow_warns_about_or_refuses(tmp_path, monkeypatch, capsys
         assert any("bomb.png: cannot be read: Image size (2500 pixels) exceeds limit" in line for line in lines)
         assert any(line.startswith("warning: Image size (150 pixels) exceeds limit") for line in lines)
     assert load(out).statistics_.rows == 150
-    assert data("fit", tmp_path / "images" / "bomb.png", "--out", out, "--quiet", "--on-error", "skip") == 2
+    assert data("fit", tmp_path / "images" / "bomb.png", "--out", out, "--quiet", "--on-error", "skip", "--force") == 2
     assert "nothing of" in (error := capsys.readouterr().err)
     assert "exceeds limit" in error
     assert data("check", tmp_path / "images", "--stats", out, "--quiet") == 2
     assert "bomb.png: cannot be read" in capsys.readouterr().err
-    assert data("apply", tmp_path / "images", tmp_path / "out", "--stats", out, "--quiet") == 2
+    assert data("apply", tmp_path / "images", "--out", tmp_path / "out", "--stats", out, "--quiet") == 2
     assert "images are not rewritten" in last_error(capsys)

@@ -84,7 +84,7 @@ def test_resume_takes_what_was_not_typed_from_the_study(tmp_path, text, capsys):
     [
         (["--text", "no-such-file"], "text no-such-file does not exist"),
         (["--text", os.devnull], "is not a file or directory"),
-        (["--arms", "pre-lyer"], "unknown arm 'pre-lyer'; did you mean pre-layer?"),
+        (["--arms", "pre-lyer"], "unknown arm 'pre-lyer'; did you mean pre-layer, peri-layer or damped-layer?"),
         (["--arms", ","], "no arms given"),
         (["--depth", "0"], "depth must be at least 1, but is 0"),
         (["--steps", "-5"], "steps must be at least 1, but is -5"),

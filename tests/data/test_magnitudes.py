@@ -16,7 +16,6 @@ from scaler_cases import VARIANTS, each_scaler
 from scipy import sparse
 
 from evenkeel import InvalidInputError, StateError, kernels_available
-from evenkeel.cli.data_page import histogram_figure, observations
 from evenkeel.data import (
     Contract,
     GroupStatistics,
@@ -33,6 +32,7 @@ from evenkeel.data import (
     save,
     transform_files,
 )
+from evenkeel.data.views._pages import histogram_figure, observations
 
 LARGEST = float(np.finfo(np.float64).max)
 UNITS = [1023, 700, 515, -480, -600, -1000, -1060]

@@ -19,7 +19,7 @@ from fuzz.checks import check
 from hypothesis import strategies as st
 
 from evenkeel.cli import main
-from evenkeel.cli.main import app
+from evenkeel.cli.app import app
 from evenkeel.data import fit, save
 
 MEMORY = 3 << 30
@@ -199,7 +199,7 @@ likely = {
 GOOD = {
     ("data", "fit"): (["good.csv", "--out", "out.json"], ["folder", "--out", "out.safetensors", "--quantiles"]),
     ("data", "show"): (["stats.json"], ["stats.safetensors", "--json"]),
-    ("data", "apply"): (["good.csv", "out.csv", "--stats", "stats.json"],),
+    ("data", "apply"): (["good.csv", "--out", "out.csv", "--stats", "stats.json"],),
     ("data", "check"): (["good.csv", "--stats", "stats.json"],),
     ("data", "merge"): (["stats.json", "stats.safetensors", "--out", "out.json"],),
     ("explain",): (["1", "2", "3"], ["--file", "numbers.txt"], ["1", "2", "4", "--backward"]),

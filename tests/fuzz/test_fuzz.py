@@ -86,7 +86,7 @@ def errors_of_packages_escape(monkeypatch):
 
 
 def errors_of_two_lines(monkeypatch):
-    module = sys.modules["evenkeel.cli.main"]
+    module = sys.modules["evenkeel.cli.app"]
     right = module.print_error
     monkeypatch.setattr(module, "print_error", lambda message: [right(message) for _ in range(2)])
 

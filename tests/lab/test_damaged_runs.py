@@ -16,8 +16,8 @@ from evenkeel import EvenkeelError, StudyError
 from evenkeel.lab import StudySettings, read_study, run_study
 from evenkeel.lab.experiments import EXPERIMENTS, run_experiments
 from evenkeel.lab.experiments._run import read_experiment, write_report
-from evenkeel.lab.study import study_page
-from evenkeel.lab.study._summary import summarize
+from evenkeel.lab.studies import study_page
+from evenkeel.lab.studies._summary import summarize
 from evenkeel.lab.training import load_checkpoint, save_checkpoint
 
 SEEDS = 120

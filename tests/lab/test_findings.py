@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from evenkeel.lab.study import find
+from evenkeel.lab.studies import find
 
 
 def run(name, final, *, seed=0, norm="layer", validation=None, leaks=False, status="finished", **probes):

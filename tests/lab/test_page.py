@@ -7,7 +7,7 @@ import pytest
 from page_summaries import LAYOUT, histogram, run, summary
 
 from evenkeel import StudyError
-from evenkeel.lab.study import ranking_table, study_page, write_report
+from evenkeel.lab.studies import ranking_table, study_page, write_report
 from evenkeel.report import Figure, Page, render_page
 
 FIGURES = ["ranking", "loss", "gradients", "residual", "distribution", "centring", "updates", "cost"]

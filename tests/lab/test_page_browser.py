@@ -10,7 +10,7 @@ from page_summaries import summary
 from playwright.sync_api import Browser
 from playwright.sync_api import Page as BrowserPage
 
-from evenkeel.lab.study import study_page, write_report
+from evenkeel.lab.studies import study_page, write_report
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,7 @@ from study_runs import TINY, InterruptAfter, Names, measured, records
 
 import evenkeel as ek
 from evenkeel.lab import Observer, StudySettings, find_arm, load_corpus, run_study, runner
-from evenkeel.lab.study import ArmTraining, train_arm
+from evenkeel.lab.studies import ArmTraining, train_arm
 
 
 @pytest.mark.parametrize("arm", ["pre-batch", "olmo2"])

@@ -10,7 +10,7 @@ from study_runs import TINY
 
 import evenkeel as ek
 from evenkeel.lab import Observer, StudySettings, read_study, run_study, write_report
-from evenkeel.lab.study import study_page
+from evenkeel.lab.studies import study_page
 
 
 def test_a_study_writes_what_it_promises(tmp_path, text):
@@ -115,7 +115,7 @@ def test_the_report_says_how_many_copies_were_left_out(tmp_path, text):
         ({"feed_forward": "tanh"}, "feed-forward must be one of relu, gelu, swiglu, geglu, but is 'tanh'"),
         ({"arms": ()}, "no arms given"),
         ({"arms": ("none", "none")}, "arm none is named more than once"),
-        ({"arms": ("pre-rmsnorm",)}, "unknown arm 'pre-rmsnorm'; did you mean pre-rms?"),
+        ({"arms": ("pre-rmsnorm",)}, "unknown arm 'pre-rmsnorm'; did you mean pre-rms, "),
         (
             {"arms": ("none", "pre-batch"), "batch": 1, "context": 1},
             "arm pre-batch needs more than one position for BatchNorm's statistics, but batch and context are both 1",

@@ -7,7 +7,7 @@ import torch
 from study_runs import TINY
 
 from evenkeel.lab import StudySettings, find_arm, load_corpus, run_study, runner
-from evenkeel.lab.study import ArmTraining
+from evenkeel.lab.studies import ArmTraining
 
 
 def test_the_data_order_is_the_same_for_every_arm_and_differs_between_seeds(tmp_path, text):

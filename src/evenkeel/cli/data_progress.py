@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
-import typer
-
-from evenkeel.cli.progress_context import ProgressContext
+from evenkeel._progress import ProgressContext, say, shows_bars
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -86,11 +83,11 @@ class Lines(Watcher):
         """Print a line, if the last one is old enough."""
         if time.monotonic() - self.last >= PAUSE:
             self.last = time.monotonic()
-            typer.echo(f"{self.title}: {done}{f' of {total}' if total else ''} parts, {facts}", err=True)
+            say(f"{self.title}: {done}{f' of {total}' if total else ''} parts, {facts}")
 
 
 def make_watcher(title: str, *, quiet: bool) -> Watcher:
     """Return what shows the progress: a bar on a terminal, lines elsewhere, nothing if quiet."""
     if quiet:
         return Watcher(title)
-    return Bar(title) if sys.stderr.isatty() else Lines(title)
+    return Bar(title) if shows_bars() else Lines(title)

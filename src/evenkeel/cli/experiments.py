@@ -1,8 +1,8 @@
-"""`evenkeel study --experiment`: run experiments, or list them."""
+"""The work of `evenkeel study --experiment`: run experiments, or list them."""
 
 from __future__ import annotations
 
-import difflib
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,60 +10,52 @@ from typing import Any
 import typer
 
 from evenkeel._errors import StudyError
-from evenkeel.cli.progress import ExperimentLines
+from evenkeel._files import path_as_text
+from evenkeel.cli import interrupts
+from evenkeel.cli.output import Output, print_json
+from evenkeel.cli.study import new_directory, resumable
 from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Experiment, ExperimentObserver, run_experiments
-from evenkeel.lab.runner import path_as_text
+from evenkeel.lab.progress import ExperimentLines
 from evenkeel.report import Table, print_table
 
-__all__ = ["find_experiments", "list_experiments", "parse_assignments", "run_named"]
 
-ALL = "all"
-
-
-def list_experiments() -> None:
+@interrupts.raising()
+def list_experiments(output: Output) -> int:
     """Print the experiments with their questions."""
-    rows = [[experiment.name, experiment.question] for experiment in EXPERIMENTS.values()]
-    print_table(Table(["experiment", "question"], rows))
+    if output.as_json:
+        print_json({experiment.name: experiment.question for experiment in EXPERIMENTS.values()})
+    else:
+        rows = [[experiment.name, experiment.question] for experiment in EXPERIMENTS.values()]
+        print_table(Table(["experiment", "question"], rows))
+    return 0
 
 
-def find_experiments(names: str) -> list[Experiment]:
-    """Return the experiments that a comma-separated list names, or every one for `all`."""
-    listed = [name.strip() for name in names.split(",") if name.strip()]
-    if not listed:
-        raise StudyError(f"no experiment named; choose of {', '.join(EXPERIMENTS)}, or all")
-    if listed == [ALL]:
-        return list(EXPERIMENTS.values())
-    for name in listed:
-        if name not in EXPERIMENTS:
-            near = difflib.get_close_matches(name, EXPERIMENTS, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise StudyError(f"no experiment is called {name!r}; {hint}there are {', '.join(EXPERIMENTS)}, and all")
-    return [EXPERIMENTS[name] for name in dict.fromkeys(listed)]
-
-
-def parse_assignments(assignments: Sequence[str]) -> dict[str, str]:
-    """Return the options of `--set name=value`."""
-    options = {}
-    for assignment in assignments:
-        name, sign, value = assignment.partition("=")
-        if not sign or not name.strip():
-            raise StudyError(f"--set takes name=value, but got {assignment!r}")
-        owner, dot, option = name.strip().rpartition(".")
-        options[owner + dot + option.replace("-", "_")] = value.strip()
-    return options
-
-
+@interrupts.raising()
 def run_named(
-    experiments: Sequence[Experiment], out: Path, typed: Mapping[str, Any], *, resume: bool, quiet: bool
+    names: Sequence[str],
+    out: Path | None,
+    typed: Mapping[str, Any],
+    output: Output,
+    *,
+    resume: bool,
+    force: bool,
+    quiet: bool,
 ) -> int:
     """Run experiments, and print what became of their claims."""
+    experiments = [EXPERIMENTS[name] for name in names]
+    out = out or new_directory("experiments")
     options = options_of_each(experiments, typed)
     observer = ExperimentObserver() if quiet else ExperimentLines()
-    summaries = run_experiments(experiments, out, options=options, resume=resume, observer=observer)
-    for summary in summaries:
-        for claim in summary["claims"]:
+    words = ["evenkeel", "study", "--experiment", ",".join(names), "--out", path_as_text(out), "--resume"]
+    words += [word for name, value in typed.items() for word in ("--set", f"{name}={value}")]
+    with resumable(shlex.join(words)):
+        summaries = run_experiments(experiments, out, options=options, resume=resume, force=force, observer=observer)
+    if output.as_json:
+        print_json({"experiments": summaries, "report": out / "report.html"})
+    else:
+        for claim in (claim for summary in summaries for claim in summary["claims"]):
             typer.echo(f"{VERDICTS[claim['verdict']]}: {claim['claim']} ({claim['source']}). {claim['measured']}.")
-    typer.echo(f"report: {path_as_text(out / 'report.html')}")
+    output.announce("report", out / "report.html")
     return 0
 
 

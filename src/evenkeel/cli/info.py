@@ -1,29 +1,27 @@
-"""`evenkeel info`: what is installed, how it was built and what runs here."""
+"""The work of `evenkeel info`: what is installed, how it was built and what runs here."""
 
-import json
 import os
 import platform
 from importlib import metadata
-from typing import Annotated
 
 import torch
-import typer
 
 import evenkeel
 from evenkeel import functional
+from evenkeel.cli import interrupts
+from evenkeel.cli.output import print_json
 from evenkeel.lab.runner import processor
-
-__all__ = ["collect_info", "info"]
 
 WIDTH = 100
 OPTIONAL = ("plotly", "jinja2", "triton")
 
 
-def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Print versions, backends, how the kernels were built, the SIMD level in use and threads."""
+@interrupts.raising()
+def show_info(*, as_json: bool) -> None:
+    """Print the facts as a table or JSON."""
     facts = collect_info()
     if as_json:
-        typer.echo(json.dumps(facts, indent=2))
+        print_json(facts)
     else:
         print_info(facts)
 

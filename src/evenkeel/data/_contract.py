@@ -11,11 +11,11 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 
 from evenkeel._errors import ContractError, InvalidArgumentError
+from evenkeel._options.names import OnMismatch
 from evenkeel.data._arrays import as_tensor, column_names, dtype_name, ordered_columns
 from evenkeel.data.statistics import Statistics
 
 Constant = Literal["one", "zero", "raise"]
-OnMismatch = Literal["raise", "warn", "ignore"]
 # Factors between units that are commonly confused: 8- and 16-bit images scaled to [0, 1], percentages, thousands.
 FACTORS = (255.0, 256.0, 65535.0, 32768.0, 100.0, 1000.0)
 # How far values may leave the range seen, in ranges: no sample of the same data leaves it so far by chance, unless the

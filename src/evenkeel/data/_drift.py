@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from evenkeel._display import Displayed
 from evenkeel._errors import InvalidInputError, InvalidTypeError
+from evenkeel._options.limits import DriftLimits
 from evenkeel.data._contract import Contract, scaling_of
-from evenkeel.data._numbers import check_number
 from evenkeel.data.statistics import Array, Statistics
 
 BINS = 10
@@ -23,39 +24,6 @@ STANDARD_ERRORS = 5.0
 FEW = 10
 # Two numbers of this size differ by one of float64, whatever their signs.
 LARGEST = 2.0**1022
-
-
-@dataclass(frozen=True, kw_only=True)
-class DriftLimits:
-    """From where on a difference counts as drift; an infinite limit is never exceeded.
-
-    Attributes:
-        shift: of the mean, in standard deviations of the reference.
-        spread: ratio of the standard deviations, either way.
-        outside: how far values leave the range seen, as a share of that range.
-        missing: difference of the shares of missing values.
-        psi: population stability index over the reference's tenths (0.1 is customarily a small change, 0.25 a large).
-
-    Raises:
-        InvalidArgumentError: a limit is negative or NaN, a ratio below 1, or a difference of shares above 1.
-
-    Example:
-        >>> from evenkeel.data import DriftLimits
-        >>> DriftLimits(shift=0.25).psi
-        0.2
-    """
-
-    shift: float = 0.5
-    spread: float = 2.0
-    outside: float = 0.5
-    missing: float = 0.05
-    psi: float = 0.2
-
-    def __post_init__(self) -> None:
-        for name in ("shift", "outside", "psi"):
-            check_number(f"the limit {name}", getattr(self, name), least=0)
-        check_number("the limit spread", self.spread, least=1, hint="it is the larger deviation over the smaller")
-        check_number("the limit missing", self.missing, least=0, most=1, hint="divide percentages by 100")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +59,7 @@ class FeatureDrift:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DriftReport:
+class DriftReport(Displayed):
     """The result of `compare`.
 
     Attributes:
@@ -106,6 +74,10 @@ class DriftReport:
 
     features: tuple[FeatureDrift, ...]
     problems: tuple[str, ...] = ()
+    views = "evenkeel.data.views"
+
+    def __repr__(self) -> str:
+        return f"DriftReport(features={len(self.features)}, failures={len(self.failures)})"
 
     @property
     def ok(self) -> bool:

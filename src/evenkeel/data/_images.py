@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel._options.names import check_choice
+from evenkeel._options.numbers import check_integer
 from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._contract import OnMismatch, report
-from evenkeel.data._numbers import check_integer
 from evenkeel.data.sources import IMAGES, read_image
 from evenkeel.data.statistics import Definition, ImageStatistics, Layout, check_definition
 from evenkeel.functional import image_normalize
@@ -127,8 +128,7 @@ class ImageNormalize:
         Raises:
             InvalidArgumentError: there is no such preset.
         """
-        if name not in IMAGE_PRESETS:
-            raise InvalidArgumentError(f"unknown image preset {name!r}; there are {', '.join(IMAGE_PRESETS)}")
+        check_choice("image preset", name, IMAGE_PRESETS)
         preset = IMAGE_PRESETS[name]
         return cls(preset.mean, preset.std, definition=f"{name}: {preset.definition}", **options)
 

@@ -96,6 +96,7 @@ from typing import Any
 
 import numpy as np
 
+from evenkeel._display import Displayed
 from evenkeel._errors import InvalidInputError
 
 __all__ = ["Check", "Explanation", "Step", "default_upstream"]
@@ -173,7 +174,7 @@ class Check:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Explanation:
+class Explanation(Displayed):
     """Every step of one normalization on given numbers: what `evenkeel.explain.walk` returns.
 
     Attributes:
@@ -202,6 +203,12 @@ class Explanation:
     steps: tuple[Step, ...]
     checks: tuple[Check, ...]
     notes: tuple[str, ...] = field(default=())
+    views = "evenkeel.explain._views"
+
+    def __repr__(self) -> str:
+        failed = sum(not check.passed for check in self.checks)
+        checks = f"{failed} checks failed" if failed else f"{len(self.checks)} checks passed"
+        return f"Explanation({self.title!r}, {len(self.steps)} steps, {checks})"
 
     def step(self, id: str) -> Step:  # noqa: A002 - the field's name
         """The step of that id.

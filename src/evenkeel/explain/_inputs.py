@@ -12,6 +12,8 @@ import numpy as np
 import torch
 
 from evenkeel._errors import EvenkeelError, InvalidInputError
+from evenkeel._options.names import nearest
+from evenkeel._options.numbers import check_rows, is_number, typed_rows
 
 if TYPE_CHECKING:
     import os
@@ -41,37 +43,18 @@ def parse_numbers(text: str) -> Tensor:
     """
     if text.lstrip().startswith("["):
         return from_json(text, "the input")
-    lines = [line for line in text.replace(";", "\n").splitlines() if line.strip()]
-    rows = [line.replace(",", " ").split() for line in lines]
-    if not rows:
-        raise InvalidInputError("explain: the input is empty; give at least one number")
-    table = from_rows(rows, "the input")
+    rows = typed_rows(text)
+    table = from_rows(rows)
     return table[0] if len(rows) == 1 else table
 
 
-def from_rows(rows: list[list[str]], name: str) -> Tensor:
+def from_rows(rows: list[list[str]]) -> Tensor:
     """Convert a table's cells to numbers."""
-    for number, row in enumerate(rows, start=1):
-        if len(row) != len(rows[0]):
-            raise InvalidInputError(
-                f"explain: the rows of {name} have different lengths: row 1 has {len(rows[0])}, row {number} "
-                f"has {len(row)}; give every row as many"
-            )
     try:
         return torch.tensor([[int(cell) for cell in row] for row in rows])
     except (ValueError, OverflowError, RuntimeError):
         pass  # not all whole, or too large for an integer
-    return torch.tensor([[to_float(cell, name) for cell in row] for row in rows], dtype=torch.float64)
-
-
-def to_float(cell: str, name: str) -> float:
-    """Convert one cell to a number."""
-    try:
-        return float(cell)
-    except ValueError as error:
-        raise InvalidInputError(
-            f"explain: {cell[:40]!r} in {name} is not a number; give numbers such as 1, -2.5 or 1e-3"
-        ) from (error)
+    return torch.tensor([[float(cell) for cell in row] for row in rows], dtype=torch.float64)
 
 
 def from_json(text: str, name: str) -> Tensor:
@@ -167,17 +150,9 @@ def read_table(file: Path, key: str | None) -> Tensor:
         rows = rows[1:]
     if not rows:
         raise InvalidInputError(f"explain: {file} holds no numbers")
-    table = from_rows(rows, str(file))
+    check_rows(rows, str(file))
+    table = from_rows(rows)
     return table[:, 0] if table.shape[1] == 1 else table
-
-
-def is_number(cell: str) -> bool:
-    """Whether a cell is a number."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
 
 
 def read_safetensors(file: Path, key: str | None) -> Tensor:
@@ -194,9 +169,11 @@ def choose(file: Path, names: list[str], key: str | None) -> str:
         return str(key)
     if key is None and len(names) == 1:
         return names[0]
+    if key is not None and names:
+        raise InvalidInputError(f"explain: {file} has no tensor {key!r}; did you mean {nearest(key, names)}?")
     listed = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-    wrong = "holds several tensors" if key is None else f"has no tensor {key!r}"
-    raise InvalidInputError(f"explain: {file} {wrong}; choose with --key (key=): {listed or 'it is empty'}")
+    wrong = f"holds several tensors; choose with --key (key=): {listed}" if names else "holds no tensors"
+    raise InvalidInputError(f"explain: {file} {wrong}")
 
 
 def read_image(file: Path, key: str | None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from evenkeel._errors import InvalidInputError
+from evenkeel._options.names import NEAREST, nearest
 from evenkeel.explain._data import Check, Explanation
 from evenkeel.explain._norms import norm_of
 from evenkeel.explain._recognise import CLOSE, Guess, distance, may_be_norm, recognise
@@ -80,7 +81,7 @@ def walk_layer(
     """
     modules = dict(model.named_modules())
     if layer not in modules or not layer:
-        raise InvalidInputError(f"explain: the model has no layer {layer!r}; {candidates(model)}")
+        raise InvalidInputError(f"explain: the model has no layer {layer!r}; {candidates(model, layer)}")
     module = modules[layer]
     x, y, calls = capture(model, module, layer, input, call)
     kind = f"{layer} is a {type(module).__name__}"
@@ -114,11 +115,13 @@ def cut(x: Tensor, y: Tensor, guess: Guess, row: int) -> tuple[Tensor, Tensor, i
     return rows[row], y.reshape(rows.shape)[row], 0, f" Of its {shape} input, row {row} is explained."
 
 
-def candidates(model: nn.Module) -> str:
-    """Name the layers that may be norms, in words."""
+def candidates(model: nn.Module, layer: str = "") -> str:
+    """Name layers that may be norms, in words: those of a name like this one, if one was meant."""
     names = norm_layers(model)
     if not names:
         return "none of its layers looks like a norm"
+    if layer and len(names) > NEAREST:
+        return f"of the layers that look like norms, did you mean {nearest(layer, names)}?"
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"layers that look like norms: {', '.join(names[:NAMED])}{more}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenkeel._errors import InvalidArgumentError
+from evenkeel._options.names import check_choice
 from evenkeel._spec import NormSpec
 from evenkeel.explain._words import NORM_ROWS
 
@@ -67,13 +67,9 @@ NORMS: tuple[Norm, ...] = tuple(read_norm(key, row) for key, row in NORM_ROWS.it
 
 
 def find_norm(key: str) -> Norm:
-    """Return the norm of that key, or raise an error that lists them."""
-    for norm in NORMS:
-        if norm.key == key:
-            return norm
-    raise InvalidArgumentError(
-        f"explain: the norm must be one of {', '.join(norm.key for norm in NORMS)}, but got {key!r}"
-    )
+    """Return the norm of that key."""
+    check_choice("explain: norm", key, NORM_ROWS)
+    return next(norm for norm in NORMS if norm.key == key)
 
 
 def norm_of(spec: NormSpec) -> Norm:

@@ -10,15 +10,16 @@ import numpy as np
 import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel._options.explain import DTYPE_NAMES, EPS_MODES
+from evenkeel._options.names import check_choice
 from evenkeel._spec import NormSpec
 from evenkeel.explain._data import plain
 from evenkeel.explain._layout import Layout, build_layout, expand_mask
-from evenkeel.explain._words import CHOICES
 
 if TYPE_CHECKING:
     from evenkeel.explain._norms import Norm
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 OF_SPEC = ("eps", "eps_mode", "weight_offset")  # the options of `walk` that a spec holds
 
 
@@ -110,10 +111,7 @@ def read_spec(norm: Norm, given: dict[str, Any]) -> tuple[NormSpec, dict[str, An
     answers = {name: given.pop(name) for name in OF_SPEC if name in given}
     if "weight_offset" in answers:
         answers["weight_offset"] = number("weight_offset", answers["weight_offset"])
-    if answers.get("eps_mode", "inside") not in tuple(CHOICES["eps_mode"]):
-        raise InvalidArgumentError(
-            f"explain: eps_mode must be one of {', '.join(CHOICES['eps_mode'])}, but got {answers['eps_mode']!r}"
-        )
+    check_choice("explain: eps_mode", answers.get("eps_mode", "inside"), EPS_MODES)
     if "eps" in answers:
         answers["eps"] = number("eps", answers["eps"])
         if answers["eps"] < 0:
@@ -189,8 +187,7 @@ def find_dtype(dtype: str | torch.dtype | None, own: torch.dtype) -> torch.dtype
     if dtype is None:
         return own if own in DTYPES.values() else torch.float64
     name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise InvalidArgumentError(f"explain: dtype must be one of {', '.join(DTYPES)}, but got {dtype!r}")
+    check_choice("explain: dtype", name, DTYPE_NAMES)
     return DTYPES[name]
 
 

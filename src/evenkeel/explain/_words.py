@@ -8,7 +8,6 @@ or ``finite``. A text holds placeholders: ``<name>`` (a phrase, a word or a whol
 
 from __future__ import annotations
 
-import json
 import math
 import operator
 import re
@@ -17,9 +16,10 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from evenkeel._options.explain import TABLES
 from evenkeel.explain._format import FORMATS
 
-__all__ = ["BACKWARD", "CHECKS", "CHOICES", "FORWARD", "NORM_ROWS", "NOTES", "PHRASES", "STEPS", "read_asset", "tell"]
+__all__ = ["BACKWARD", "CHECKS", "FORWARD", "NORM_ROWS", "NOTES", "PHRASES", "STEPS", "read_asset", "tell"]
 
 Template = str | list[list[str] | str]
 Facts = Callable[[str], Any]  # a name to its number, array or word; None for a step that this norm lacks
@@ -63,12 +63,12 @@ def sections(
     notes: dict[str, Template],
     phrases: dict[str, Template],
 ) -> tuple[dict[str, Any], ...]:
-    """Convert the sections of the file to tables; an unknown key is a `TypeError`."""
+    """Convert the sections of the file to tables, but for `choices`; an unknown key is a `TypeError`."""
     steps = ({name: StepWords(**entry) for name, entry in section.items()} for section in (forward, backward))
-    return norms, choices, *steps, {name: CheckWords(**entry) for name, entry in checks.items()}, notes, phrases
+    return norms, *steps, {name: CheckWords(**entry) for name, entry in checks.items()}, notes, phrases
 
 
-NORM_ROWS, CHOICES, FORWARD, BACKWARD, CHECKS, NOTES, PHRASES = sections(**json.loads(read_asset("explain.json")))
+NORM_ROWS, FORWARD, BACKWARD, CHECKS, NOTES, PHRASES = sections(**TABLES)
 STEPS: dict[str, StepWords] = FORWARD | BACKWARD  # in the order of an explanation
 
 CLAUSE = re.compile(r"(not )?(\w+)(?: (=|>=|>) (\S+))?")

@@ -1,8 +1,10 @@
 """The lab: the same small transformer trained with each norm and placement on real text, and what that shows."""
 
-from evenkeel.lab.study import (
+from evenkeel.lab._run import experiment, study
+from evenkeel.lab.studies import (
     DEFAULT_ARMS,
     Observer,
+    StudyResult,
     StudySettings,
     ranking_table,
     read_study,
@@ -33,14 +35,17 @@ __all__ = [
     "Corpus",
     "Observer",
     "Placement",
+    "StudyResult",
     "StudySettings",
     "TokenBatchNorm",
     "Transformer",
     "arm_names",
+    "experiment",
     "find_arm",
     "load_corpus",
     "ranking_table",
     "read_study",
     "run_study",
+    "study",
     "write_report",
 ]

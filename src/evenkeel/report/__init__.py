@@ -3,6 +3,8 @@
 from evenkeel._files import write_text_atomically
 from evenkeel.report._curves import histograms, lines
 from evenkeel.report._document import embed_json, render_document
+from evenkeel.report._figure import plotly_figure
+from evenkeel.report._frame import frame_page
 from evenkeel.report._page import Finding, Page, Section, render_page, write_page
 from evenkeel.report._panels import Axis, Figure, Histogram, Panel, Row, Series
 from evenkeel.report._rows import bars, dots
@@ -29,9 +31,11 @@ __all__ = [
     "dots",
     "embed_json",
     "format_number",
+    "frame_page",
     "histograms",
     "join_words",
     "lines",
+    "plotly_figure",
     "print_table",
     "render_document",
     "render_page",

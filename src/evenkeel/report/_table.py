@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import html
 import io
 import math
 import re
@@ -56,6 +57,26 @@ class Table:
                     f"row {index} of the table has {len(row)} cells for {len(self.columns)} columns; "
                     "give one cell for every column, None where there is no value"
                 )
+
+    def __str__(self) -> str:
+        stream = io.StringIO()
+        print_table(self, file=stream)
+        return "\n".join(map(str.rstrip, stream.getvalue().splitlines())).strip("\n")
+
+    def __repr__(self) -> str:
+        return f"Table({list(self.columns)}, {len(self.rows)} rows)"
+
+    def markdown(self) -> str:
+        """Return the table as Markdown, numbers flush right."""
+        marks = ["---:" if numeric else "---" for numeric in self.numeric_columns()]
+        lines = [list(self.columns), marks, *self.texts()]
+        cells = [
+            [html.escape(cell, quote=False).replace("|", "\\|").replace("\n", " ") for cell in row] for row in lines
+        ]
+        return "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
+
+    def _repr_markdown_(self) -> str:
+        return self.markdown()
 
     def csv(self) -> str:
         """Return comma-separated values with full precision and one header line."""

@@ -186,7 +186,7 @@ def test_a_list_that_differs_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "typed", "message"),
     [
-        ("padding", {"lenghts": "3"}, "no option lenghts; it has seed"),
+        ("padding", {"lenghts": "3"}, "no option lenghts; did you mean lengths, "),
         ("padding", {"batch": "many"}, "batch must be a whole number, but is 'many'"),
         ("padding", {"batch": "2.5"}, "batch must be a whole number"),
         ("padding", {"batch": 0}, "batch must be positive"),

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel._errors import EvenkeelError, InvalidTypeError, SourceError
+from evenkeel._options.names import EngineName, NanPolicy
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources import Fragment, Skip
-from evenkeel.data.statistics import NanPolicy, Statistics
+from evenkeel.data.statistics import Statistics
 
 if TYPE_CHECKING:
     Engine = Callable[[Sequence[Fragment], "Recipe", int | None], Iterator["Outcome"]]
@@ -188,4 +189,4 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-ENGINES: dict[str, Engine] = {"local": run_local, "ray": run_ray}
+ENGINES: dict[EngineName, Engine] = {"local": run_local, "ray": run_ray}

@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from evenkeel._errors import InvalidArgumentError, InvalidTypeError, SourceError
-from evenkeel.data._numbers import check_integer
+from evenkeel._options.names import EngineName, NanPolicy, OnError, check_choice
+from evenkeel._options.numbers import check_integer
 from evenkeel.data._packages import reading
 from evenkeel.data.fitting._engines import ENGINES, Outcome, Recipe, processors
 from evenkeel.data.fitting._resume import ResumeFile
 from evenkeel.data.scalers import SCALERS, scaler_class
 from evenkeel.data.sources import Columns, Fragment, Skip, Source, open_source
-from evenkeel.data.statistics import NanPolicy, Statistics, merge_all
+from evenkeel.data.statistics import Statistics, merge_all
 
 if TYPE_CHECKING:
     from evenkeel.data.scalers import Scaler
 
 
-EngineName = Literal["local", "ray"]
-OnError = Literal["raise", "skip"]
 # Values of a stream that go into one state before the next is begun.
 STREAM_ELEMENTS = 1 << 22
 MOST_WORKERS = 16
@@ -71,7 +70,7 @@ class Options:
     sketch_size: int = 1024
 
     def __post_init__(self) -> None:
-        check_choice("engine", self.engine, tuple(ENGINES))
+        check_choice("engine", self.engine, ENGINES)
         check_choice("on_error", self.on_error, get_args(OnError))
         if self.workers is not None:
             check_integer("workers", self.workers, least=1)
@@ -127,8 +126,9 @@ def fit(
     before memory is taken.
 
     Args:
-        source: (rows, columns): a NumPy array or memory map, a torch tensor, a pandas or Polars frame, an Arrow table;
-            the path of a ``.npy``, ``.npz``, Parquet, CSV, Feather or Arrow file, of a directory of them (with hive
+        source: (rows, columns): a NumPy array or memory map, a torch tensor, a pandas or Polars frame, an Arrow table,
+            a Hugging Face data set (with its own selection and order) or a streamed one; the path of a ``.npy``,
+            ``.npz``, Parquet, CSV, Feather or Arrow file, of a directory of them (with hive
             partitions) or of images, a pattern with ``*``, or a list of paths; a dict of columns; a DataLoader or any
             iterable of arrays, tensors, frames, dicts of columns, or tuples (inputs, targets).
         scaler: ``standard``, ``minmax``, ``robust``, ``maxabs``, or a scaler with the options wanted, which itself
@@ -228,7 +228,7 @@ def scaler_kind(scaler: str | Scaler) -> tuple[type[Scaler], dict[str, Any]]:
         return type(scaler), scaler.get_params(deep=False)
     if not isinstance(scaler, str):
         raise InvalidTypeError(f"scaler: expected one of {', '.join(SCALERS)} or a scaler, but got {scaler!r}")
-    check_choice("scaler", scaler, tuple(SCALERS))
+    check_choice("scaler", scaler, SCALERS)
     return scaler_class(SCALERS[scaler]), {}
 
 
@@ -264,12 +264,6 @@ def fingerprint(fragments: Iterable[Fragment]) -> str:
     for fragment in fragments:
         digest.update(repr((fragment.key, fragment.signature)).encode())
     return digest.hexdigest()[:32]
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raise `InvalidArgumentError` unless an option has one of its values."""
-    if value not in choices:
-        raise InvalidArgumentError(f"{name}: expected one of {', '.join(choices)}, but got {value!r}")
 
 
 def default_workers(source: Source) -> int | None:

@@ -128,7 +128,8 @@ def writing(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
-        raise EvenkeelError(f"cannot write {path}: {error.strerror or error}; choose a folder that exists") from error
+        reason = (error.strerror or str(error)).replace(str(temporary), str(path))  # Arrow's names the file
+        raise EvenkeelError(f"cannot write {path}: {reason}; choose a folder that exists") from error
     finally:
         remove(temporary)
 

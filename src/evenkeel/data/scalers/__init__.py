@@ -7,6 +7,7 @@ imported with the first use of its name.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from evenkeel._options.names import SCALERS
 from evenkeel.data.scalers._affine import Affine, map_table
 
 if TYPE_CHECKING:
@@ -27,13 +28,6 @@ __all__ = [
     "scaler_class",
 ]
 
-# The scalers by the words that `fit(scaler=...)` takes.
-SCALERS = {
-    "standard": "StandardScaler",
-    "minmax": "MinMaxScaler",
-    "robust": "RobustScaler",
-    "maxabs": "MaxAbsScaler",
-}
 MODULES = {
     "MaxAbsScaler": "_range",
     "MinMaxScaler": "_range",

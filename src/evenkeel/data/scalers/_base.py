@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evenkeel._display import Displayed
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
 from evenkeel.data._arrays import as_tensor, check_dense, dtype_name, output_tensor
 from evenkeel.data._contract import Constant, Contract, OnMismatch, report
@@ -35,7 +36,7 @@ except ImportError as error:
 EPS = float(np.finfo(np.float64).eps)
 
 
-class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+class Scaler(Displayed, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Base of the scalers: a subclass says which statistics it derives, and the affine map they give.
 
     Attributes:
@@ -46,6 +47,7 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """
 
     __metadata_request__transform = {"out": metadata_routing.UNUSED}
+    views = "evenkeel.data.views"
     copy: bool
     constant: Constant
     on_mismatch: OnMismatch
@@ -67,6 +69,10 @@ class Scaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
     def _accepts_sparse(self) -> bool:
         return False
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str] | None:
+        """Leave what a notebook shows to the other methods; scikit-learn's own knows its diagram alone."""
+        return None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from X alone: forget what was learned before.

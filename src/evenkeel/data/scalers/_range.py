@@ -9,8 +9,8 @@ import numpy as np
 from scipy import sparse
 
 from evenkeel._errors import InvalidArgumentError
+from evenkeel._options.numbers import ends_of
 from evenkeel.data._contract import Constant, OnMismatch
-from evenkeel.data._numbers import ends_of
 from evenkeel.data.scalers._affine import Affine, quotient
 from evenkeel.data.scalers._base import EPS, Scaler
 from evenkeel.data.statistics import Array

@@ -10,9 +10,9 @@ import numpy as np
 from scipy import sparse, stats
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._options.numbers import ends_of
 from evenkeel.data._arrays import as_tensor
 from evenkeel.data._contract import Constant, OnMismatch
-from evenkeel.data._numbers import ends_of
 from evenkeel.data.scalers._base import EPS, Array
 from evenkeel.data.scalers._centring import CentringScaler
 from evenkeel.data.scalers._sparse import sparse_quantiles

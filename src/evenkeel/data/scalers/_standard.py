@@ -9,8 +9,8 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from evenkeel._errors import InvalidInputError
+from evenkeel._options.numbers import check_number
 from evenkeel.data._contract import Constant, OnMismatch
-from evenkeel.data._numbers import check_number
 from evenkeel.data.scalers._base import EPS, Array
 from evenkeel.data.scalers._callbacks import CallbackSupportMixin, fit_task, with_callbacks
 from evenkeel.data.scalers._centring import CentringScaler

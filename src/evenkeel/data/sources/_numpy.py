@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 
 from evenkeel._errors import InvalidArgumentError, SourceError
+from evenkeel._options.names import nearest
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources._columns import Block, Columns, block_rows, take_columns
 from evenkeel.data.sources._format import BatchWriter, File, Format, Parts
@@ -91,7 +92,7 @@ def open_array_file(path: Path, member: str = "") -> np.ndarray[Any, Any]:
         if not member and len(members) != 1:
             raise SourceError(f"{path} holds {len(members)} arrays: {', '.join(members)}; choose one as {path}::NAME")
         if member and member not in members:
-            raise SourceError(f"{path} holds no array {member!r}; there are {', '.join(members)}")
+            raise SourceError(f"{path} holds no array {member!r}; did you mean {nearest(member, members)}?")
         info = archive.getinfo(f"{member or members[0]}.npy")
         if info.flag_bits & ENCRYPTED:
             raise SourceError(f"{path}: the array {member or members[0]} is encrypted; save it without a password")

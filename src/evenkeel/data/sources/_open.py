@@ -12,6 +12,7 @@ import torch
 
 from evenkeel._errors import InvalidTypeError, SourceError
 from evenkeel.data.sources._columns import Columns
+from evenkeel.data.sources._datasets import is_dataset, open_dataset
 from evenkeel.data.sources._files import open_path, open_paths
 from evenkeel.data.sources._memory import is_frame, open_array, open_frame
 from evenkeel.data.sources._source import Source
@@ -37,6 +38,8 @@ def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise"
         return open_path(Path(source), columns, skip=skip)
     if isinstance(source, list | tuple) and source and all(isinstance(p, str | os.PathLike) for p in source):
         return open_paths([Path(path) for path in source], columns, skip=skip)
+    if is_dataset(source):
+        return open_dataset(source, columns)
     if isinstance(source, Mapping):
         source = (source,)  # one batch
     if isinstance(source, list | tuple) and not any(isinstance(item, Mapping) or is_array(item) for item in source):

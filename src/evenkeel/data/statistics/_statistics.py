@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar, get_args
 
 import numpy as np
 from torch import Tensor
 
+from evenkeel._display import Displayed
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._options.names import NanPolicy
+from evenkeel._options.numbers import check_integer, check_number
 from evenkeel.data._arrays import column_names, dtype_name, ordered_columns, values_of
-from evenkeel.data._numbers import check_integer, check_number
 from evenkeel.data.statistics._batches import block_moments, full_mask, row_weights, to_rows
 from evenkeel.data.statistics._encoding import State, StateFormat, plain_numbers, refuse_rest
 from evenkeel.data.statistics._moments import LEAST_M2, Moments, empty_moments, merge_moments, moments_from_arrays
@@ -24,13 +26,12 @@ from evenkeel.data.statistics._quantiles import (
 )
 
 Array = np.ndarray[Any, Any]
-NanPolicy = Literal["omit", "raise", "propagate"]
 FORMAT = StateFormat("evenkeel/statistics", 1)
 LARGEST = float(np.finfo(np.float64).max)
 S = TypeVar("S", bound="Statistics")
 
 
-class Statistics:
+class Statistics(Displayed):
     r"""Count, mean, variance, range, missing values and, on request, quantiles of data seen in parts of any size.
 
     .. math:: M_2 = \sum_i w_i (x_i - \bar x)^2, \qquad \mathrm{var} = M_2 / (\textstyle\sum_i w_i - \mathrm{ddof})
@@ -72,6 +73,8 @@ class Statistics:
 
     Source: Chan, Golub and LeVeque, "Algorithms for computing the sample variance" (1983).
     """
+
+    views = "evenkeel.data.views"
 
     def __init__(
         self,

@@ -188,7 +188,8 @@
     drawBackward(explanation, members);
     drawRest(members, explanation);
     at("footer").textContent = "Everything on this page is computed in your browser in float64; nothing is sent anywhere." + (state.dtype === "float64" ? "" : ` The numbers came from ${state.dtype}; what you type is not rounded to it.`);
-    window.history.replaceState(null, "", JSON.stringify(state) === JSON.stringify(start) ? window.location.pathname : encode(state));
+    // In a notebook's frame the page has no address of its own.
+    if (window.location.protocol !== "about:") window.history.replaceState(null, "", JSON.stringify(state) === JSON.stringify(start) ? window.location.pathname : encode(state));
     focusable();
     document.documentElement.dataset.updates = String(Number(document.documentElement.dataset.updates || 0) + 1);
     window.evenkeel.current = explanation;

@@ -4,6 +4,7 @@ Each experiment is one file of this package; `EXPERIMENTS` declares them.
 """
 
 from evenkeel.lab.experiments._experiment import VERDICTS, Claim, Experiment, Options
+from evenkeel.lab.experiments._result import ExperimentResult
 from evenkeel.lab.experiments._run import ExperimentObserver, read_experiment, run_experiments
 from evenkeel.lab.experiments.catalogue import EXPERIMENTS
 
@@ -13,6 +14,7 @@ __all__ = [
     "Claim",
     "Experiment",
     "ExperimentObserver",
+    "ExperimentResult",
     "Options",
     "read_experiment",
     "run_experiments",

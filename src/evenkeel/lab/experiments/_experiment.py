@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenkeel._errors import StudyError
+from evenkeel._options.names import nearest
+from evenkeel._options.numbers import MOST_THREADS
 from evenkeel.report import Figure, join_words
 
 Trial = dict[str, Any]  # names the measurement: strings and numbers
@@ -22,7 +24,6 @@ VERDICTS = {
     "disagrees": "disagrees",
     "undecided": "undecided",
 }
-MOST_THREADS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +158,8 @@ class Experiment:
         """
         fields = {field.name: field.default for field in dataclasses.fields(self.options)}
         if unknown := [name for name in typed if name not in fields]:
-            raise StudyError(
-                f"experiment {self.name} has no option {join_words(unknown)}; it has {join_words(list(fields))}"
-            )
+            near = nearest(unknown[0], fields)
+            raise StudyError(f"experiment {self.name} has no option {join_words(unknown)}; did you mean {near}?")
         return self.options(**{name: as_type_of(fields[name], value, name) for name, value in typed.items()})
 
 

@@ -46,20 +46,19 @@ def experiments_page(runs: Sequence[Measured]) -> Page:
     claims = [claim for run in runs for claim in run.summary["claims"]]
     lead = f"{len(claims)} claims of the literature, each beside what this run measured: {tally(claims)}."
     listed = sorted(claims, key=lambda claim: SURPRISE.index(claim["verdict"]))
-    findings = [
-        Finding(
-            f"{VERDICTS[claim['verdict']].capitalize()}: {claim['claim']}",
-            f"{claim['measured']}. Claim: {claim['source']}.",
-        )
-        for claim in listed
-        if len(runs) == 1 or claim["verdict"] != "agrees"
-    ]
+    findings = [claim_finding(claim) for claim in listed if len(runs) == 1 or claim["verdict"] != "agrees"]
     sections = [section(run) for run in runs]
     if runs:
         sections.append(Section("What was run", tables=[options_table(run) for run in runs]))
     footer = ", ".join(f"{name} {runs[0].summary[name]}" for name in ("evenkeel", "torch")) if runs else ""
     title = runs[0].experiment.title if len(runs) == 1 else "Normalization, measured"
     return Page(title, [lead] if claims else [], findings, sections, footer)
+
+
+def claim_finding(claim: Mapping[str, str]) -> Finding:
+    """Return a claim with its verdict and what was measured."""
+    title = f"{VERDICTS[claim['verdict']].capitalize()}: {claim['claim']}"
+    return Finding(title, f"{claim['measured']}. Claim: {claim['source']}.")
 
 
 def tally(claims: Sequence[Mapping[str, str]]) -> str:

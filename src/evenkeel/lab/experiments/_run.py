@@ -43,6 +43,7 @@ EXPERIMENT_FILE = FrozenFile(
     run="a run",
     options="options",
     fixed=("evenkeel", "torch"),
+    own=("records.jsonl", "summary.json"),
     content=FrozenExperiment,
 )
 
@@ -71,6 +72,7 @@ def run_experiments(
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     resume: bool = False,
+    force: bool = False,
     observer: ExperimentObserver | None = None,
 ) -> list[dict[str, Any]]:
     """Measure every trial of each experiment, write records, summaries and the report, and return the summaries.
@@ -82,6 +84,7 @@ def run_experiments(
         out: the directory to write to.
         options: for each experiment by name, the options that differ from its defaults.
         resume: continue what is in `out`.
+        force: measure these experiments afresh where `out` holds them.
         observer: is told how it goes on.
 
     Returns:
@@ -105,7 +108,7 @@ def run_experiments(
     with run_directory(out):
         check_directory(out)
         for experiment, settings in asked:
-            freeze(experiment, settings, out / experiment.name, resume=resume)
+            freeze(experiment, settings, out / experiment.name, resume=resume, force=force)
         for experiment, settings in asked:
             with threads(settings.threads):
                 run_trials(experiment, settings, out / experiment.name, observer)
@@ -113,11 +116,11 @@ def run_experiments(
         return [read_summary(out / experiment.name) for experiment, _ in asked]
 
 
-def freeze(experiment: Experiment, options: Options, directory: Path, *, resume: bool) -> None:
+def freeze(experiment: Experiment, options: Options, directory: Path, *, resume: bool, force: bool) -> None:
     """Write experiment.json for a new run, or compare with the one that is there."""
     machine = f"{processors()}, {platform_name()}"
     asked = {"format": FORMAT, "name": experiment.name, **stamp(), "machine": machine, "options": options.as_dict()}
-    EXPERIMENT_FILE.freeze(directory, asked, resume=resume)
+    EXPERIMENT_FILE.freeze(directory, asked, resume=resume, force=force)
 
 
 def run_trials(experiment: Experiment, options: Options, directory: Path, observer: ExperimentObserver) -> None:

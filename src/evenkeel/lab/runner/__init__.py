@@ -1,6 +1,6 @@
 """Private: the runner of studies and experiments: directory, frozen settings, records, machine."""
 
-from evenkeel.lab.runner._directory import path_as_text, run_directory, threads
+from evenkeel.lab.runner._directory import run_directory, threads
 from evenkeel.lab.runner._frozen import FORMAT, FrozenFile, stamp
 from evenkeel.lab.runner._machine import platform_name, processor, processors
 from evenkeel.lab.runner._records import Records, json_text, read_records, write_json
@@ -10,7 +10,6 @@ __all__ = [
     "FrozenFile",
     "Records",
     "json_text",
-    "path_as_text",
     "platform_name",
     "processor",
     "processors",

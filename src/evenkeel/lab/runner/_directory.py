@@ -13,11 +13,6 @@ import torch
 from evenkeel._errors import StudyError
 
 
-def path_as_text(path: Path) -> str:
-    """Return a path as text that any file or terminal takes: bytes of a name that are not UTF-8 become U+FFFD."""
-    return os.fsencode(path).decode(errors="replace")
-
-
 @contextlib.contextmanager
 def run_directory(out: Path) -> Iterator[None]:
     """Create the directory of a run and hold it while the run writes there.

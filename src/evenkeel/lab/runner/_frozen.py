@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,7 @@ class FrozenFile:
         fixed: the other entries that must be the same.
         content: what it holds, as a type that msgspec compares it with; other content means it is not the owner's.
         differences: yields, in words, what else differs between what was frozen and what is asked.
+        own: what else the run writes into the directory, which goes when the run is replaced.
     """
 
     name: str
@@ -55,6 +57,7 @@ class FrozenFile:
     fixed: tuple[str, ...]
     content: Any = dict[str, Any]
     differences: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]] = lambda frozen, asked: ()
+    own: tuple[str, ...] = ()
 
     def read(self, directory: Path) -> dict[str, Any] | None:
         """Return what the run in a directory froze, or None if there is none.
@@ -78,20 +81,30 @@ class FrozenFile:
         except (RecursionError, ValueError) as error:
             raise StudyError(f"{path} is not {self.owner}'s; choose another --out") from error
 
-    def freeze(self, directory: Path, asked: dict[str, Any], *, resume: bool) -> dict[str, Any]:
+    def freeze(self, directory: Path, asked: dict[str, Any], *, resume: bool, force: bool = False) -> dict[str, Any]:
         """Write what is asked of a new run, or compare it with what a resumed one froze; return what is frozen.
+
+        Args:
+            directory: of the run.
+            asked: what the run is told to do.
+            resume: go on with the run that is there.
+            force: remove the run that is there.
 
         Raises:
             StudyError: the directory holds a run that is not to be resumed, or one that was asked for something else.
         """
         frozen = self.read(directory)
+        if frozen is not None and force:
+            self.remove(directory)
+            frozen = None
         if frozen is None:
             directory.mkdir(parents=True, exist_ok=True)
             write_json(directory / self.name, asked)
             return asked
         if not resume:
             raise StudyError(
-                f"{directory} already holds {self.run}; continue it with --resume, or choose another --out"
+                f"{directory} already holds {self.run}; continue it with --resume, replace it with --force, or choose "
+                "another --out"
             )
         if differences := list(self.compare(frozen, asked)):
             raise StudyError(
@@ -99,6 +112,15 @@ class FrozenFile:
                 "another --out"
             )
         return frozen
+
+    def remove(self, directory: Path) -> None:
+        """Remove the run in a directory, and nothing else; the file that marks it goes last."""
+        for name in (*self.own, self.name):
+            path = directory / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
     def compare(self, frozen: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
         """Yield what differs between a run and what is asked of it, in words."""

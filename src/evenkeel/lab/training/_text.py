@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import StudyError
-from evenkeel.lab.runner import path_as_text
+from evenkeel._files import path_as_text
 
 VALIDATION_SHARE = 0.1  # of the bytes
 SEPARATOR = b"\0"  # between files; no text contains it

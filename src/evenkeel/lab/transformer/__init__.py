@@ -1,16 +1,8 @@
 """Private: the lab's byte-level transformer, its norms and placements, and the probes inside it."""
 
-from evenkeel.lab.transformer._arms import (
-    NORMS,
-    PLACEMENTS,
-    PRESETS,
-    Arm,
-    Placement,
-    TokenBatchNorm,
-    arm_names,
-    find_arm,
-)
+from evenkeel._options.arms import PLACEMENTS, PRESETS, Arm, Placement, arm_names, find_arm
 from evenkeel.lab.transformer._model import FEED_FORWARDS, VOCABULARY, Transformer, derive_seed, next_byte_loss
+from evenkeel.lab.transformer._norms import NORMS, TokenBatchNorm
 from evenkeel.lab.transformer._probes import Probe, residual_statistics
 
 __all__ = [

@@ -21,12 +21,13 @@ from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
-from evenkeel.lab.transformer._arms import NORMS, PLACEMENTS, Arm, TokenBatchNorm
+from evenkeel._options.arms import PLACEMENTS, Arm
+from evenkeel.lab.transformer._norms import NORMS, TokenBatchNorm
 
 VOCABULARY = 256  # bytes
 ON_THE_WAY = ("value", "output", "up", "gate", "down")  # the linear maps that a sublayer's values pass through
 
-# name -> (activation, gated); a gated feed-forward multiplies the activation by a second projection
+# What `FEED_FORWARD_NAMES` names -> (activation, gated); a gated one multiplies the activation by a second projection
 FEED_FORWARDS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "relu": (F.relu, False),
     "gelu": (F.gelu, False),

@@ -1,0 +1,145 @@
+"""What a study is told to do: frozen when it starts, compared when it resumes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from evenkeel._errors import StudyError
+from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, Arm, find_arm
+from evenkeel._options.names import nearest
+from evenkeel._options.numbers import MOST_THREADS
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings:
+    """Every option of a study; the defaults compare six arms in a few minutes on two cores.
+
+    Attributes:
+        arms: names of the arms, in the order they run.
+        depth: blocks of each transformer.
+        width: size of the residual stream.
+        heads: attention heads.
+        context: bytes of a training sequence.
+        batch: sequences of a training step.
+        steps: training steps of each arm.
+        lr: the highest learning rate, reached after the warm-up; a cosine then brings it to a tenth.
+        warmup: steps of linear warm-up; None means a tenth of `steps`.
+        clip: largest gradient norm; None leaves gradients as they are, so that divergence can show.
+        weight_decay: AdamW's, on the weight matrices of linear maps only.
+        feed_forward: of the arms that are no presets.
+        bias: whether the arms that are no presets have bias terms.
+        qk_norm: whether the arms that are no presets normalize queries and keys.
+        seed: of the initialization and of the data order, the same for every arm.
+        seeds: how many seeds each arm runs: `seed`, `seed` + 1, ...
+        threads: of the processor. A step of the default size takes 79 ms with one thread and 61 ms with two on two idle
+            cores, but 84 and 587 ms beside one other busy process: more threads pay off for larger models.
+
+    Raises:
+        StudyError: an option has an impossible value.
+
+    Example:
+        >>> from evenkeel.lab import StudySettings
+        >>> StudySettings(arms=("none", "llama"), steps=50).warmup
+        5
+    """
+
+    arms: tuple[str, ...] = DEFAULT_ARMS
+    depth: int = 6
+    width: int = 96
+    heads: int = 4
+    context: int = 64
+    batch: int = 16
+    steps: int = 300
+    lr: float = 2e-3
+    warmup: int | None = None
+    clip: float | None = None
+    weight_decay: float = 0.1
+    feed_forward: str = "gelu"
+    bias: bool = True
+    qk_norm: bool = False
+    seed: int = 0
+    seeds: int = 1
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "width", "heads", "context", "batch", "steps", "seeds"):
+            if getattr(self, name) < 1:
+                raise StudyError(f"{name} must be at least 1, but is {getattr(self, name)}")
+        if self.width % self.heads:
+            raise StudyError(
+                f"width {self.width} is not a multiple of heads {self.heads}; choose a width divisible by heads"
+            )
+        self._check_optimizer()
+        if self.feed_forward not in FEED_FORWARD_NAMES:
+            raise StudyError(
+                f"feed-forward must be one of {', '.join(FEED_FORWARD_NAMES)}, but is {self.feed_forward!r}"
+            )
+        if not self.arms:
+            raise StudyError("no arms given; name at least one, for example pre-rms")
+        repeated = {name for name in self.arms if self.arms.count(name) > 1}
+        if repeated:
+            raise StudyError(f"arm {', '.join(sorted(repeated))} is named more than once; name each arm once")
+        self._check_positions()
+        if not 1 <= self.threads <= MOST_THREADS:
+            raise StudyError(f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
+        self._check_memory()
+
+    def _check_optimizer(self) -> None:
+        for name in ("lr", "clip"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise StudyError(f"{name} must be a positive number, but is {value}")
+        if not (math.isfinite(self.weight_decay) and self.weight_decay >= 0):
+            raise StudyError(f"weight decay must be zero or more, but is {self.weight_decay}")
+        warmup = self.steps // 10 if self.warmup is None else self.warmup
+        if not 0 <= warmup <= self.steps:
+            raise StudyError(f"warmup must be from 0 to the number of steps ({self.steps}), but is {warmup}")
+        object.__setattr__(self, "warmup", warmup)
+
+    def _check_positions(self) -> None:
+        leaking = [arm.name for arm in self.find_arms() if arm.leaks]
+        if leaking and self.batch * self.context < 2:
+            raise StudyError(
+                f"arm {', '.join(leaking)} needs more than one position for BatchNorm's statistics, but batch and "
+                "context are both 1; choose a larger batch or context"
+            )
+
+    def _check_memory(self) -> None:
+        weights = 4 * (12 * self.depth * self.width**2 + (512 + self.context) * self.width)
+        tokens = self.batch * self.context
+        # per layer about 20 arrays of the width, and at the head the logits, their softmax and their gradient
+        needed = 4 * weights + 4 * tokens * (20 * self.depth * self.width + 3 * 256)
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
+        if needed > available:
+            raise StudyError(
+                f"a model of depth {self.depth}, width {self.width}, batch {self.batch} and context {self.context} "
+                f"needs about {needed >> 30} GiB, but there are {available / 2**30:.0f}; choose smaller sizes"
+            )
+
+    def find_arms(self) -> list[Arm]:
+        """Return the arms that `arms` names."""
+        return [
+            find_arm(name, feed_forward=self.feed_forward, bias=self.bias, qk_norm=self.qk_norm) for name in self.arms
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON can hold them."""
+        return {**dataclasses.asdict(self), "arms": list(self.arms)}
+
+    @staticmethod
+    def from_options(options: dict[str, Any]) -> StudySettings:
+        """Return settings from a dictionary such as `as_dict` returns; options left out take their default."""
+        import msgspec
+
+        known = [field.name for field in dataclasses.fields(StudySettings)]
+        for name in options:
+            if name not in known:
+                raise StudyError(f"a study has no setting {name!r}; did you mean {nearest(str(name), known)}?")
+        try:
+            return msgspec.convert(options, StudySettings)
+        except msgspec.ValidationError as error:
+            raise StudyError(f"a setting of a study has a wrong type: {error}") from error

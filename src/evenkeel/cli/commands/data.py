@@ -1,0 +1,210 @@
+"""`evenkeel data`: fit, show, apply, check and merge statistics of data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from evenkeel._errors import InvalidArgumentError
+from evenkeel._options.limits import DriftLimits
+from evenkeel._options.names import SCALERS, EngineName, NanPolicy, OnError, OnMismatch
+from evenkeel.cli.options import (
+    INPUT,
+    OUTPUT,
+    RUNNING,
+    STATISTICS_ENDINGS,
+    Force,
+    Html,
+    Json,
+    Open,
+    OutFile,
+    Quiet,
+    Resume,
+    check_output,
+    choice,
+    examples,
+    flag,
+    option,
+    parse_source,
+    parse_statistics,
+    path_option,
+    split_names,
+    threads_option,
+)
+from evenkeel.cli.output import Output
+
+__all__ = ["data"]
+
+FITTING = "Fitting"
+LIMITS = DriftLimits()
+STATISTICS = "What `evenkeel data fit` wrote"
+
+data = typer.Typer(
+    help="Fit statistics of data once, and show, apply, check and merge them.",
+    epilog=examples("evenkeel data fit measurements/ --numeric --out stats.json", "evenkeel data show stats.json"),
+    no_args_is_help=False,
+)
+
+Source = Annotated[
+    str, typer.Argument(metavar="IN", help="File, directory or quoted pattern with *.", parser=parse_source)
+]
+Statistics = Annotated[
+    Path, option(f"{STATISTICS}.", "--stats", panel=INPUT, metavar="<path>", parser=parse_statistics)
+]
+Columns = Annotated[str | None, option("Names, or positions from 0 in an array, comma-separated.", panel=INPUT)]
+Threads = Annotated[int | None, threads_option("the processors, at most 16")]
+
+
+def limit(text: str, default: float) -> Any:
+    """Return the option of a limit of drift."""
+    return option(text, panel="Limits", default=default)
+
+
+@data.callback(invoke_without_command=True)
+def root(context: typer.Context) -> None:
+    """Fit statistics of data once, and show, apply, check and merge them."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@data.command(
+    epilog=examples(
+        "evenkeel data fit people/ --columns height,weight --out stats.json",
+        "evenkeel data fit 'logs/*.csv' --numeric --scaler robust --out stats.json",
+    )
+)
+def fit(
+    source: Source,
+    *,
+    columns: Columns = None,
+    numeric: Annotated[bool, flag("--numeric", "Leave out columns that hold no numbers.", INPUT)] = False,
+    on_error: Annotated[
+        str, choice("Files that cannot be read", get_args(OnError), panel=INPUT, default="raise")
+    ] = "raise",
+    scaler: Annotated[str, choice("Scaler", SCALERS, panel=FITTING, default="standard")] = "standard",
+    nan_policy: Annotated[str, choice("Missing values", get_args(NanPolicy), panel=FITTING, default="omit")] = "omit",
+    quantiles: Annotated[
+        bool, flag("--quantiles", "Keep (random) sketches for histograms and drift.", FITTING)
+    ] = False,
+    out: OutFile,
+    force: Force = False,
+    as_json: Json = False,
+    engine: Annotated[str, choice("Readers", get_args(EngineName), panel=RUNNING, default="local")] = "local",
+    threads: Threads = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+) -> int:
+    """Fit a scaler on files of any size and write it with its statistics."""
+    check_output(out, "--out", force=force, endings=STATISTICS_ENDINGS)
+    names = split_names("--columns", columns)
+    options = {"scaler": scaler, "nan_policy": nan_policy, "quantiles": quantiles, "on_error": on_error}
+    options |= {"engine": engine, "columns": "numeric" if numeric and names is None else names}
+    from evenkeel.cli.data import fit_files
+
+    return fit_files(source, out, options, threads=threads, resume=resume, quiet=quiet, as_json=as_json)
+
+
+@data.command(
+    epilog=examples("evenkeel data show stats.json", "evenkeel data show stats.safetensors --html stats.html --open")
+)
+def show(
+    file: Annotated[Path, typer.Argument(help=f"{STATISTICS}.", parser=parse_statistics, metavar="STATS")],
+    html: Html = None,
+    open_page: Open = False,
+    force: Force = False,
+    as_json: Json = False,
+) -> int:
+    """Show statistics as a table, or as a page with histograms."""
+    check_output(html, "--html", force=force)
+    from evenkeel.cli.data import show_file
+
+    return show_file(file, Output(html, open_page, as_json))
+
+
+@data.command(
+    epilog=examples(
+        "evenkeel data apply new.parquet --stats stats.json --out scaled.parquet",
+        "evenkeel data apply people/ --stats stats.json --out scaled/",
+    )
+)
+def apply(
+    source: Source,
+    *,
+    stats: Statistics,
+    columns: Columns = None,
+    on_mismatch: Annotated[
+        str, choice("Data unlike that of the fit", get_args(OnMismatch), panel=INPUT, default="raise")
+    ] = "raise",
+    out: Annotated[Path, path_option("File to write, or a new directory for those of one.", "--out", panel=OUTPUT)],
+    force: Force = False,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> int:
+    """Write a transformed copy of a file or directory, in bounded memory."""
+    if not Path(source).is_dir():
+        check_output(out, "--out", force=force)
+    elif out.exists():
+        raise InvalidArgumentError(f"--out: {out} exists already; name a directory that does not")
+    names = split_names("--columns", columns)
+    from evenkeel.cli.data import apply_to_files
+
+    return apply_to_files(source, out, stats, names, on_mismatch, threads=threads, quiet=quiet)
+
+
+@data.command(
+    epilog=examples(
+        "evenkeel data check new.parquet --stats stats.json",
+        "evenkeel data check 'new/*.csv' --stats stats.json --max-shift 1 --json",
+    )
+)
+def check(
+    source: Source,
+    stats: Statistics,
+    columns: Columns = None,
+    max_shift: Annotated[float, limit("Of a mean, in standard deviations.", LIMITS.shift)] = LIMITS.shift,
+    max_spread: Annotated[float, limit("Ratio of standard deviations, either way.", LIMITS.spread)] = LIMITS.spread,
+    max_outside: Annotated[float, limit("Share of the range seen, beyond it.", LIMITS.outside)] = LIMITS.outside,
+    max_missing: Annotated[float, limit("Difference of shares of missing values.", LIMITS.missing)] = LIMITS.missing,
+    max_psi: Annotated[float, limit("Population stability index.", LIMITS.psi)] = LIMITS.psi,
+    html: Html = None,
+    open_page: Open = False,
+    force: Force = False,
+    as_json: Json = False,
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> int:
+    """Compare data with that of the fit: exit code 0 if it is alike, 1 if not."""
+    limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
+    check_output(html, "--html", force=force)
+    names = split_names("--columns", columns)
+    from evenkeel.cli.data import check_files
+
+    output = Output(html, open_page, as_json)
+    return check_files(source, stats, names, limits, output, threads=threads, quiet=quiet)
+
+
+@data.command(
+    epilog=examples(
+        "evenkeel data merge monday.json tuesday.json --out week.json",
+        "evenkeel data merge parts/*.json --out whole.safetensors --json",
+    )
+)
+def merge(
+    files: Annotated[
+        list[Path], typer.Argument(help=f"{STATISTICS}, two or more.", parser=parse_statistics, metavar="STATS...")
+    ],
+    out: OutFile,
+    force: Force = False,
+    as_json: Json = False,
+) -> int:
+    """Merge statistics of parts of the data into those of the whole."""
+    check_output(out, "--out", force=force, endings=STATISTICS_ENDINGS)
+    if len(files) < 2:
+        raise InvalidArgumentError("merge needs at least two files")
+    if repeated := [file for number, file in enumerate(files) if file in files[:number]]:
+        raise InvalidArgumentError(f"{repeated[0]} is given twice; its rows would count twice")
+    from evenkeel.cli.data import merge_files
+
+    return merge_files(files, out, as_json=as_json)

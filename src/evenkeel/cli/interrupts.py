@@ -1,0 +1,106 @@
+"""Ctrl-C: one line and exit code 130 at any moment, from the first on."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+from contextlib import contextmanager, suppress
+
+# Nothing else is imported: what runs before `begin` ends in a traceback.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from sys import UnraisableHookArgs
+    from types import FrameType
+    from typing import NoReturn
+
+INTERRUPTED = 128 + signal.SIGINT  # as shells report it
+LINE = "interrupted"
+
+
+def quit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """End the process. An exception would be lost, or told as a broken package, in the middle of an import."""
+    with suppress(OSError):
+        os.write(2, f"{LINE}\n".encode())
+    os._exit(INTERRUPTED)
+
+
+def begin() -> None:
+    """Let Ctrl-C end the process at once, while it parses and imports: there is nothing to put away.
+
+    A process that was told to ignore Ctrl-C, as a shell's background jobs are, goes on ignoring it. When all is done
+    and only the interpreter is left to end, which takes torch a while, Ctrl-C is ignored.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        with suppress(ValueError):  # not the main thread
+            signal.signal(signal.SIGINT, quit_at_once)
+            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+
+
+@contextmanager
+def raising() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt inside, so that work is put away and the user hears how to go on."""
+    if signal.getsignal(signal.SIGINT) is not quit_at_once:
+        yield
+        return
+    previous, sys.unraisablehook = sys.unraisablehook, refuse_to_lose
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, quit_at_once)
+        sys.unraisablehook = previous
+
+
+def refuse_to_lose(unraisable: UnraisableHookArgs) -> None:
+    """End the process where KeyboardInterrupt was raised in a destructor, which cannot pass it on."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        quit_at_once(signal.SIGINT, None)
+    sys.__unraisablehook__(unraisable)
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, with what to tell the user of it.
+
+    Args:
+        advice: how to go on.
+        code: the exit code.
+    """
+
+    def __init__(self, advice: str, code: int = INTERRUPTED) -> None:
+        super().__init__(advice)
+        self.code = code
+
+
+def find_interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the KeyboardInterrupt that an exception is, or that a package made it of."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+@contextmanager
+def advising(advise: Callable[[], str]) -> Iterator[None]:
+    """Tell the user of an interrupted block how to go on with it; no advice tells nothing."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        interrupt = find_interrupt(error)
+        if interrupt is None or not (advice := advise()):
+            raise
+        raise Interrupted(advice, code_of(interrupt)) from error
+
+
+def code_of(interrupt: KeyboardInterrupt) -> int:
+    """Return the exit code."""
+    return interrupt.code if isinstance(interrupt, Interrupted) else INTERRUPTED
+
+
+def report(interrupt: KeyboardInterrupt) -> int:
+    """Print the one line and return the exit code."""
+    advice = str(interrupt)
+    with suppress(OSError):
+        sys.stderr.write("; ".join([LINE, advice] if advice else [LINE]) + "\n")
+    return code_of(interrupt)

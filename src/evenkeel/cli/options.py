@@ -1,0 +1,144 @@
+"""The options that several commands share, each declared once, and the rules that all commands keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from evenkeel._errors import EvenkeelError, InvalidArgumentError
+from evenkeel._options.names import check_choice
+from evenkeel._options.numbers import MOST_THREADS
+
+# The panels of --help.
+INPUT, OUTPUT, RUNNING = "Input", "Output", "Running"
+STATISTICS_ENDINGS = (".json", ".safetensors")
+
+
+def parse_path(value: str) -> Path:
+    """Return a path as typed, which an unset variable of a script must not turn into the present directory."""
+    if not value:
+        raise typer.BadParameter("the path is empty; give one, or leave the option out")
+    return Path(value)
+
+
+def parse_source(value: str) -> str:
+    """Return what names data: a file or directory that is there, or a pattern that may stand for some."""
+    plain = parse_path(value.partition("::")[0])
+    if "*" not in plain.name and not plain.exists():
+        raise typer.BadParameter(f"there is no file or directory {plain}")
+    return value
+
+
+def parse_statistics(value: str) -> Path:
+    """Return the path of a file that is there and may hold statistics."""
+    path = parse_path(value)
+    if path.suffix not in STATISTICS_ENDINGS:
+        endings = " or ".join(STATISTICS_ENDINGS)
+        raise typer.BadParameter(f"expected a path ending in {endings}, but got {path}; `evenkeel data fit` writes one")
+    if not path.exists():
+        raise typer.BadParameter(f"there is no file {path}; `evenkeel data fit` writes one")
+    return path
+
+
+def option(
+    text: str,
+    *names: str,
+    panel: str,
+    default: object = None,
+    metavar: str | None = None,
+    parser: Callable[[str], Any] | None = None,
+) -> Any:
+    """Return an option; help names the default, for the value is None, or the command's own, unless typed."""
+    text = text if default is None else f"{text} Default: {default}."
+    return typer.Option(*names, help=text, show_default=False, rich_help_panel=panel, metavar=metavar, parser=parser)
+
+
+def flag(name: str, text: str, panel: str) -> Any:
+    """Return a flag that is off unless typed."""
+    return typer.Option(name, help=text, rich_help_panel=panel)
+
+
+def path_option(text: str, *names: str, panel: str, default: object = None) -> Any:
+    """Return the option of a path."""
+    return option(text, *names, panel=panel, default=default, metavar="<path>", parser=parse_path)
+
+
+def choice(text: str, choices: Collection[str], *names: str, panel: str, default: str | None = None) -> Any:
+    """Return an option that takes one of a few names, which help lists."""
+
+    def parse(value: str) -> str:
+        try:
+            check_choice("", value, choices)
+        except EvenkeelError as error:
+            raise typer.BadParameter(str(error).removeprefix(": ")) from error
+        return value
+
+    text = f"{text}: {', '.join(choices)}."
+    return option(text, *names, panel=panel, default=default, metavar="<name>", parser=parse)
+
+
+def parse_threads(value: str) -> int:
+    """Return a number of threads."""
+    if not (value.isdecimal() and 1 <= int(value) <= MOST_THREADS):
+        raise typer.BadParameter(f"expected a whole number from 1 to {MOST_THREADS}, but got {value!r}")
+    return int(value)
+
+
+def threads_option(default: object) -> Any:
+    """Return --threads, whose default depends on the command's work."""
+    return option(
+        "Processor threads.", "--threads", panel=RUNNING, default=default, metavar="<int>", parser=parse_threads
+    )
+
+
+OutFile = Annotated[Path, path_option(f"File to write: {' or '.join(STATISTICS_ENDINGS)}.", "--out", panel=OUTPUT)]
+Force = Annotated[bool, flag("--force", "Replace what is there already.", OUTPUT)]
+Html = Annotated[Path | None, path_option("Page to write.", "--html", panel=OUTPUT)]
+Open = Annotated[bool, flag("--open", "Open the page in a browser.", OUTPUT)]
+Json = Annotated[bool, flag("--json", "Print one JSON object instead of text.", OUTPUT)]
+Quiet = Annotated[bool, flag("--quiet", "Show no progress.", RUNNING)]
+Resume = Annotated[bool, flag("--resume", "Continue an interrupted run with the same --out.", RUNNING)]
+
+
+def option_names(context: typer.Context) -> list[str]:
+    """Return the options of the command that is being parsed."""
+    parameters = context.command.get_params(context)
+    return [
+        name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts) if name[:1] == "-"
+    ]
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: what a user may type."""
+    return "\n".join(["Examples:", *lines])
+
+
+def split_names(name: str, text: str | None) -> list[str] | None:
+    """Return the names that an option lists with commas between them."""
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise InvalidArgumentError(f"{name}: expected names with commas between them, but got {text!r}")
+    return names
+
+
+def check_output(path: Path | None, name: str, *, force: bool, endings: Sequence[str] = ()) -> None:
+    """Raise before the work, rather than after it, where a file must not or cannot be written.
+
+    The one rule for overwriting: a file that is there stays, unless --force says otherwise, and a directory stays in
+    any case. A device or pipe, such as /dev/stdout, is written to.
+    """
+    if path is None:
+        return
+    if not path.name or path.is_dir():
+        raise InvalidArgumentError(f"{name}: cannot write {str(path)!r}: it names no file; give one")
+    if endings and path.suffix not in endings:
+        raise InvalidArgumentError(f"{name} must end in {' or '.join(endings)}, but got {path}")
+    if not path.absolute().parent.is_dir():
+        raise InvalidArgumentError(f"{name}: cannot write {path}: there is no directory {path.parent}; make it first")
+    if path.is_file() and not force:
+        raise InvalidArgumentError(f"{name}: {path} exists already; replace it with --force, or name another file")

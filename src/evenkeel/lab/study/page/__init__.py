@@ -1,6 +1,0 @@
-"""Private: the page of a study: findings in words, ranking and figures."""
-
-from evenkeel.lab.study.page._findings import find
-from evenkeel.lab.study.page._page import ranking_table, study_page, write_report
-
-__all__ = ["find", "ranking_table", "study_page", "write_report"]

@@ -1,0 +1,87 @@
+"""A figure as Plotly's own object, for notebooks."""
+
+import math
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from evenkeel.report._panels import Figure, Panel
+from evenkeel.report._plotly import escape_label
+from evenkeel.report._require import require
+
+GAP = 0.09  # between panels, as a share of the width
+TITLE_WIDTH = 90
+ABOVE = 90  # pixels for the title
+MOST_TICKS = 8
+Layout = dict[str, Any]
+
+
+def plotly_figure(figure: Figure) -> Any:
+    """Turn a figure into a Plotly figure: its panels side by side, its message as the title, a legend of the curves.
+
+    Args:
+        figure: what to draw.
+
+    Returns:
+        A `plotly.graph_objects.Figure`, which a notebook shows and which can be changed, shown or written.
+
+    Raises:
+        EvenkeelError: plotly is not installed.
+
+    Example:
+        >>> from evenkeel.report import Axis, Figure, Series, lines
+        >>> panel = lines([Series("a", [0, 1], [2.0, 1.0])], x=Axis("step"), y=Axis("loss"))
+        >>> plotly_figure(Figure("loss", "Loss falls", "See the end.", [panel])).layout.title.text
+        'Loss falls'
+    """
+    title = "<br>".join(escape_label(line) for line in textwrap.wrap(figure.title, TITLE_WIDTH))
+    layout: Layout = {"title": {"text": title, "x": 0.0, "xref": "paper", "font": {"size": 16}}, "annotations": []}
+    traces: list[dict[str, Any]] = []
+    shown: set[str] = set()
+    for number, panel in enumerate(figure.panels):
+        place_panel(panel, number, len(figure.panels), layout)
+        traces += placed_traces(panel, number, shown)
+    common = figure.panels[0].spec["layout"] if figure.panels else {}
+    layout |= {name: common[name] for name in ("font", "hoverlabel", "hovermode") if name in common}
+    heights = [panel.spec["layout"].get("height", 0) for panel in figure.panels]
+    layout |= {"height": max(heights, default=0) + ABOVE, "margin": {"t": ABOVE}, "plot_bgcolor": "white"}
+    return require("plotly.graph_objects").Figure({"data": traces, "layout": layout | {"showlegend": bool(shown)}})
+
+
+def suffix(number: int) -> str:
+    """Return how Plotly numbers the axes of a panel."""
+    return str(number + 1) if number else ""
+
+
+def place_panel(panel: Panel, number: int, count: int, layout: Layout) -> None:
+    """Give a panel its axes, heading and annotations within the whole."""
+    width, end = (1 - GAP * (count - 1)) / count, suffix(number)
+    left = number * (width + GAP)
+    spec = panel.spec["layout"]
+    free = {"fixedrange": False}
+    whole = {"tickformat": "d", "dtick": whole_step(*spec["xaxis"]["range"])} if panel.hints.get("integer_x") else {}
+    layout[f"xaxis{end}"] = spec.get("xaxis", {}) | free | whole | {"domain": [left, left + width], "anchor": f"y{end}"}
+    layout[f"yaxis{end}"] = spec.get("yaxis", {}) | free | {"anchor": f"x{end}"}
+    for annotation in spec.get("annotations", ()):
+        relative = {"xref": f"x{end} domain"} if annotation.get("xref") == "paper" else {"xref": f"x{end}"}
+        relative |= {"yref": f"y{end} domain"} if annotation.get("yref") == "paper" else {"yref": f"y{end}"}
+        layout["annotations"].append(annotation | relative)
+    if panel.heading:
+        corner = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "showarrow": False}
+        text = {"text": f"<b>{escape_label(panel.heading)}</b>", "xref": f"x{end} domain", "yref": f"y{end} domain"}
+        layout["annotations"].append(corner | text)
+
+
+def whole_step(low: float, high: float) -> int:
+    """Return the distance of ticks at whole numbers."""
+    return max(1, math.ceil((high - low) / MOST_TICKS))
+
+
+def placed_traces(panel: Panel, number: int, shown: set[str]) -> Iterator[dict[str, Any]]:
+    """Yield a panel's traces on its axes; of each curve with a label, one in the whole figure is in the legend."""
+    end = suffix(number)
+    for trace in panel.spec["data"]:
+        name = trace.get("name", "")
+        listed = bool(panel.labels) and name not in shown and "fill" not in trace
+        shown |= {name} if listed else set()
+        yield trace | {"xaxis": f"x{end}", "yaxis": f"y{end}", "legendgroup": name, "showlegend": listed}
