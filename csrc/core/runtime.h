@@ -64,9 +64,7 @@ inline std::vector<int64_t> sizes_of(const Tensor& t) {
 // (memory.cpp).
 Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype);
 
-// The smallest output that lies in such a block, and the most that freed blocks may hold (EVENKEEL_POOL_MB; 0 leaves
-// large outputs to torch's allocator too).
-constexpr int64_t smallest_pooled = int64_t{4} << 20;
+// The most that freed blocks may hold (EVENKEEL_POOL_MB; 0 leaves large outputs to torch's allocator too).
 int64_t pool_limit();
 
 // Whether a CPU tensor lies in a block of our own (memory.cpp), which torch cannot resize.

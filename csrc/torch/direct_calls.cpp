@@ -13,8 +13,6 @@
 namespace evenkeel {
 namespace {
 
-// Outputs from this size on come from the pool (memory.cpp), and the dispatcher costs nothing beside the work.
-constexpr int64_t pooled_bytes = int64_t{4} << 20;
 // From here on the work lasts long enough for other Python threads to run meanwhile.
 constexpr int64_t count_for_other_threads = 16384;
 
@@ -65,7 +63,8 @@ struct Dense {
   bool last = false;  // not contiguous, but with its channels innermost
 
   bool contiguous() const { return !last; }
-  bool is_pooled() const { return count * size_of(values.dtype) >= pooled_bytes; }
+  // outputs like it come from the pool, and the dispatcher costs nothing beside the work
+  bool is_pooled() const { return count * size_of(values.dtype) >= smallest_pooled; }
 
   bool has_sizes(int axes, const int64_t* others) const {
     if (ndim != axes) return false;

@@ -213,7 +213,7 @@ def digests():
 
 
 def test_every_simd_level_gives_the_same_bits():
-    runs = list(digests_by_level(__file__).values())
+    runs = digests_by_level(__file__)
     assert all(found == runs[0] for found in runs)
 
 
