@@ -63,7 +63,7 @@ NO_COMPILER = (
     "without the compiled kernels."
 )
 NO_PYTHON_HEADERS = (
-    "evenkeel: Python.h is missing, so calls on small tensors will take a few µs longer; `apt install python3-dev` "
+    "evenkeel: Python.h is missing, so calls on small tensors will take up to 20 µs longer; `apt install python3-dev` "
     "(Debian, Ubuntu) or `dnf install python3-devel` (Fedora) brings it."
 )
 NO_TORCH = (

@@ -94,7 +94,8 @@ class MaskMemory {
   MaskMemory(const OptionalTensor& mask, const ChannelsShape& shape) {
     if (!mask) return;
     STD_TORCH_CHECK(mask->scalar_type() == ScalarType::Bool, "evenkeel: a mask must be boolean");
-    STD_TORCH_CHECK(mask->numel() == shape.batch * shape.positions, "evenkeel: a mask must have one element a position");
+    STD_TORCH_CHECK(mask->numel() == shape.batch * shape.positions,
+                    "evenkeel: a mask must have one element a position");
     tensor_ = as_contiguous(*mask);
   }
   const uint8_t* data() const { return tensor_ ? static_cast<const uint8_t*>(tensor_->data_ptr()) : nullptr; }

@@ -71,7 +71,8 @@ bool read(const Tensor& t, at::MemoryFormat format, Values& values) {
   return true;
 }
 
-// What a node keeps beside x, weight and bias; in a struct, for autograd takes a tensor that is an argument for an input.
+// What a node keeps beside x, weight and bias. In a struct, for autograd takes every argument that is a tensor for an
+// input.
 struct Computed {
   Tensor y, statistics;
   std::vector<double> options;
@@ -124,7 +125,9 @@ bool prepare(const Saved& s, const Tensor& dy, bool as_channels, Memory& m, vari
 // The gradients by a module's Python function, which takes every other case.
 void run_python(const char* module_name, const Saved& s, const Tensor& dy, variable_list& gradients) {
   const pybind11::gil_scoped_acquire gil;
-  const auto object = [](const Tensor& t) { return pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(t)); };
+  const auto object = [](const Tensor& t) {
+    return pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(t));
+  };
   pybind11::list options;
   for (const double option : s.options) options.append(option);
   const pybind11::object function = pybind11::module_::import(module_name).attr("node_gradients");

@@ -1,5 +1,5 @@
-// The module evenkeel.kernels._direct_calls: kernels on small dense tensors, called past torch's dispatcher, which takes
-// longer than the work there. Tensors are seen through DLPack's exchange functions, and CPython through its
+// The module evenkeel.kernels._direct_calls: kernels on small dense tensors, called past torch's dispatcher, which
+// takes longer than the work there. Tensors are seen through DLPack's exchange functions, and CPython through its
 // limited API, so that one build serves every later torch and Python.
 //
 // Each function gives None where the call is not for it, with nothing done; the operators then say what is wrong.

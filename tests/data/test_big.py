@@ -103,7 +103,7 @@ def test_killed_resumed_and_on_ray_the_same(big, tmp_path):
     cli("fit", big, "--out", resumed, "--resume")
     assert resumed.read_bytes() == out.read_bytes()
 
-    cli("fit", big, "--out", spread, "--engine", "ray", "--workers", WORKERS)
+    cli("fit", big, "--out", spread, "--engine", "ray", "--threads", WORKERS)
     assert spread.read_bytes() == out.read_bytes()
     assert sorted(os.listdir(tmp_path)) == ["ray.json", "resumed.json", "whole.json"]
 
