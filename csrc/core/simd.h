@@ -1,7 +1,7 @@
 // Vectors of 64 bytes, and the conversions between float and 16-bit formats.
 //
 // Every kernel file is compiled once per instruction set, with EVENKEEL_ISA naming it; all code lives in a namespace
-// of that name, so that the linker cannot merge a function built for AVX-512 with its baseline copy. The vector
+// of that name, so that the linker cannot merge a function built for AVX-512 with its AVX2 copy. The vector
 // width does not depend on the instruction set and the compiler fuses no multiplication with an addition
 // (-ffp-contract=off), so all of them give the same bits.
 #pragma once

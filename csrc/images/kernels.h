@@ -15,8 +15,8 @@ struct ImageMap {
   bool stream;                     // past the caches
 };
 
-// The definition's float32 results for bytes without its divisions. What is fitting depends on the instruction set,
-// the results do not: a form is used where it gives them for all 256 bytes.
+// The definition's float32 results for bytes without its divisions. A form is used where it gives them for all 256
+// bytes.
 struct ByteAffine {
   float shift, scale, scale_low, rest;  // (x - shift) * (scale + scale_low) + rest with fused operations
 };

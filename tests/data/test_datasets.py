@@ -1,12 +1,12 @@
 """Hugging Face data sets: tables, selections of them, streams, and what is none of these."""
 
+import datasets
 import numpy as np
 import pytest
 
 from evenkeel.data import fit, fit_statistics
 from evenkeel.data.sources import _datasets
 
-datasets = pytest.importorskip("datasets")
 ROWS = 1000
 
 
