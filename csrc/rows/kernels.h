@@ -13,6 +13,29 @@ struct RowLayout {
   int64_t strides[max_axes];
 };
 
+// Merges the leading axes that are laid out as one; false where the rows need a copy. `axes` are those of a row.
+inline bool lay_out(const int64_t* sizes, const int64_t* strides, int64_t ndim, int64_t axes, RowLayout& layout) {
+  int64_t expected = 1;
+  for (int64_t axis = ndim - 1; axis >= ndim - axes; --axis) {
+    if (sizes[axis] != 1 && strides[axis] != expected) return false;
+    expected *= sizes[axis];
+  }
+  layout.axes = 0;
+  for (int64_t axis = 0; axis < ndim - axes; ++axis) {
+    if (sizes[axis] == 1) continue;
+    const int last = layout.axes - 1;
+    if (last >= 0 && layout.strides[last] == strides[axis] * sizes[axis]) {
+      layout.sizes[last] *= sizes[axis];
+      layout.strides[last] = strides[axis];
+    } else {
+      if (layout.axes == RowLayout::max_axes) return false;
+      layout.sizes[layout.axes] = sizes[axis];
+      layout.strides[layout.axes++] = strides[axis];
+    }
+  }
+  return true;
+}
+
 // What a row is divided by: the root of its mean square, of its variance (the mean is subtracted too), its length.
 enum class Statistic : int64_t { rms, moments, l2 };
 

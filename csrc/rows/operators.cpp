@@ -16,30 +16,9 @@ constexpr double smallest_recomputable_weight = 0x1p-10, most_shift_of_weight = 
 
 const RowsKernels& kernels() { return EVENKEEL_BEST(rows_kernels); }
 
-// Merges the leading axes that are laid out as one; false where the rows need a copy.
 bool layout_rows(const Tensor& t, int64_t axes, RowLayout& layout) {
   const auto sizes = t.sizes();
-  const auto strides = t.strides();
-  const int64_t ndim = static_cast<int64_t>(sizes.size());
-  int64_t expected = 1;
-  for (int64_t axis = ndim - 1; axis >= ndim - axes; --axis) {
-    if (sizes[axis] != 1 && strides[axis] != expected) return false;
-    expected *= sizes[axis];
-  }
-  layout.axes = 0;
-  for (int64_t axis = 0; axis < ndim - axes; ++axis) {
-    if (sizes[axis] == 1) continue;
-    const int last = layout.axes - 1;
-    if (last >= 0 && layout.strides[last] == strides[axis] * sizes[axis]) {
-      layout.sizes[last] *= sizes[axis];
-      layout.strides[last] = strides[axis];
-    } else {
-      if (layout.axes == RowLayout::max_axes) return false;
-      layout.sizes[layout.axes] = sizes[axis];
-      layout.strides[layout.axes++] = strides[axis];
-    }
-  }
-  return true;
+  return lay_out(sizes.data(), t.strides().data(), static_cast<int64_t>(sizes.size()), axes, layout);
 }
 
 Values values_of(const Tensor& t) { return {t.data_ptr(), floating_dtype_of(t)}; }

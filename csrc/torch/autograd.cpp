@@ -5,14 +5,16 @@
 // Python alone that it was built with. Others do without: the same nodes exist in Python.
 #include <Python.h>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/record_function.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/Exceptions.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
 #include "channels/passes.h"
@@ -22,18 +24,25 @@ namespace evenkeel {
 namespace {
 
 using at::Tensor;
-using torch::autograd::AutogradContext;
 using torch::autograd::ForwardADLevel;
+using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
 const DirectRows* direct_rows;
 const DirectChannels* direct_channels;
 
+// None, unless the user wants to stop.
+PyObject* none() {
+  if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+  PyErr_Clear();
+  Py_RETURN_NONE;
+}
+
 // Whether nobody watches or transforms what runs, as `unobserved` of kernels/_state.py asks it of Python.
 bool is_unobserved() {
   constexpr c10::DispatchKeySet usual({c10::DispatchKey::BackendSelect, c10::DispatchKey::ADInplaceOrView,
                                        c10::DispatchKey::AutocastCPU});
-  return !at::GradMode::is_enabled() && usual.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
+  return usual.has_all(c10::impl::tls_local_dispatch_key_set().included_) &&
          !at::hasCallbacks() && !torch::jit::tracer::isTracing() && !ForwardADLevel::try_get_by_idx(0);
 }
 
@@ -71,169 +80,342 @@ bool read(const Tensor& t, at::MemoryFormat format, Values& values) {
   return true;
 }
 
-// What a node keeps beside x, weight and bias. In a struct, for autograd takes every argument that is a tensor for an
-// input.
-struct Computed {
-  Tensor y, statistics;
-  std::vector<double> options;
-};
+// The order of a tensor's memory: contiguous where it can be taken so, or with its channels last.
+at::MemoryFormat format_of(const Tensor& x) {
+  if (x.is_contiguous() || (x.dim() != 4 && x.dim() != 5)) return at::MemoryFormat::Contiguous;
+  return x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
+}
 
-struct Saved {
-  Tensor x, weight, bias, statistics;
-  std::vector<double> options;
-  bool needed[3];  // dx, dweight and dbias
+ChannelsShape shape_of(const Tensor& x) {
+  return {x.size(0), x.size(1), x.numel() / x.size(0) / x.size(1), !x.is_contiguous()};
+}
 
-  explicit Saved(AutogradContext* context) : options(context->saved_data["options"].toDoubleVector()) {
-    variable_list saved = context->get_saved_variables();
-    x = std::move(saved[0]);
-    weight = std::move(saved[1]);
-    bias = std::move(saved[2]);
-    statistics = std::move(saved[3]);
-    size_t edge = 0;  // a missing parameter has none
-    for (int i = 0; i < 3; ++i) needed[i] = source(i).defined() && context->needs_input_grad(edge++);
-  }
+// Memory like a tensor's: dense, in the order of a format.
+Tensor make(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format = at::MemoryFormat::Contiguous) {
+  return at::detail::empty_cpu(sizes, type, false, format);
+}
+
+// Statistics are in the compute dtype.
+Tensor make_statistics(int64_t count, int64_t width, const Tensor& x) {
+  return make({count, width}, x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+}
+
+// Outputs of this size come from the pool, and the dispatcher costs nothing beside the work.
+bool is_pooled(const Tensor& x) { return static_cast<int64_t>(x.nbytes()) >= smallest_pooled; }
+
+// What a backward is given and gives: the tensors that the forward saved, and dx, dweight and dbias where needed.
+struct Gradients {
+  Tensor dy, x, weight, bias, statistics;
+  bool needed[3];
+  variable_list found = variable_list(3);
+
   const Tensor& source(int i) const { return i == 0 ? x : i == 1 ? weight : bias; }
-};
 
-// The memory of a backward's tensors, of which a gradient has none where it is not needed.
-struct Memory {
-  Values dy, x, weight, bias, statistics, gradients[3];
-  bool last = false;  // the channels lie innermost
-};
-
-// Reads the tensors and makes the gradients; false where the kernels do not take these tensors.
-bool prepare(const Saved& s, const Tensor& dy, bool as_channels, Memory& m, variable_list& gradients) {
-  constexpr auto contiguous = at::MemoryFormat::Contiguous;
-  at::MemoryFormat format = contiguous;
-  if (as_channels && !s.x.is_contiguous() && (s.x.dim() == 4 || s.x.dim() == 5)) {
-    format = s.x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
-    m.last = true;
-  }
-  if (s.x.numel() == 0 || dy.scalar_type() != s.x.scalar_type() || dy.sizes() != s.x.sizes() ||
-      !read(dy, format, m.dy) || !read(s.x, format, m.x) || !read(s.weight, contiguous, m.weight) ||
-      !read(s.bias, contiguous, m.bias) || !read(s.statistics, contiguous, m.statistics)) {
-    return false;
-  }
-  for (int i = 0; i < 3; ++i) {
-    if (!s.needed[i]) continue;
-    gradients[i] = i == 0 && m.last ? at::empty_like(s.x) : at::empty_like(s.source(i), {}, contiguous);
-    if (!read(gradients[i], i == 0 ? format : contiguous, m.gradients[i])) return false;
-  }
-  return true;
-}
-
-// The gradients by a module's Python function, which takes every other case.
-void run_python(const char* module_name, const Saved& s, const Tensor& dy, variable_list& gradients) {
-  const pybind11::gil_scoped_acquire gil;
-  const auto object = [](const Tensor& t) {
-    return pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(t));
-  };
-  pybind11::list options;
-  for (const double option : s.options) options.append(option);
-  const pybind11::object function = pybind11::module_::import(module_name).attr("node_gradients");
-  const pybind11::tuple found =
-      function(object(dy), object(s.x), object(s.weight), object(s.bias), object(s.statistics), options,
-               pybind11::make_tuple(s.needed[0], s.needed[1], s.needed[2]));
-  for (int i = 0; i < 3; ++i) gradients[i] = s.needed[i] ? THPVariable_Unpack(found[i].ptr()) : Tensor();
-}
-
-// A node of torch's graph. Pattern::run finds the gradients on plain memory; false where it does not take the tensors.
-template <class Pattern>
-struct Node : torch::autograd::Function<Pattern> {
-  static Tensor forward(AutogradContext* context, const Tensor& x, const std::optional<Tensor>& weight,
-                        const std::optional<Tensor>& bias, const Computed& computed) {
-    context->save_for_backward({x, weight.value_or(Tensor()), bias.value_or(Tensor()), computed.statistics});
-    context->saved_data["options"] = computed.options;
-    return computed.y;
-  }
-
-  static variable_list backward(AutogradContext* context, const variable_list& dy) {
-    variable_list gradients(4);  // one for each argument
-    if (!dy[0].defined()) return gradients;
-    const Saved saved(context);
-    if (!is_unobserved() || !Pattern::run(saved, dy[0], gradients)) {
-      run_python(Pattern::python, saved, dy[0], gradients);
-    }
-    return gradients;
-  }
-};
-
-}  // namespace
-
-// torch shows these names as what made a tensor.
-
-// options: the number of normalized axes, and RowsOptions
-struct NormalizeRows : Node<NormalizeRows> {
-  static constexpr const char* python = "evenkeel.functional._rows_autograd";
-
-  static bool run(const Saved& s, const Tensor& dy, variable_list& gradients) {
-    Memory m;
-    if (!prepare(s, dy, false, m, gradients)) return false;
-    RowsBackward a{};
-    const double* const options = s.options.data();
-    a.spec.options = {static_cast<Statistic>(options[1]), options[2], static_cast<EpsMode>(options[3]), options[4],
-                      options[5] != 0.0, options[6] != 0.0};
-    a.spec.features = 1;
-    for (int64_t axis = s.x.dim() - static_cast<int64_t>(options[0]); axis < s.x.dim(); ++axis) {
-      a.spec.features *= s.x.size(axis);
-    }
-    a.spec.rows = s.x.numel() / a.spec.features;
-    const auto rows = [&a](const Values& values) {
-      return Rows{values.data, values.dtype, RowLayout{1, {a.spec.rows}, {a.spec.features}}};
+  // By a module's Python function, which takes every case.
+  void find_by_python(const char* module_name, const std::vector<double>& numbers) {
+    const pybind11::gil_scoped_acquire gil;
+    const auto object = [](const Tensor& t) {
+      return pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(t));
     };
-    a.dy = rows(m.dy);
-    a.x = rows(m.x);
-    if (m.gradients[0].data) a.dx = rows(m.gradients[0]);
-    a.statistics = m.statistics.data;
-    return direct_rows->backward(a, m.weight, m.bias, m.gradients[1], m.gradients[2]);
+    pybind11::list options;
+    for (const double number : numbers) options.append(number);
+    const pybind11::object function = pybind11::module_::import(module_name).attr("node_gradients");
+    const pybind11::tuple results = function(object(dy), object(x), object(weight), object(bias), object(statistics),
+                                             options, pybind11::make_tuple(needed[0], needed[1], needed[2]));
+    for (int i = 0; i < 3; ++i) found[i] = needed[i] ? THPVariable_Unpack(results[i].ptr()) : Tensor();
+  }
+
+  // Makes the gradients and reads everything but x and dy; false where the kernels do not take these tensors.
+  bool prepare(at::MemoryFormat format_of_x, Values& w, Values& b, Values& s, Values (&gradients)[3]) {
+    constexpr auto contiguous = at::MemoryFormat::Contiguous;
+    if (dy.scalar_type() != x.scalar_type() || dy.sizes() != x.sizes() || !is_plain(dy) ||
+        !read(weight, contiguous, w) || !read(bias, contiguous, b) || !read(statistics, contiguous, s)) {
+      return false;
+    }
+    for (int i = 0; i < 3; ++i) {
+      if (!needed[i]) continue;
+      const auto format = i == 0 ? format_of_x : contiguous;
+      found[i] = make(source(i).sizes(), source(i).scalar_type(), format);
+      if (!read(found[i], format, gradients[i])) return false;
+    }
+    return true;
   }
 };
 
-// options: whether the statistics were remembered, and ChannelsOptions
-struct NormalizeChannels : Node<NormalizeChannels> {
-  static constexpr const char* python = "evenkeel.functional._channel_kernels";
+// A node of torch's graph over x, weight and bias. `Options` are those of the forward: numbers() for Python, and
+// run(gradients), which finds them on plain memory; false where it does not take the tensors.
+template <class Options>
+struct Node : torch::autograd::Node {
+  Options options;
+  SavedVariable x, weight, bias, statistics;
 
-  static bool run(const Saved& s, const Tensor& dy, variable_list& gradients) {
-    Memory m;
-    if (!prepare(s, dy, true, m, gradients)) return false;
+  variable_list apply(variable_list&& dy) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    Gradients g;
+    if (!dy[0].defined()) return std::move(g.found);
+    g.dy = std::move(dy[0]);
+    g.x = x.unpack();
+    g.weight = weight.unpack();
+    g.bias = bias.unpack();
+    g.statistics = statistics.unpack();
+    for (int i = 0; i < 3; ++i) g.needed[i] = g.source(i).defined() && task_should_compute_output(i);
+    if (at::GradMode::is_enabled() || !is_unobserved() || !options.run(g)) {
+      g.find_by_python(Options::python, options.numbers());
+    }
+    return std::move(g.found);
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (SavedVariable* saved : all()) saved->reset_data();
+  }
+
+  // Compiled autograd traces what `apply` does.
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    for (SavedVariable* saved : const_cast<Node*>(this)->all()) args.collect(*saved, false);
+    for (const double number : options.numbers()) args.collect(number);
+  }
+  variable_list apply_with_saved(const variable_list& dy, torch::dynamo::autograd::SwapSavedVariables& saved) override {
+    for (SavedVariable* variable : all()) saved.before(*variable);
+    variable_list found = apply(variable_list(dy));
+    for (SavedVariable* variable : all()) saved.after(*variable);
+    return found;
+  }
+
+ private:
+  std::array<SavedVariable*, 4> all() { return {&x, &weight, &bias, &statistics}; }
+};
+
+// Makes y a result of x, weight and bias.
+template <class Node, class Options>
+void attach(Tensor& y, const Options& options, const Tensor& x, const Tensor& weight, const Tensor& bias,
+            const Tensor& statistics) {
+  const auto node = [] {  // counted in itself since torch 2.13
+    if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, torch::autograd::Node>) {
+      return c10::make_intrusive<Node>();
+    } else {
+      return std::shared_ptr<Node>(new Node, [](Node* old) { deleteNode(old); });
+    }
+  }();
+  node->options = options;
+  node->set_next_edges(torch::autograd::collect_next_edges(x, weight, bias));
+  node->x = SavedVariable(x, false);
+  node->weight = SavedVariable(weight, false);
+  node->bias = SavedVariable(bias, false);
+  node->statistics = SavedVariable(statistics, false);
+  torch::autograd::set_history(y, node);
+}
+
+struct RowsNodeOptions {
+  static constexpr const char* python = "evenkeel.functional._rows_autograd";
+  int64_t axes;
+  RowsOptions rows;
+
+  std::vector<double> numbers() const {
+    return {static_cast<double>(axes),   static_cast<double>(rows.statistic), rows.eps,
+            static_cast<double>(rows.eps_mode), rows.weight_offset,           static_cast<double>(rows.early),
+            static_cast<double>(rows.rounded)};
+  }
+
+  RowsSpec spec_of(const Tensor& x) const {
+    RowsSpec spec{rows, 1, 1};
+    for (int64_t axis = x.dim() - axes; axis < x.dim(); ++axis) spec.features *= x.size(axis);
+    spec.rows = x.numel() / spec.features;
+    return spec;
+  }
+
+  // The rows of a plain tensor; false where they need a copy.
+  bool read_rows(const Tensor& t, Rows& to) const {
+    to.data = t.data_ptr();
+    return find_dtype(t.scalar_type(), to.dtype) &&
+           lay_out(t.sizes().data(), t.strides().data(), t.dim(), axes, to.layout);
+  }
+
+  bool run(Gradients& g) const {
+    RowsBackward a{};
+    a.spec = spec_of(g.x);
+    Values weight, bias, statistics, gradients[3];
+    if (!is_plain(g.x) || !read_rows(g.x, a.x) || !g.prepare(at::MemoryFormat::Contiguous, weight, bias, statistics,
+                                                              gradients)) {
+      return false;
+    }
+    if (!read_rows(g.dy, a.dy)) {
+      g.dy = g.dy.contiguous();
+      read_rows(g.dy, a.dy);
+    }
+    if (gradients[0].data) read_rows(g.found[0], a.dx);
+    a.statistics = statistics.data;
+    return direct_rows->backward(a, weight, bias, gradients[1], gradients[2]);
+  }
+};
+
+struct ChannelsNodeOptions {
+  static constexpr const char* python = "evenkeel.functional._channel_kernels";
+  bool remembered;
+  ChannelsOptions channels;
+
+  std::vector<double> numbers() const {
+    return {static_cast<double>(remembered), static_cast<double>(channels.groups), channels.eps,
+            static_cast<double>(channels.eps_mode), channels.weight_offset, static_cast<double>(channels.activation)};
+  }
+
+  bool run(Gradients& g) const {
     ChannelsBackward a{};
-    const double* const options = s.options.data();
-    a.remembered = options[0] != 0.0;
-    a.shape = {s.x.size(0), s.x.size(1), s.x.numel() / s.x.size(0) / s.x.size(1), m.last};
-    a.options = resolved({static_cast<int64_t>(options[1]), options[2], static_cast<EpsMode>(options[3]), options[4],
-                          static_cast<Activation>(options[5])},
-                         a.shape.channels, a.remembered);
-    a.dtype = m.x.dtype;
-    a.x = m.x.data;
-    a.dy = m.dy.data;
-    a.dx = m.gradients[0].data;
-    a.weight = m.weight;
-    a.bias = m.bias;
-    a.statistics = m.statistics.data;
-    a.dweight = m.gradients[1];
-    a.dbias = m.gradients[2];
+    Values x, dy, statistics, gradients[3];
+    const at::MemoryFormat format = format_of(g.x);
+    if (!read(g.x, format, x) || !g.prepare(format, a.weight, a.bias, statistics, gradients)) return false;
+    if (!g.dy.is_contiguous(format)) g.dy = g.dy.contiguous(format);
+    a.remembered = remembered;
+    a.shape = shape_of(g.x);
+    a.options = resolved(channels, a.shape.channels, remembered);
+    a.dtype = x.dtype;
+    a.x = x.data;
+    a.dy = g.dy.data_ptr();
+    a.dx = gradients[0].data;
+    a.statistics = statistics.data;
+    a.dweight = gradients[1];
+    a.dbias = gradients[2];
     return direct_channels->backward(a);
   }
 };
 
-namespace {
-
-std::optional<Tensor> tensor_or_none(PyObject* object) {
-  return object == Py_None ? std::nullopt : std::optional(THPVariable_Unpack(object));
+// A tensor of torch's own types, an undefined one for None; false for anything else.
+bool take(PyObject* object, Tensor& t) {
+  if (object == Py_None) return true;
+  if (!THPVariable_CheckTypeExact(Py_TYPE(object))) return false;
+  t = THPVariable_Unpack(object);
+  return is_plain(t);
 }
 
-// (y, statistics, x, weight, bias, first option, further options) -> y as a result of x, weight and bias
-template <class Pattern>
-PyObject* attach(PyObject*, PyObject* const* args, Py_ssize_t count) {
+// A parameter of some sizes, or none.
+bool take_parameter(PyObject* object, at::IntArrayRef sizes, Tensor& t, Values& values) {
+  return take(object, t) && (!t.defined() || t.sizes() == sizes) && read(t, at::MemoryFormat::Contiguous, values);
+}
+
+// Whether a backward will be asked for.
+bool is_trained(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  return torch::autograd::compute_requires_grad(x, weight, bias);
+}
+
+// From here on the work lasts long enough for other Python threads to run meanwhile.
+constexpr int64_t count_for_other_threads = 16384;
+
+template <class Work>
+bool run(int64_t count, const Work& work) {
+  if (count <= count_for_other_threads) return work();
+  const pybind11::gil_scoped_release others_run;
+  return work();
+}
+
+double number(PyObject* options, int index) { return PyFloat_AsDouble(PyTuple_GET_ITEM(options, index)); }
+int64_t integer(PyObject* options, int index) { return PyLong_AsLongLong(PyTuple_GET_ITEM(options, index)); }
+
+bool is_tuple_of(PyObject* object, Py_ssize_t count) {
+  return PyTuple_Check(object) && PyTuple_GET_SIZE(object) == count;
+}
+
+}  // namespace
+
+// torch shows these names as what made a tensor.
+struct NormalizeRows : Node<RowsNodeOptions> {};
+struct NormalizeChannels : Node<ChannelsNodeOptions> {};
+
+namespace {
+
+// (x, sizes, weight, bias, options) -> y, differentiable where x, weight or bias are; None where the call is not for
+// it, with nothing done
+PyObject* normalize_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK(count == 7, "expected 7 arguments");
-  Computed computed{THPVariable_Unpack(args[0]), THPVariable_Unpack(args[1]), {PyFloat_AsDouble(args[5])}};
-  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(args[6]); ++i) {
-    computed.options.push_back(PyFloat_AsDouble(PyTuple_GET_ITEM(args[6], i)));
+  Tensor x, weight, bias, statistics;
+  if (count != 5 || !is_unobserved() || !take(args[0], x) || !x.defined() || !PyTuple_Check(args[1]) ||
+      !is_tuple_of(args[4], 6)) {
+    Py_RETURN_NONE;
   }
-  if (PyErr_Occurred()) return nullptr;
-  return THPVariable_Wrap(Pattern::apply(THPVariable_Unpack(args[2]), tensor_or_none(args[3]),
-                                               tensor_or_none(args[4]), computed));
+  const int64_t axes = PyTuple_GET_SIZE(args[1]);
+  if (axes < 1 || axes > x.dim() || x.numel() == 0 || is_pooled(x)) Py_RETURN_NONE;
+  const at::IntArrayRef trailing = x.sizes().slice(x.dim() - axes);
+  for (int64_t axis = 0; axis < axes; ++axis) {
+    if (integer(args[1], static_cast<int>(axis)) != trailing[axis]) return none();
+  }
+  const RowsNodeOptions options{
+      axes,
+      {static_cast<Statistic>(integer(args[4], 0)), number(args[4], 1), static_cast<EpsMode>(integer(args[4], 2)),
+       number(args[4], 3), PyObject_IsTrue(PyTuple_GET_ITEM(args[4], 4)) == 1,
+       PyObject_IsTrue(PyTuple_GET_ITEM(args[4], 5)) == 1}};
+  if (PyErr_Occurred()) return none();
+  RowsForward a{};
+  a.spec = options.spec_of(x);
+  Values w, b;
+  if (options.rows.early || !options.read_rows(x, a.x) || !take_parameter(args[2], trailing, weight, w) ||
+      !take_parameter(args[3], trailing, bias, b)) {
+    Py_RETURN_NONE;
+  }
+  Tensor y = make(x.sizes(), x.scalar_type());
+  options.read_rows(y, a.y);
+  const bool trained = is_trained(x, weight, bias);
+  if (trained) {
+    statistics = make_statistics(a.spec.rows, a.spec.statistics_width(), x);
+    a.statistics = statistics.data_ptr();
+  }
+  if (!run(x.numel(), [&] { return direct_rows->forward(a, w, b); })) Py_RETURN_NONE;
+  if (trained) attach<NormalizeRows>(y, options, x, weight, bias, statistics);
+  return THPVariable_Wrap(std::move(y));
+  END_HANDLE_TH_ERRORS
+}
+
+// (x, weight, bias, running_mean, running_var, options, remembered, momentum, contiguous) -> y, differentiable where x,
+// weight or bias are; without `remembered`, the running statistics move towards those of x. None where the call is not
+// for it, with nothing done.
+PyObject* normalize_channels(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  Tensor x, vectors[4], statistics;  // vectors: weight, bias, running_mean, running_var
+  if (count != 9 || !is_unobserved() || !take(args[0], x) || !x.defined() || x.dim() < 2 || x.numel() == 0 ||
+      is_pooled(x) || !is_tuple_of(args[5], 5)) {
+    Py_RETURN_NONE;
+  }
+  const ChannelsNodeOptions options{
+      args[6] == Py_True,
+      {integer(args[5], 0), number(args[5], 1), static_cast<EpsMode>(integer(args[5], 2)), number(args[5], 3),
+       static_cast<Activation>(integer(args[5], 4))}};
+  ChannelsForward a{};
+  a.momentum = PyFloat_AsDouble(args[7]);
+  if (PyErr_Occurred()) return none();
+  Values values[4];
+  const int64_t channels = x.size(1);
+  for (int i = 0; i < 4; ++i) {
+    if (!take_parameter(args[1 + i], channels, vectors[i], values[i])) Py_RETURN_NONE;
+  }
+  const auto& [weight, bias, running_mean, running_var] = vectors;
+  if (running_mean.defined() != running_var.defined() || (options.remembered && !running_mean.defined()) ||
+      is_trained(running_mean, running_var, {})) {
+    Py_RETURN_NONE;
+  }
+  if (args[8] == Py_True && !x.is_contiguous()) x = x.contiguous();  // a node of its own
+  const at::MemoryFormat format = format_of(x);
+  Values of_x, of_y;
+  if (!read(x, format, of_x)) Py_RETURN_NONE;
+  a.shape = shape_of(x);
+  a.options = resolved(options.channels, channels, options.remembered);
+  if (a.options.groups < 0 || (a.options.groups && channels % a.options.groups)) Py_RETURN_NONE;
+  const int64_t own = statistics_of(a.shape, a.options.groups);
+  if (!options.remembered && x.numel() == own) Py_RETURN_NONE;
+  Tensor y = make(x.sizes(), x.scalar_type(), format);
+  read(y, format, of_y);
+  const bool trained = is_trained(x, weight, bias);
+  if (trained) {
+    statistics = make_statistics(own, statistics_width(a.options.eps_mode), x);
+    a.statistics = statistics.data_ptr();
+  }
+  a.dtype = of_x.dtype;
+  a.x = of_x.data;
+  a.y = of_y.data;
+  a.weight = values[0];
+  a.bias = values[1];
+  (options.remembered ? a.mean : a.running_mean) = values[2];
+  (options.remembered ? a.variance : a.running_var) = values[3];
+  if (!run(x.numel(), [&] { return direct_channels->forward(a); })) Py_RETURN_NONE;
+  if (trained) attach<NormalizeChannels>(y, options, x, weight, bias, statistics);
+  return THPVariable_Wrap(std::move(y));
   END_HANDLE_TH_ERRORS
 }
 
@@ -249,8 +431,8 @@ PyMethodDef method(const char* name) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr};
 }
 
-PyMethodDef methods[] = {method<prepare>("prepare"), method<attach<NormalizeRows>>("attach_rows"),
-                         method<attach<NormalizeChannels>>("attach_channels"), {}};
+PyMethodDef methods[] = {method<prepare>("prepare"), method<normalize_rows>("normalize_rows"),
+                         method<normalize_channels>("normalize_channels"), {}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_autograd", nullptr, -1, methods, nullptr, nullptr, nullptr,
                           nullptr};
 

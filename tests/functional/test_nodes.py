@@ -155,6 +155,42 @@ def test_the_bits_are_those_of_python(situation, norm, dtype, monkeypatch):
         assert a is None or (a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(a, b))
 
 
+LAYOUTS = {
+    "sliced": lambda t: torch.cat([t, t], -1)[..., : t.shape[-1]],
+    "transposed": lambda t: t.transpose(0, 1).contiguous().transpose(0, 1),
+    "with steps": lambda t: t.repeat_interleave(2, -1)[..., ::2],
+    "expanded": lambda t: t[:1].expand_as(t),
+    "channels last": lambda t: t[..., None].contiguous(memory_format=torch.channels_last)[..., 0],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("of_dy", [False, True], ids=["of x", "of dy"])
+@pytest.mark.parametrize("norm", [name for name, (shape, *_) in NORMS.items() if len(shape) == 3])
+def test_the_bits_in_another_layout(norm, of_dy, layout, monkeypatch):
+    call, leaves, dy = make_leaves(norm)
+    change = LAYOUTS[layout]
+
+    def run():
+        y = call(leaves[0] if of_dy else change(leaves[0]), *leaves[1:])
+        return [y.detach(), *grad(y, leaves, change(dy) if of_dy else dy, allow_unused=True)]
+
+    found = run()
+    for module in MODULES:
+        monkeypatch.setattr(module, "nodes", None)
+    for a, b in zip(found, run(), strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or (a.stride() == b.stride() and torch.equal(a, b))
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "instance"])
+def test_second_derivatives_of_channels_last(norm):
+    _, _, call = NORMS[norm]
+    x = torch.randn(4, 6, 2, 3, dtype=torch.float64).contiguous(memory_format=torch.channels_last).requires_grad_()
+    assert "Normalize" in call(x, None, None).grad_fn.name()
+    torch.autograd.gradgradcheck(lambda x: call(x, None, None), x, atol=1e-4)
+
+
 def test_channels_last_stay_last():
     x = torch.randn(2, 8, 3, 3).contiguous(memory_format=torch.channels_last).requires_grad_()
     for dy in (torch.randn(2, 8, 3, 3), torch.randn_like(x)):

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from settings import Seen
 
 from evenkeel import functional as F
 from evenkeel import nn
-from evenkeel.kernels import _small
+from evenkeel.kernels import _nodes, _small
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
@@ -92,11 +93,20 @@ def test_running_statistics_are_rounded_once(dtype):
         assert ((found.double() - exact).abs() <= ulps * torch.finfo(dtype).eps * exact.abs().clamp_min(0.3)).all()
 
 
-def taken(monkeypatch):
-    """Whether the last call went past the dispatcher."""
+@pytest.fixture(params=["compiled nodes", "Python's nodes"])
+def taken(monkeypatch, request):
+    """Whether the last call went past the dispatcher, by either of the two ways."""
     calls = []
-    real = _small.calls.normalize_channels
-    monkeypatch.setattr("evenkeel.kernels._channels.normalize_channels", lambda *a: calls.append(real(*a)) or calls[-1])
+
+    def recorded(function):
+        return lambda *a: calls.append(function(*a)) or calls[-1]
+
+    nodes = None
+    if request.param == "compiled nodes":
+        nodes = SimpleNamespace(normalize_channels=recorded(_nodes.nodes.normalize_channels))
+    monkeypatch.setattr("evenkeel.functional._channel_kernels.nodes", nodes)
+    direct = recorded(_small.calls.normalize_channels)
+    monkeypatch.setattr("evenkeel.kernels._channels.normalize_channels", direct)
     return lambda: calls.pop() is not None if calls else False
 
 
@@ -114,7 +124,6 @@ OTHERS = {
     "mask": lambda: F.group_norm(X, 3, mask=torch.ones(4, dtype=torch.bool)),
     "early": lambda: F.group_norm(X.bfloat16(), 3, cast="early"),
     "strided": lambda: F.group_norm(torch.randn(4, 6, 10)[..., ::2], 3),
-    "transposed for an instance": lambda: F.instance_norm(X[..., None].contiguous(memory_format=torch.channels_last)),
     "large": lambda: F.group_norm(torch.randn(2, 8, 64, 1024), 4),
     "running statistics of samples": lambda: F.instance_norm(X, torch.zeros(6), torch.ones(6)),
     "running statistics that learn": lambda: F.batch_norm(X, torch.zeros(6, requires_grad=True), torch.ones(6)),
@@ -122,19 +131,16 @@ OTHERS = {
 }
 
 
-@pytest.mark.skipif(_small.calls is None, reason="needs the extension")
 @pytest.mark.parametrize("name", ORDINARY)
-def test_small_tensors_go_past_the_dispatcher(name, monkeypatch):
-    was_taken = taken(monkeypatch)
+def test_small_tensors_go_past_the_dispatcher(name, taken):
     ORDINARY[name]()
-    assert was_taken()
+    assert taken()
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_calls_go_the_ordinary_way(name, monkeypatch):
-    was_taken = taken(monkeypatch)
+def test_other_calls_go_the_ordinary_way(name, taken):
     assert OTHERS[name]().isfinite().all()
-    assert not was_taken()
+    assert not taken()
 
 
 REFUSED = {

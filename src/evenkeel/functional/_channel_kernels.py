@@ -18,7 +18,14 @@ from evenkeel.functional._channels import (
 )
 from evenkeel.functional._common import compute_dtype, needs_gradient, reference_gradients
 from evenkeel.functional._specs import spec_of_channels
-from evenkeel.kernels import channels_backward, composite_required, nodes, normalize_small_channels, runs_kernel
+from evenkeel.kernels import (
+    channels_backward,
+    composite_required,
+    is_compiling,
+    nodes,
+    normalize_small_channels,
+    runs_kernel,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,19 +150,22 @@ def small_channels(
 
     None for all others. ``contiguous`` is what the result has to be.
     """
-    if spec.late is not None or needs_gradient(*running) or (contiguous and not is_contiguous(input)):
+    if spec.late is not None:
+        return None
+    small: Tensor | None
+    options = spec.channel_options
+    if nodes is not None:
+        if not is_compiling():
+            small = nodes.normalize_channels(input, weight, bias, *running, options, remembered, momentum, contiguous)
+            return small
+        return None
+    if needs_gradient(*running) or (contiguous and not is_contiguous(input)):
         return None
     trained = needs_gradient(input, weight, bias)
-    small = normalize_small_channels(
-        input, (weight, bias), running, spec.channel_options, remembered, momentum, trained
-    )
-    if small is not None and trained:
-        if nodes is None:
-            small = ChannelsFunction.apply(input, weight, bias, None, None, spec, small, remembered)
-        else:
-            small = nodes.attach_channels(*small, input, weight, bias, remembered, spec.channel_options)
-    y: Tensor | None = small
-    return y
+    small = computed = normalize_small_channels(input, (weight, bias), running, options, remembered, momentum, trained)
+    if trained and computed is not None:
+        small = ChannelsFunction.apply(input, weight, bias, None, None, spec, computed, remembered)
+    return small
 
 
 def is_contiguous(input: Tensor) -> bool:

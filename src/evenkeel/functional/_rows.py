@@ -16,14 +16,13 @@ from evenkeel.functional._common import (
     check_floating,
     compute_dtype,
     effective_weight,
-    is_grad_enabled,
     needs_gradient,
 )
 from evenkeel.functional._out import deliver, prepare_out, writable
-from evenkeel.functional._rows_autograd import RowsFunction, attach_rows
+from evenkeel.functional._rows_autograd import RowsFunction, small_rows
 from evenkeel.functional._rows_reference import add_rows_reference, rows_reference
 from evenkeel.functional._shards import is_distributed, rows_of_shards
-from evenkeel.kernels import composite_required, normalize_small, rows_inference, runs_kernel
+from evenkeel.kernels import composite_required, rows_inference, runs_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,14 +114,11 @@ def rows(
 ) -> Tensor:
     """Check, choose the backend and run: the body of `layer_norm`, `rms_norm` and `normalize`."""
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
-    trained = is_grad_enabled() and needs_gradient(input, weight, bias)
-    if backend == "auto" and out is None and spec.late is None and not (trained and memory_efficient):
-        small = normalize_small(input, shape, weight, bias, spec.row_options, trained)
+    from_output = memory_efficient and needs_gradient(input, weight, bias)
+    if backend == "auto" and out is None and spec.late is None and not from_output:
+        small = small_rows(spec, input, shape, weight, bias)
         if small is not None:
-            y: Tensor = small
-            if trained:
-                y = attach_rows(small, input, weight, bias, len(shape), spec)
-            return y
+            return small
     if is_list_of_tensors(input) and out is None:
         parts = [rows(name, spec, x, shape, weight, bias, backend, None, memory_efficient) for x in input.unbind()]
         return torch.nested.as_nested_tensor(parts)
@@ -142,16 +138,16 @@ def rows(
         prepare_out(name, out, dtype, input, weight, bias)
         return rows_into(out, name, spec, input, len(shape), weight, bias, backend)
     by_kernel = runs_kernel("rows", backend, spec, input, weight, bias)
-    if trained and memory_efficient and not by_kernel and not input.is_meta:
+    if from_output and not by_kernel and not input.is_meta:
         raise BackendError(
             "memory_efficient=True needs the compiled kernel, which cannot run this call (backend='cpu' says why); "
             "pass memory_efficient=False"
         )
     if not by_kernel or composite_required():
         return rows_reference(input, weight, bias, len(shape), spec)
-    if not trained:
+    if not needs_gradient(input, weight, bias):
         return rows_inference(input, weight, bias, len(shape), spec.row_options)
-    return differentiable_rows(input, weight, bias, len(shape), spec, memory_efficient)
+    return differentiable_rows(input, weight, bias, len(shape), spec, from_output)
 
 
 def differentiable_rows(

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from evenkeel._errors import InvalidInputError
-from evenkeel.functional._common import compute_dtype, reference_gradients
+from evenkeel.functional._common import compute_dtype, needs_gradient, reference_gradients
 from evenkeel.functional._rows_reference import rows_reference, sum_dtype
 from evenkeel.functional._specs import spec_of_rows
-from evenkeel.kernels import composite_required, nodes, rows_backward
+from evenkeel.kernels import composite_required, is_compiling, nodes, normalize_small, rows_backward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,15 +77,18 @@ class RowsContext(NamedTuple):
     from_output: bool = False
 
 
-def attach_rows(
-    computed: tuple[Tensor, Tensor], x: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, spec: CallSpec
-) -> Tensor:
-    """Make y, of which the statistics are there too, a differentiable result of x, weight and bias."""
-    y: Tensor
-    if nodes is None:
-        y = RowsFunction.apply(x, None, weight, bias, axes, spec, False, computed)
-    else:
-        y = nodes.attach_rows(*computed, x, weight, bias, axes, spec.row_options)
+def small_rows(
+    spec: CallSpec, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None
+) -> Tensor | None:
+    """Normalize small tensors with dense rows that fit, before any check; None for all others."""
+    y: Tensor | None
+    if nodes is not None:
+        y = None if is_compiling() else nodes.normalize_rows(input, shape, weight, bias, spec.row_options)
+        return y
+    trained = needs_gradient(input, weight, bias)
+    y = computed = normalize_small(input, shape, weight, bias, spec.row_options, trained)
+    if trained and computed is not None:
+        y = RowsFunction.apply(input, None, weight, bias, len(shape), spec, False, computed)
     return y
 
 

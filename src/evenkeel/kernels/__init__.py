@@ -5,7 +5,7 @@ from evenkeel.kernels._channels import channels_backward, normalize_small_channe
 from evenkeel.kernels._cpu import KERNEL_DTYPES, PLAIN_TYPES, is_pooled
 from evenkeel.kernels._nodes import nodes
 from evenkeel.kernels._rows import normalize_small, rows_backward, rows_inference
-from evenkeel.kernels._state import composite_required
+from evenkeel.kernels._state import composite_required, is_compiling
 
 __all__ = [
     "KERNEL_DTYPES",
@@ -13,6 +13,7 @@ __all__ = [
     "backend_info",
     "channels_backward",
     "composite_required",
+    "is_compiling",
     "is_pooled",
     "kernels_available",
     "nodes",

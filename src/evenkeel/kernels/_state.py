@@ -6,7 +6,7 @@ import torch
 from torch.autograd import forward_ad, profiler
 
 # looking names up in torch takes as long as calling what they name
-_is_compiling, _is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
+is_compiling, _is_exporting = torch.compiler.is_compiling, torch.compiler.is_exporting
 _has_transforms, _count_modes = torch._C._are_functorch_transforms_active, torch._C._len_torch_dispatch_stack
 _is_jit_tracing, _is_tracing = torch.jit.is_tracing, torch._C._is_tracing
 _is_included, _BEFORE_DISPATCH = torch._C._dispatch_tls_is_dispatch_key_included, torch._C.DispatchKey.PreDispatch
@@ -20,7 +20,7 @@ def composite_required() -> bool:
 def unobserved() -> bool:
     """Whether nobody would miss the dispatcher: compiler, transform, forward-mode level, tracer, mode or profiler."""
     return not (
-        _is_compiling()
+        is_compiling()
         or profiler._is_profiler_enabled
         or forward_ad._current_level >= 0
         or _has_transforms()
