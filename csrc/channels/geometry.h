@@ -30,9 +30,11 @@ inline bool are_rows(int64_t positions, int64_t share, bool backward) {
   return (positions <= 3 * few && count <= 8192) || (positions < 100 && count <= 400);
 }
 
-inline void walk_groups(ChannelsGeometry& g, int64_t batch) {
-  constexpr int64_t most_samples = 16, many_blocks = 8;
-  const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, most_samples);
+inline void walk_groups(ChannelsGeometry& g, int64_t batch, bool turned) {
+  constexpr int64_t most_samples = 16, many_blocks = 8, most_turned = 16384;
+  const int64_t most = turned ? std::max<int64_t>(1, most_turned / (g.channels * g.positions)) : most_samples;
+  const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, std::min(most, most_samples));
+  g.turned = turned;
   g.walk = Walk::groups;
   g.per_channel = g.positions;
   g.width = g.channels * g.positions;
@@ -90,8 +92,10 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   g.width = g.channels;
   const int64_t times = groups || !measured || batch < some_samples ? 1 : batch < many_samples ? 2 : 4;
   const int64_t fewest_positions = masked ? 2 : times * few_positions;
-  if (groups && !last && !masked && measured && are_rows(g.positions, share, backward)) {
-    walk_groups(g, batch);
+  // turning small samples takes less time than columns take for each statistic of few elements
+  const bool turns = last && g.positions < few_positions && g.count <= 256 && g.channels * g.positions <= 4096;
+  if (groups && !masked && measured && (!last || turns) && are_rows(g.positions, share, backward)) {
+    walk_groups(g, batch, last);
   } else if (last || g.positions < fewest_positions) {
     walk_columns(g, batch, last, masked);
   } else {

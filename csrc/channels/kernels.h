@@ -4,8 +4,8 @@
 // run one channel's; a statistic covers a channel over the batch, or a group of consecutive channels of one sample.
 // Columns: (outer, rows, width), where `per_channel` neighbouring columns are a channel, and a lane of the sums; a
 // statistic covers `fold` neighbouring lanes of an outer index. This is channels-last, and contiguous with few
-// positions. Groups: contiguous, of few positions; each group of a sample is a row, a statistic and an item, and a
-// block is some samples.
+// positions. Groups: of few positions; each group of a sample is a row, a statistic and an item, and a block is some
+// samples, which are turned where their channels lie innermost.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
@@ -54,6 +54,7 @@ struct ChannelsGeometry {
   Walk walk;
   int64_t outer, channels, positions;      // planes
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
+  bool turned;                             // groups: the channels lie innermost
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
   int64_t lanes_of_row() const { return width / per_channel; }
@@ -147,6 +148,9 @@ struct ChannelsKernels {
   // running <- (1 - share) running + share * factor * statistic, rounded once; statistics of inputs of a dtype
   void (*move)(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
                double factor);
+  // to (count, columns, rows) <- from (count, rows, columns), elements of `size` bytes. Of what is shorter than a
+  // vector, a vector past the end is read and written.
+  void (*turn)(const void* from, void* to, int64_t size, int64_t count, int64_t rows, int64_t columns);
 };
 
 // doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of

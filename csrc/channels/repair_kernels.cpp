@@ -2,6 +2,7 @@
 // converted parameters. Compiled once per instruction set.
 #include "channels/factors.h"
 #include "channels/phases.h"
+#include "channels/turn.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
@@ -270,6 +271,7 @@ void move(const Values& running, const void* statistics, int64_t stride, DType d
 
 }  // namespace
 
-const ChannelsKernels channels_kernels = {remember, repair, repair_gradient, finish, widen_repeated, bound, move};
+const ChannelsKernels channels_kernels = {remember, repair, repair_gradient, finish,
+                                          widen_repeated, bound, move, turn};
 
 }  // namespace evenkeel::EVENKEEL_ISA

@@ -22,6 +22,50 @@ int64_t factors_of(const ChannelsGeometry& g) { return g.walk == Walk::planes ? 
 
 int64_t block_size(const ChannelsGeometry& g) { return std::max<int64_t>(1, g.count * g.statistics_per_block); }
 
+// A block's samples with their channels outermost, where in the tensors they lie innermost.
+class TurnedBlock {
+ public:
+  explicit TurnedBlock(const ChannelsCall& a)
+      : call_(a),
+        size_(size_of(a.dtype)),
+        sample_(a.geometry.width * size_),
+        samples_(a.geometry.turned ? a.geometry.statistics_per_block / a.geometry.groups : 0),
+        x_(room()),
+        dy_(a.dy ? room() : 0),
+        out_(a.out ? room() : 0) {}
+
+  void enter(ChannelsCall& own, int64_t block) {
+    if (!samples_) return;
+    first_ = block * samples_;
+    count_ = std::min(samples_, call_.geometry.outer - first_);
+    own.x = read(call_.x, x_);
+    if (call_.dy) own.dy = read(call_.dy, dy_);
+    if (call_.out) own.out = as_tensor(out_);
+  }
+  void leave() const {
+    if (!samples_ || !call_.out) return;
+    kernels().turn(out_.data(), static_cast<char*>(call_.out) + first_ * sample_, size_, count_,
+                   call_.geometry.channels, call_.geometry.positions);
+  }
+
+ private:
+  static const ChannelsKernels& kernels() { return EVENKEEL_BEST(channels_kernels); }
+  int64_t room() const { return samples_ ? ceil_divide(samples_ * sample_, sizeof(double)) + 8 : 0; }
+  // such that the block is where it is in a tensor
+  char* as_tensor(const Scratch& scratch) const {
+    return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(scratch.data()) - first_ * sample_);
+  }
+  const void* read(const void* tensor, const Scratch& to) const {
+    kernels().turn(static_cast<const char*>(tensor) + first_ * sample_, to.data(), size_, count_,
+                   call_.geometry.positions, call_.geometry.channels);
+    return as_tensor(to);
+  }
+  const ChannelsCall& call_;
+  const int64_t size_, sample_, samples_;  // bytes of an element and of a sample
+  const Scratch x_, dy_, out_;
+  int64_t first_ = 0, count_ = 0;
+};
+
 // Each block by one thread, whose cache then holds it from the first phase to the last.
 void run_blocks(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPhases& phases) {
   const ChannelsGeometry& g = a.geometry;
@@ -32,6 +76,7 @@ void run_blocks(const ChannelsCall& a, int64_t items, int64_t partial, const Cha
     own.partial = sums.data();
     own.factors = factors.data();
     own.kept = kept.data();
+    TurnedBlock turned(a);
     const auto over = [&](ChannelsPhase phase, int64_t first, int64_t last) {
       if (phase) phase(own, first, last);
     };
@@ -40,11 +85,13 @@ void run_blocks(const ChannelsCall& a, int64_t items, int64_t partial, const Cha
       own.first_item = block * items;
       const int64_t first = block * per_block, last = std::min(first + per_block, g.statistics);
       const int64_t last_item = g.walk == Walk::groups ? last : own.first_item + items;
+      turned.enter(own, block);
       over(phases.prepare, first, last);
       over(phases.measure, own.first_item, last_item);
       over(phases.merge, first, last);
       over(phases.write, block * written, (block + 1) * written);
       over(phases.repair, first, last);
+      turned.leave();
     }
     if (a.streamed) finish_streams();
   });

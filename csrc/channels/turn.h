@@ -1,0 +1,122 @@
+// Samples whose channels lie innermost as contiguous ones, and back.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "core/vectors.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// AVX2 moves 32-bit elements between the halves of a register slowly.
+constexpr int turned_bytes = register_bytes == 32 ? 16 : register_bytes;
+
+// The elements of two vectors in turn: of their lower halves (first = 0), or of their upper ones (first = count / 2).
+template <int first, class V, size_t... i>
+EVENKEEL_INLINE V in_turn(const V& a, const V& b, std::index_sequence<i...>) {
+#if defined(EVENKEEL_HAS_SHUFFLE)
+  return __builtin_shufflevector(a, b, (first + i / 2 + i % 2 * sizeof...(i))...);
+#else
+  return V{(i % 2 ? b : a)[first + i / 2]...};
+#endif
+}
+
+// Takes the vectors for one sequence, and the elements of its two halves in turn; so many times. log2(count) times turn
+// a matrix whose rows are the vectors.
+template <int times, class V, size_t count>
+EVENKEEL_INLINE void take_in_turn(V (&v)[count]) {
+  constexpr size_t width = sizeof(V) / sizeof(ElementOf<V>);
+  constexpr std::make_index_sequence<width> each{};
+  for (int done = 0; done < times; ++done) {
+    V next[count];
+    for (size_t i = 0; i < count / 2; ++i) {
+      next[2 * i] = in_turn<0>(v[i], v[i + count / 2], each);
+      next[2 * i + 1] = in_turn<width / 2>(v[i], v[i + count / 2], each);
+    }
+    for (size_t i = 0; i < count; ++i) v[i] = next[i];
+  }
+}
+
+// At least one of the numbers of rows and columns is a square's side or more.
+template <class U, int64_t side>
+void turn_by_squares(const U* from, U* to, int64_t rows, int64_t columns) {
+  using V = VectorOf<U, static_cast<int>(side * sizeof(U))>;
+  // the last square is not past the end, but over what others have done
+  const auto starts = [](int64_t count, const auto& body) {
+    for (int64_t i = 0; i < count; i += side) body(std::max<int64_t>(0, std::min(i, count - side)));
+  };
+  starts(columns, [&](int64_t column) {
+    starts(rows, [&](int64_t row) {
+      V square[side] = {};
+      for (int64_t i = 0; i < std::min(side, rows - row); ++i) {
+        std::memcpy(&square[i], from + (row + i) * columns + column, sizeof(V));
+      }
+      take_in_turn<side == 8 ? 3 : 2>(square);
+      for (int64_t i = 0; i < std::min(side, columns - column); ++i) {
+        std::memcpy(to + (column + i) * rows + row, &square[i], sizeof(V));
+      }
+    });
+  });
+}
+
+template <class U>
+using LongVector = VectorOf<U, turned_bytes>;
+
+// Few rows: `few` vectors hold as many columns as one of them has elements.
+template <int few, class U>
+void turn_few_rows(const U* from, U* to, int64_t columns) {
+  constexpr int64_t width = turned_bytes / sizeof(U);
+  for (int64_t i = 0; i < columns; i += width) {
+    const int64_t column = std::min(i, columns - width);
+    LongVector<U> v[few];
+    for (int64_t row = 0; row < few; ++row) std::memcpy(&v[row], from + row * columns + column, sizeof(v[row]));
+    take_in_turn<std::bit_width(unsigned{few}) - 1>(v);
+    std::memcpy(to + column * few, v, sizeof(v));
+  }
+}
+template <int few, class U>
+void turn_few_columns(const U* from, U* to, int64_t rows) {
+  constexpr unsigned width = turned_bytes / sizeof(U);
+  for (int64_t i = 0; i < rows; i += width) {
+    const int64_t row = std::min<int64_t>(i, rows - width);
+    LongVector<U> v[few];
+    std::memcpy(v, from + row * few, sizeof(v));
+    take_in_turn<std::bit_width(width) - 1>(v);
+    for (int64_t column = 0; column < few; ++column) std::memcpy(to + column * rows + row, &v[column], sizeof(v[0]));
+  }
+}
+
+// to (columns, rows) <- from (rows, columns). Where there are fewer rows or columns than a square's side, up to a
+// square's side of elements past them are read and written.
+template <class U>
+void turn_one(const U* from, U* to, int64_t rows, int64_t columns) {
+  constexpr int64_t side = sizeof(U) == 4 && turned_bytes == 16 ? 4 : 8;
+  if (sizeof(U) == 8 || std::max(rows, columns) < side) {
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+    }
+  } else if constexpr (sizeof(U) < 8) {
+    constexpr int few = 4;  // maps of 2 by 2
+    constexpr int64_t width = turned_bytes / sizeof(U);
+    if (rows == few && columns >= width) return turn_few_rows<few>(from, to, columns);
+    if (columns == few && rows >= width) return turn_few_columns<few>(from, to, rows);
+    turn_by_squares<U, side>(from, to, rows, columns);
+  }
+}
+
+// Each of some matrices of elements of `size` bytes, one after the other.
+inline void turn(const void* from, void* to, int64_t size, int64_t count, int64_t rows, int64_t columns) {
+  const auto each = [&](auto element) {
+    using U = decltype(element);
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t offset = i * rows * columns;
+      turn_one(static_cast<const U*>(from) + offset, static_cast<U*>(to) + offset, rows, columns);
+    }
+  };
+  size == 2 ? each(uint16_t{}) : size == 4 ? each(uint32_t{}) : each(uint64_t{});
+}
+
+}  // namespace
+}  // namespace evenkeel::EVENKEEL_ISA
