@@ -1,7 +1,7 @@
 """Sphinx configuration of the site: `make site`.
 
-The sources are the repository's Markdown files and, for the API, its docstrings. Nothing is fetched, neither when the site
-is built nor when it is read.
+The sources are the repository's Markdown files and, for the API, its docstrings. Nothing is fetched: neither when the
+site is built nor when it is read.
 """
 
 import ast
@@ -53,7 +53,7 @@ NAVIGATION = {
     },
     "docs/lessons/README": {"Lessons": ["/docs/lessons/0*"]},
 }
-FRAME = re.compile(r'<iframe src="(live/[^"]+)" title="([^"]+)"')
+FRAME = re.compile(r'^<iframe src="(live/[^"]+)" title="([^"]+)"', flags=re.MULTILINE)
 
 project = "evenkeel"
 project_copyright = "the authors of evenkeel"
@@ -78,6 +78,7 @@ autosummary_context = {
     "loaded": [name for name in sys.modules if name.startswith("evenkeel")],
     "same": {"evenkeel.kernels_available": "evenkeel.functional.kernels_available"},
 }
+autodoc_default_options = {"exclude-members": "extra_repr, reset_parameters"}  # torch.nn's, of every module
 autodoc_typehints = "signature"
 maximum_signature_line_length = 88
 python_use_unqualified_type_names = True
@@ -103,7 +104,7 @@ html_theme = "furo"
 html_title = "evenkeel"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
-html_theme_options = {"top_of_page_buttons": []}
+html_theme_options: dict[str, list[str]] = {"top_of_page_buttons": []}
 html_copy_source = False
 html_additional_pages = {"index": "start.html"}
 html_math_renderer = "mathml"
@@ -140,10 +141,10 @@ def prepare_docstring(_app: Sphinx, what: str, _name: str, item: Any, _options: 
         lines[start] = re.sub(r"(?=\S)", ": ", lines[start], count=1)
 
 
-def skip_foreign_members(_app: Sphinx, what: str, _name: str, item: Any, skip: bool, _options: object) -> bool:
+def skip_foreign_members(_app: Sphinx, _what: str, _name: str, item: Any, skip: bool, options: object) -> bool:
     """Leave out what classes have from torch, scikit-learn and the standard library."""
     home = getattr(getattr(item, "fget", item), "__module__", None) or "evenkeel"
-    return skip or (what != "module" and not home.startswith("evenkeel"))
+    return skip or bool(options and not home.startswith("evenkeel"))  # there are none for the members of a package
 
 
 class LinkNames(SphinxPostTransform):
@@ -154,7 +155,7 @@ class LinkNames(SphinxPostTransform):
     def run(self, **_: Any) -> None:
         """Look up `ek.…`, `evenkeel.…` and, on a package's page, the names of the package."""
         page = self.env.current_document.docname
-        objects = self.env.get_domain("py").objects
+        objects = self.env.domains.python_domain.objects
         for node in list(self.document.findall(nodes.literal)):
             name = re.sub(r"^ek\.", "evenkeel.", node.astext()).removesuffix("()")
             full = name if name.startswith("evenkeel.") else f"{page.rpartition('/')[2]}.{name}"
