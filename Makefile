@@ -14,7 +14,7 @@ export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow fuzz lint format bench bench-sweep performance numerics sanitize wheel docs clean browser
+.PHONY: help install demo test test-slow fuzz lint format bench bench-sweep performance numerics sanitize wheel docs site clean browser
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -80,11 +80,15 @@ wheel: ## build dist/evenkeel-*-py3-none-<platform>.whl: one for every Python >=
 	rm -rf build/lib* build/bdist*
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
-docs: $(STAMP) ## write docs/api.md from the docstrings and the course's figures and tables from docs/measurements
-	$(BIN)/python docs/build_api.py
+docs: $(STAMP) ## write the course's figures and tables from docs/measurements
 	$(BIN)/python docs/build_lessons.py
 
+site: $(STAMP) ## build the documentation in build/site: the pages of docs, the API, search; needs no network
+	rm -rf docs/api build/site
+	$(BIN)/sphinx-build -c docs -E -W --keep-going -d build/doctrees . build/site
+	@echo "open build/site/index.html"
+
 clean: ## remove what was built, but not .venv and runs
-	rm -rf build dist src/*.egg-info src/evenkeel/kernels/*.so src/evenkeel/kernels/_build.json $(STAMP)
+	rm -rf build dist docs/api src/*.egg-info src/evenkeel/kernels/*.so src/evenkeel/kernels/_build.json $(STAMP)
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

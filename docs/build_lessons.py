@@ -29,11 +29,10 @@ MARKED = re.compile(r"<!-- measured: ([^;\n]*); read: ([^\n]*) -->\n.*?<!-- end 
 STAMP = "<!-- drawn from {} -->"
 WINDOW = 640  # pixels: wide enough for labels beside the curves, narrow enough to be read on a phone
 LARGEST = 120_000  # bytes of a figure
-ALL_CLAIMS = ("claim", "source", "measured", "verdict")
-LESSON = ("claim", "verdict", "measured", "source")  # a phone shows the first two
+COLUMNS = ("claim", "verdict", "measured", "source")  # a phone shows the first two
 WHY = """# Why it matters: claims and measurements
 
-Written by `make docs` from [measurements/](measurements); edit neither. Each claim of the literature stands beside what
+Written by `make docs` from `docs/measurements`; edit neither. Each claim of the literature stands beside what
 this repository measured. The experiments are small, so a disagreement says that the effect did not show at this size,
 not that the paper is wrong. Run them yourself: `evenkeel study --experiment all`.
 """
@@ -100,7 +99,7 @@ def measured_paragraphs(run: Measured) -> Iterator[str]:
             alt = escape(f"{figure.title}: {panel.heading}" if panel.heading else figure.title)
             picture = f"![{alt}](figures/{figure_file(figure, panel)}.svg)"
             yield f"{escape(panel.heading)}:\n\n{picture}" if panel.heading else picture
-    yield table(LESSON, [claim_cells(claim, LESSON) for claim in run.summary["claims"]])
+    yield table(COLUMNS, [claim_cells(claim) for claim in run.summary["claims"]])
     summary, name = run.summary, run.experiment.name
     partial = "" if summary["complete"] else f" Only {len(run.records)} of {summary['trials']} trials have run."
     options = ", ".join(f"{key.replace('_', ' ')} {option_text(value)}" for key, value in summary["options"].items())
@@ -111,10 +110,10 @@ def measured_paragraphs(run: Measured) -> Iterator[str]:
     )
 
 
-def claim_cells(claim: Mapping[str, str], columns: Sequence[str]) -> list[str]:
+def claim_cells(claim: Mapping[str, str]) -> list[str]:
     """Return a claim as cells of Markdown."""
     verdict = f"**{VERDICTS[claim['verdict']]}**"
-    return [verdict if name == "verdict" else escape(claim[name]) for name in columns]
+    return [verdict if name == "verdict" else escape(claim[name]) for name in COLUMNS]
 
 
 def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]) -> str:
@@ -125,12 +124,10 @@ def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]
         for name, _ in MARKED.findall(text)
     }
     rows = [
-        [*claim_cells(claim, ALL_CLAIMS), links.get(name, "")]
-        for name, run in measured.items()
-        for claim in run.summary["claims"]
+        [*claim_cells(claim), links.get(name, "")] for name, run in measured.items() for claim in run.summary["claims"]
     ]
     claims = [claim for run in measured.values() for claim in run.summary["claims"]]
-    parts = [WHY.rstrip(), f"Of {len(claims)} claims {tally(claims)}.", table((*ALL_CLAIMS, "lesson"), rows)]
+    parts = [WHY.rstrip(), f"Of {len(claims)} claims {tally(claims)}.", table((*COLUMNS, "lesson"), rows)]
     if missing := [f"`{name}`" for name in EXPERIMENTS if name not in measured]:
         parts.append(f"Not measured yet: {join_words(missing)}.")
     return "\n\n".join(parts) + "\n"

@@ -36,7 +36,7 @@ class Case:
 
     Attributes:
         name: how failures name it.
-        function: (input, *parameters) -> output, the implementation.
+        function: ``(input, *parameters) -> output``, the implementation.
         reference: the same in plain PyTorch, exact enough in float64 to be the definition.
         shapes: input shapes to check; small, odd sizes included.
         parameters: from an input shape to the shapes of the parameters.
@@ -129,6 +129,13 @@ def check_values(case: Case, dtype: torch.dtype, limit: float) -> float:
 
     Raises:
         CheckError: R exceeds the limit, a result has another dtype or shape, or an input was modified.
+
+    Example:
+        >>> import torch
+        >>> from evenkeel.testing import Case, check_values
+        >>> case = Case(name="tanh", function=torch.tanh, reference=torch.tanh, shapes=((2, 3),))
+        >>> check_values(case, torch.float32, limit=3.0) < 3.0
+        True
     """
     worst = 0.0
     for shape in case.shapes:
@@ -158,6 +165,12 @@ def check_derivatives(case: Case, *, fast: bool = False) -> None:
 
     Raises:
         CheckError: a derivative differs from the finite differences.
+
+    Example:
+        >>> import torch
+        >>> from evenkeel.testing import Case, check_derivatives
+        >>> case = Case(name="tanh", function=torch.tanh, reference=torch.tanh, shapes=((2, 3),))
+        >>> check_derivatives(case)
     """
     for shape in case.shapes:
         inputs = tuple(t.requires_grad_() for t in case.inputs(shape, torch.float64)[:-1])
@@ -181,6 +194,12 @@ def check_transforms(case: Case) -> None:
 
     Raises:
         CheckError: a transform of the function differs from that of the reference.
+
+    Example:
+        >>> import torch
+        >>> from evenkeel.testing import Case, check_transforms
+        >>> case = Case(name="tanh", function=torch.tanh, reference=torch.tanh, shapes=((2, 3),))
+        >>> check_transforms(case)
     """
     for shape in case.shapes:
         x, *parameters = case.inputs(shape, torch.float64)[:-1]
@@ -215,6 +234,12 @@ def check_compiled(case: Case, backend: str, *, limit: float = 3.0) -> None:
 
     Raises:
         CheckError: R exceeds the limit. A graph break raises torch's own error.
+
+    Example:
+        >>> import torch
+        >>> from evenkeel.testing import Case, check_compiled
+        >>> case = Case(name="tanh", function=torch.tanh, reference=torch.tanh, shapes=((2, 3),))
+        >>> check_compiled(case, "eager")
     """
     torch._dynamo.reset()
     compiled = torch.compile(case.function, backend=backend, fullgraph=True)

@@ -75,7 +75,7 @@ def from_json(text: str, name: str) -> Tensor:
 
 
 def read_input(path: str | os.PathLike[str], *, key: str | None = None) -> Tensor:
-    """Read numbers from a .npy, .npz, .csv, .tsv, .txt, .json, .safetensors or image file.
+    r"""Read numbers from a .npy, .npz, .csv, .tsv, .txt, .json, .safetensors or image file.
 
     Args:
         path: the file; its ending tells its kind. A table's first line may hold names. An image is read as
@@ -88,6 +88,16 @@ def read_input(path: str | os.PathLike[str], *, key: str | None = None) -> Tenso
     Raises:
         InvalidInputError: the file is missing or is not what its ending says.
         EvenkeelError: an image, and Pillow is not installed.
+
+    Example:
+        >>> import pathlib, tempfile
+        >>> from evenkeel.explain import read_input
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "x.csv")
+        ...     _ = file.write_text("1.5,2\n3,4\n")
+        ...     read_input(file)
+        tensor([[1.5000, 2.0000],
+                [3.0000, 4.0000]], dtype=torch.float64)
     """
     file = Path(path)
     kind = file.suffix.lower()

@@ -258,7 +258,7 @@ class Scaler(Displayed, OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """The fitted map as an `evenkeel.nn.FeatureAffine`: buffers, exact inverse, foldable into a following layer.
 
         Raises:
-            NotFittedError: the scaler was not fitted.
+            sklearn.exceptions.NotFittedError: the scaler was not fitted.
         """
         check_is_fitted(self)
         self._refuse_constants()

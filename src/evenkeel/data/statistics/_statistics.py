@@ -34,7 +34,7 @@ S = TypeVar("S", bound="Statistics")
 class Statistics(Displayed):
     r"""Count, mean, variance, range, missing values and, on request, quantiles of data seen in parts of any size.
 
-    .. math:: M_2 = \sum_i w_i (x_i - \bar x)^2, \qquad \mathrm{var} = M_2 / (\textstyle\sum_i w_i - \mathrm{ddof})
+    .. math:: M_2 = \sum_i w_i (x_i - \bar x)^2, \qquad \mathrm{var} = M_2 / (\sum_i w_i - \mathrm{ddof})
 
     One statistic for each index along ``axis`` (the features), over all other axes. Sums are kept in float64 with the
     error of their rounding, blocks are reduced around a shift, and squares are never summed: the variance is right at
