@@ -148,8 +148,7 @@ struct ChannelsKernels {
   // running <- (1 - share) running + share * factor * statistic, rounded once; statistics of inputs of a dtype
   void (*move)(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
                double factor);
-  // to (count, columns, rows) <- from (count, rows, columns), elements of `size` bytes. Of what is shorter than a
-  // vector, a vector past the end is read and written.
+  // to (count, columns, rows) <- from (count, rows, columns), elements of `size` bytes
   void (*turn)(const void* from, void* to, int64_t size, int64_t count, int64_t rows, int64_t columns);
 };
 

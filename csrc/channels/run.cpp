@@ -50,7 +50,7 @@ class TurnedBlock {
 
  private:
   static const ChannelsKernels& kernels() { return EVENKEEL_BEST(channels_kernels); }
-  int64_t room() const { return samples_ ? ceil_divide(samples_ * sample_, sizeof(double)) + 8 : 0; }
+  int64_t room() const { return samples_ ? ceil_divide(samples_ * sample_, sizeof(double)) : 0; }
   // such that the block is where it is in a tensor
   char* as_tensor(const Scratch& scratch) const {
     return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(scratch.data()) - first_ * sample_);

@@ -39,22 +39,22 @@ EVENKEEL_INLINE void take_in_turn(V (&v)[count]) {
   }
 }
 
-// At least one of the numbers of rows and columns is a square's side or more.
+// No fewer rows and columns than a square has.
 template <class U, int64_t side>
 void turn_by_squares(const U* from, U* to, int64_t rows, int64_t columns) {
   using V = VectorOf<U, static_cast<int>(side * sizeof(U))>;
   // the last square is not past the end, but over what others have done
   const auto starts = [](int64_t count, const auto& body) {
-    for (int64_t i = 0; i < count; i += side) body(std::max<int64_t>(0, std::min(i, count - side)));
+    for (int64_t i = 0; i < count; i += side) body(std::min(i, count - side));
   };
   starts(columns, [&](int64_t column) {
     starts(rows, [&](int64_t row) {
-      V square[side] = {};
-      for (int64_t i = 0; i < std::min(side, rows - row); ++i) {
+      V square[side];
+      for (int64_t i = 0; i < side; ++i) {
         std::memcpy(&square[i], from + (row + i) * columns + column, sizeof(V));
       }
       take_in_turn<side == 8 ? 3 : 2>(square);
-      for (int64_t i = 0; i < std::min(side, columns - column); ++i) {
+      for (int64_t i = 0; i < side; ++i) {
         std::memcpy(to + (column + i) * rows + row, &square[i], sizeof(V));
       }
     });
@@ -88,21 +88,18 @@ void turn_few_columns(const U* from, U* to, int64_t rows) {
   }
 }
 
-// to (columns, rows) <- from (rows, columns). Where there are fewer rows or columns than a square's side, up to a
-// square's side of elements past them are read and written.
+// to (columns, rows) <- from (rows, columns)
 template <class U>
 void turn_one(const U* from, U* to, int64_t rows, int64_t columns) {
-  constexpr int64_t side = sizeof(U) == 4 && turned_bytes == 16 ? 4 : 8;
-  if (sizeof(U) == 8 || std::max(rows, columns) < side) {
-    for (int64_t r = 0; r < rows; ++r) {
-      for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
-    }
-  } else if constexpr (sizeof(U) < 8) {
+  if constexpr (sizeof(U) < 8) {
     constexpr int few = 4;  // maps of 2 by 2
-    constexpr int64_t width = turned_bytes / sizeof(U);
+    constexpr int64_t side = sizeof(U) == 4 && turned_bytes == 16 ? 4 : 8, width = turned_bytes / sizeof(U);
     if (rows == few && columns >= width) return turn_few_rows<few>(from, to, columns);
     if (columns == few && rows >= width) return turn_few_columns<few>(from, to, rows);
-    turn_by_squares<U, side>(from, to, rows, columns);
+    if (rows >= side && columns >= side) return turn_by_squares<U, side>(from, to, rows, columns);
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t column = 0; column < columns; ++column) to[column * rows + row] = from[row * columns + column];
   }
 }
 
