@@ -133,6 +133,16 @@ def test_a_table_shows_itself():
     assert table._repr_markdown_() == table.markdown()
 
 
+@pytest.mark.parametrize("kind", ["explanation", "statistics", "drift", "study"])
+def test_text_is_text_inside_a_notebook_too(kind, results, monkeypatch, capsys):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # Rich would show tags and write nothing
+    told = str(results[kind])
+    assert len(told.splitlines()) > 3
+    assert capsys.readouterr().out == ""
+    ek.explain.print_explanation(results["explanation"])
+    assert capsys.readouterr().out.startswith("RMSNorm of 3 numbers\n")
+
+
 def test_names_cannot_leave_the_frame():
     shown = frame_page(render_document('"></iframe><script>', '<p title="x">&</p>'), height=10)
     assert shown.count("<") == 2
