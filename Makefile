@@ -63,7 +63,7 @@ bench-sweep: $(STAMP) ## measure 300 calls on shapes drawn at random against tor
 	mkdir -p build
 	$(BIN)/python -W ignore -m benchmarks.sweep --out build/sweep.json
 
-performance: $(STAMP) ## run every benchmark and write docs/performance.md with its charts
+performance: $(STAMP) ## run every benchmark and write docs/performance.md with its charts, and the README's
 	mkdir -p build
 	$(BIN)/python -W ignore -m benchmarks --out build/performance.json
 	$(BIN)/python -W ignore -m benchmarks.sweep --out build/sweep.json
@@ -80,9 +80,10 @@ wheel: ## build dist/evenkeel-*-py3-none-<platform>.whl: one for every Python >=
 	rm -rf build/lib* build/bdist*
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
-docs: $(STAMP) ## write docs/api.md from the docstrings and the course's figures and tables from docs/measurements
+docs: $(STAMP) ## write docs/api.md, the course's figures and tables from docs/measurements, the README's picture
 	$(BIN)/python docs/build_api.py
 	$(BIN)/python docs/build_lessons.py
+	PYTHONPATH=. $(BIN)/python docs/build_readme.py
 
 clean: ## remove what was built, but not .venv and runs
 	rm -rf build dist src/*.egg-info src/evenkeel/kernels/*.so src/evenkeel/kernels/_build.json $(STAMP)
