@@ -53,8 +53,15 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
                 "ratios": {"evenkeel": [0.5, 0.4, 0.6], "lean": [0.99, 0.9, 1.1]},
                 "saved": {"torch": 2**21, "evenkeel": 2**21, "lean": 2**20},
             },
-            result("scaler.transform, in place, float32, 9x2", {"evenkeel": 1.0, "scikit-learn": 4.0}, {}, "columns"),
-            result("scaler.transform, output reused, float32, 9x2", {"copy": 1.0, "evenkeel": 1.0}, {}, "columns"),
+            result(
+                "StandardScaler.transform, in place, float32, 9x2",
+                {"evenkeel": 1.0, "scikit-learn": 4.0},
+                {},
+                "columns",
+            ),
+            result(
+                "StandardScaler.transform, output reused, float32, 9x2", {"copy": 1.0, "evenkeel": 1.0}, {}, "columns"
+            ),
         ],
     }
     drawn = {"norm": "layer", "mode": "inference"}
