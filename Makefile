@@ -63,7 +63,7 @@ bench-sweep: $(STAMP) ## measure 300 calls on shapes drawn at random against tor
 	mkdir -p build
 	$(BIN)/python -W ignore -m benchmarks.sweep --out build/sweep.json
 
-performance: $(STAMP) ## run every benchmark and write docs/performance.md with its charts
+performance: $(STAMP) ## run every benchmark and write docs/performance.md with its charts, and the README's
 	mkdir -p build
 	$(BIN)/python -W ignore -m benchmarks --out build/performance.json
 	$(BIN)/python -W ignore -m benchmarks.sweep --out build/sweep.json
@@ -80,8 +80,9 @@ wheel: ## build dist/evenkeel-*-py3-none-<platform>.whl: one for every Python >=
 	rm -rf build/lib* build/bdist*
 	$(BIN)/python -m pip wheel --no-deps --wheel-dir dist .
 
-docs: $(STAMP) ## write the course's figures and tables from docs/measurements
+docs: $(STAMP) ## write the course's figures and tables from docs/measurements, and the README's picture
 	$(BIN)/python docs/build_lessons.py
+	PYTHONPATH=. $(BIN)/python docs/build_readme.py
 
 site: $(STAMP) ## build the documentation in build/site: the pages of docs, the API, search; needs no network
 	rm -rf docs/api build/site

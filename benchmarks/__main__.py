@@ -14,6 +14,7 @@ import datetime
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -81,7 +82,7 @@ def main() -> None:
         run = {
             "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
             "machine": facts["machine"],
-            "versions": facts["versions"],
+            "versions": {**facts["versions"], "scikit-learn": version("scikit-learn")},
             "simd": facts["compiled"].get("simd level", "none"),
             "repeats": options.repeats,
             "results": [dataclasses.asdict(result) for result in results],

@@ -1,6 +1,8 @@
-"""Write docs/performance.md and its charts from the JSON of `python -m benchmarks --out FILE`: `make performance`.
+"""Write docs/performance.md, its charts and the README's from the benchmarks' JSON: `make performance`.
 
-Usage: python docs/build_performance.py results.json sweep.json [performance.md]
+Usage: python docs/build_performance.py results.json sweep.json [docs/performance.md]
+
+Beside the folder of the page lies the README, whose chart and caption stand between its markers.
 """
 
 import json
@@ -9,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from build_readme import write_speed
 from charts import dot_chart, scatter_chart, write_chart
 
 from benchmarks import timing
@@ -225,6 +228,7 @@ def main() -> None:
     for suite, found in suites.items():
         lines += section(suite, found, target.parent)
     write_text_atomically(target, "\n".join(lines))
+    write_speed(run, sweep, target.parents[1] / "README.md")
     print(f"wrote {target}: {len(results)} cases, {missed} targets missed")
 
 

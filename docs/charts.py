@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from evenkeel.report import write_text_atomically
-from evenkeel.report._style import FONT_FAMILY, LIGHT
+from evenkeel.report._style import DARK, FONT_FAMILY, LIGHT
 
 # ours first; the colours of every figure of the project, told apart by shape too
 DRAWN = (
@@ -45,7 +45,7 @@ def text(x: float, y: float, content: str, *, anchor: str = "start", size: int =
 def ticks(low: float, high: float) -> list[float]:
     """Powers of ten within the axis, with 2 and 5 between them where there are few."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if len(decades) <= 3 else (1,)
+    steps = (1, 2, 5) if high / low <= 300 else (1,)
     every = max(1, len(decades) // 8)
     return [f * 10.0**d for d in decades for f in steps if d % every == 0 and low <= f * 10.0**d <= high]
 
@@ -64,17 +64,18 @@ def dot_chart(
     line: float,
     said: str,
     intervals: Mapping[str, Mapping[str, tuple[float, float]]] = MappingProxyType({}),
+    size: tuple[int, int] = (LEFT, WIDTH),
 ) -> str:
     """A chart: ``rows`` maps a case to the value of each contender; ``line`` is drawn and explained by ``said``.
 
     Zeros stand at the left end; what is infinite or not a number stands beyond the right end. ``intervals``, by case
-    and contender, are drawn as lines through the dots.
+    and contender, are drawn as lines through the dots. ``size`` is the least room for labels and the width with it.
     """
     owners = list(dict.fromkeys(owner for values in rows.values() for owner in values))
     ends = [end for case in intervals.values() for interval in case.values() for end in interval]
     low, high = extent([*(v for values in rows.values() for v in values.values()), *ends], line)
-    left = max(LEFT, 20 + LETTER * max(map(len, rows), default=0))
-    width = WIDTH + left - LEFT
+    left = max(size[0], 20 + LETTER * max(map(len, rows), default=0))
+    width = size[1] + left - size[0]
     span, bottom = width - left - RIGHT, TOP + ROW * len(rows)
 
     def place(value: float) -> float:
@@ -138,13 +139,17 @@ def scatter_chart(
 
 
 def drawing(title: str, width: float, height: float, parts: Sequence[str]) -> str:
-    """The SVG of a chart's parts."""
+    """The SVG of a chart's parts, on white or, where the reader's system is dark, on the dark surface."""
+    dark = "".join(
+        f'[{where}="{LIGHT[role]}"]{{{where}:{DARK[role]}}}'
+        for where, roles in (("fill", ("surface", "ink", "muted")), ("stroke", ("ink", "grid")))
+        for role in roles
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'font-family="{html.escape(FONT_FAMILY)}" role="img">'
-        f'<title>{html.escape(title)}</title><rect width="100%" height="100%" fill="{LIGHT["surface"]}"/>'
-        + "\n".join(parts)
-        + "</svg>\n"
+        f"<title>{html.escape(title)}</title><style>@media (prefers-color-scheme: dark){{{dark}}}</style>"
+        f'<rect width="100%" height="100%" fill="{LIGHT["surface"]}"/>' + "\n".join(parts) + "</svg>\n"
     )
 
 
@@ -152,4 +157,5 @@ def write_chart(path: Path, chart: str) -> str:
     """Write a chart and return the Markdown that shows it."""
     path.parent.mkdir(exist_ok=True)
     write_text_atomically(path, chart)
-    return f"![{chart.split('<title>')[1].split('</title>')[0]}](images/{path.name})"
+    title = html.unescape(chart.split("<title>")[1].split("</title>")[0])
+    return f"![{title}](images/{path.name})"

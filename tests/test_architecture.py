@@ -379,12 +379,6 @@ print(*(name for name in {heavy!r} if name in loaded))"
     assert result.stdout.strip() == ""
 
 
-def test_readme_examples_run() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
-    assert len(blocks) >= 3
-    exec(compile("\n".join(blocks), "README.md", "exec"), {})
-
-
 @pytest.mark.parametrize("folder", sorted(path.name for path in KERNELS.iterdir() if path.is_dir()))
 def test_a_pattern_of_kernels_includes_the_core_and_itself(folder: str) -> None:
     allowed = {folder, "core"} if folder != "torch" else {path.name for path in KERNELS.iterdir()}

@@ -133,6 +133,18 @@ def test_a_table_shows_itself():
     assert table._repr_markdown_() == table.markdown()
 
 
+@pytest.mark.parametrize("kind", ["explanation", "statistics", "drift", "study"])
+def test_text_is_text_inside_a_notebook_too(kind, results, monkeypatch, capsys):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)  # Rich would show tags and write nothing
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as a notebook's kernel has it
+    told = str(results[kind])
+    assert "\x1b" not in told
+    assert len(told.splitlines()) > 3
+    assert capsys.readouterr().out == ""
+    ek.explain.print_explanation(results["explanation"])
+    assert "RMSNorm of 3 numbers" in capsys.readouterr().out
+
+
 def test_names_cannot_leave_the_frame():
     shown = frame_page(render_document('"></iframe><script>', '<p title="x">&</p>'), height=10)
     assert shown.count("<") == 2
@@ -164,12 +176,28 @@ def test_a_figure_of_several_panels_has_axes_for_each():
     figure = plotly_figure(Figure("both", "Two & two", "", panels))
     assert figure.layout.xaxis.domain[1] < figure.layout.xaxis2.domain[0]
     assert (figure.layout.xaxis.title.text, figure.layout.xaxis2.title.text) == ("block", "z")
-    assert figure.layout.xaxis.dtick == 6
+    assert figure.layout.xaxis.dtick == 10
     assert {trace.xaxis for trace in figure.data} == {"x", "x2"}
     assert [trace.name for trace in figure.data if trace.showlegend] == ["a"]  # neither the band nor named rows
     placed = [(note.text, note.xref) for note in figure.layout.annotations]
     assert ("<b>Second</b>", "x2 domain") in placed
     assert figure.layout.title.text == "Two &amp; two"
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks"),
+    [
+        ([1.2, 30.0], {1: "1", 2: "2", 5: "5", 10: "10", 20: "20"}),
+        ([3e4, 4e5], {5e4: "50000", 1e5: "10<sup>5</sup>", 2e5: "2×10<sup>5</sup>"}),
+        ([2e-8, 3.0], {1e-8: "10<sup>-8</sup>", 1e-6: "10<sup>-6</sup>", 1e-4: "0.0001", 1e-2: "0.01", 1: "1"}),
+        ([1.0, 2.0], None),
+    ],
+    ids=str,
+)
+def test_logarithmic_axes_have_few_ticks_of_one_size(values, ticks):
+    panel = lines([Series("a", [0, 1], values)], x=Axis("x"), y=Axis("y", log=True))
+    axis = plotly_figure(Figure("one", "One", "", [panel])).layout.yaxis
+    assert (axis.tickvals and dict(zip(axis.tickvals, axis.ticktext, strict=True))) == ticks
 
 
 def test_a_study_from_python_is_that_of_the_command(text, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """The scripts that write docs/performance.md and docs/numerics.md, on made-up results and a norm that is wrong."""
 
+import importlib
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -25,6 +27,13 @@ def numerics(monkeypatch):
     return module
 
 
+@pytest.fixture
+def builder_of_the_readme(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    monkeypatch.syspath_prepend(str(DOCS.parent))
+    return importlib.import_module("build_readme")
+
+
 def result(name, seconds, limits, suite="rows"):
     return {"suite": suite, "name": name, "threads": 1, "seconds": seconds, "limits": limits}
 
@@ -33,7 +42,7 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
     run = {
         "date": "2026-01-02",
         "machine": {"processor": "P", "system": "S", "threads": "2 used"},
-        "versions": {"evenkeel": "1", "torch": "2", "python": "3"},
+        "versions": {"evenkeel": "1", "torch": "2", "python": "3", "scikit-learn": "4"},
         "simd": "avx2",
         "repeats": 3,
         "results": [
@@ -44,6 +53,15 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
                 "ratios": {"evenkeel": [0.5, 0.4, 0.6], "lean": [0.99, 0.9, 1.1]},
                 "saved": {"torch": 2**21, "evenkeel": 2**21, "lean": 2**20},
             },
+            result(
+                "StandardScaler.transform, in place, float32, 9x2",
+                {"evenkeel": 1.0, "scikit-learn": 4.0},
+                {},
+                "columns",
+            ),
+            result(
+                "StandardScaler.transform, output reused, float32, 9x2", {"copy": 1.0, "evenkeel": 1.0}, {}, "columns"
+            ),
         ],
     }
     drawn = {"norm": "layer", "mode": "inference"}
@@ -58,7 +76,9 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
     }
     for name, results in (("run", run), ("sweep", sweep)):
         (tmp_path / f"{name}.json").write_text(json.dumps(results))
-    page = tmp_path / "performance.md"
+    page, readme = tmp_path / "docs" / "performance.md", tmp_path / "README.md"
+    page.parent.mkdir()
+    readme.write_text("above\n<!-- measured: speed -->\nold\n<!-- end -->\nbelow\n")
     subprocess.run(
         [sys.executable, DOCS / "build_performance.py", tmp_path / "run.json", tmp_path / "sweep.json", page],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(DOCS.parent), *sys.path])},
@@ -76,7 +96,26 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
     assert "| 2.00 | 2 | 1 | layer <i> |" in text
     for chart in ("performance-sweep.svg", "performance-rows-1.svg", "performance-model.svg"):
         assert f"(images/{chart})" in text
-        ElementTree.parse(tmp_path / "images" / chart)
+        ElementTree.parse(page.parent / "images" / chart)
+    above, start, picture, _, caption, *more, end, below = readme.read_text().splitlines()
+    assert (above, start, end, below) == ("above", "<!-- measured: speed -->", "<!-- end -->", "below")
+    assert picture == "![evenkeel's time as a share of torch's and scikit-learn's](docs/images/speed.svg)"
+    assert caption == "Measured 2026-01-02 on P, 1 thread: evenkeel 1 (avx2), torch 2, scikit-learn 4."
+    assert more[0].startswith("Whole models in float32; norms on 2 calls drawn at random (means); ")
+    texts = [text.text for text in ElementTree.parse(page.parent / "images" / "speed.svg").iter() if text.text]
+    assert [text for text in texts if "," in text and "axis" not in text][-4:] == [
+        "Net, training step",
+        "LayerNorm, random shapes",
+        "RMSNorm, random shapes",
+        "transform, in place, 2 columns",
+    ]
+    assert {"of torch's: 0.5", "of torch's: 2", "of torch's: 0.125", "of scikit-learn's: 0.25"} <= {*texts}
+
+
+def test_a_readme_without_the_place_of_its_chart_is_one_line(builder_of_the_readme, tmp_path):
+    (tmp_path / "README.md").write_text("words")
+    with pytest.raises(SystemExit, match="write the place of the chart as"):
+        builder_of_the_readme.fill(tmp_path / "README.md", "block")
 
 
 def test_the_reference_of_the_numerics_page_agrees_with_autograd(numerics):
@@ -107,3 +146,26 @@ def test_what_exceeds_the_contract_is_bold(numerics):
     assert numerics.cell(results, "y", 3.0) == "**3.50** · 9000"
     assert numerics.cell(results, "y", 4.0) == "3.50 · 9000"
     assert numerics.cell({"evenkeel": {"y": np.inf}, "torch": {"y": 1.0}}, "y", 3.0) == "**∞** · 1.00"
+
+
+def test_the_picture_is_small_and_there_for_light_and_dark():
+    brightness = []
+    for scheme in ("light", "dark"):
+        path = DOCS / "images" / f"explain-{scheme}.png"
+        assert path.stat().st_size < 80_000
+        with Image.open(path) as picture:
+            assert picture.size == (2004, 1192)
+            assert len(picture.info["page"]) == 64  # the digest of the page that it shows
+            brightness.append(np.asarray(picture.convert("L")).mean())
+    light, dark = brightness
+    assert light > 200
+    assert dark < 60
+
+
+@pytest.mark.slow
+def test_the_picture_is_taken_again_only_when_the_page_changed(builder_of_the_readme, tmp_path):
+    assert builder_of_the_readme.take_pictures(tmp_path) == ["light", "dark"]
+    builder_of_the_readme.write_picture(tmp_path / "dark.png", (tmp_path / "explain-dark.png").read_bytes(), "another")
+    (tmp_path / "dark.png").replace(tmp_path / "explain-dark.png")
+    assert builder_of_the_readme.take_pictures(tmp_path) == ["dark"]
+    assert builder_of_the_readme.take_pictures(tmp_path) == []

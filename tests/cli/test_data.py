@@ -142,7 +142,7 @@ def test_a_page_says_what_to_know_before_scaling(tmp_path):
         assert text in page
     assert "Scales differ" in page
     assert "&lt;b&gt;" in page
-    assert "fit with --quantiles" in page
+    assert "fit with quantiles=True (--quantiles)." in page
 
 
 def test_apply_writes_what_transform_gives(stats, tmp_path, capsys):

@@ -154,6 +154,11 @@ def feature_drift(reference: Statistics, current: Statistics, index: int, limits
     )
 
 
+def plain(value: float) -> str:
+    """Write two digits of a number, and all before the point, without an exponent below a million."""
+    return f"{value:,.0f}" if 99.5 <= abs(value) < 1e6 else f"{value:.2g}"
+
+
 def in_range(numbers: Iterable[float]) -> list[float]:
     """Numbers of one feature, a quarter of each where differences of the finite ones could overflow."""
     numbers = list(numbers)
@@ -201,10 +206,10 @@ def failures_of(values: dict[str, Any], limits: DriftLimits, count: float, befor
         return ["was constant in the data of the fit, and is something else now"]
     failures = []
     if abs(values["shift"]) > max(limits.shift, chance):
-        failures.append(f"mean shifted by {values['shift']:.2g} standard deviations")
+        failures.append(f"mean shifted by {plain(values['shift'])} standard deviations")
     wide = values["spread"] if values["spread"] >= 1 else ratio(1.0, values["spread"])
     if count >= FEW and wide > max(limits.spread, math.exp(chance / math.sqrt(2))):
-        failures.append(f"standard deviation changed to {values['spread']:.2g} of what it was")
+        failures.append(f"standard deviation is {plain(values['spread'])} times what it was")
     if values["outside"] > limits.outside:
         failures.append(f"leaves the range seen by {values['outside']:.0%} of it")
     if abs(values["missing"] - values["missing_before"]) > max(limits.missing, chance / 2):

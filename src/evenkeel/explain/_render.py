@@ -65,7 +65,8 @@ def print_explanation(explanation: Explanation, *, full: bool = False, file: IO[
     from rich.padding import Padding
     from rich.text import Text
 
-    console = Console(file=file, highlight=False)
+    forced = file.isatty() if file else None  # as in `report.print_table`
+    console = Console(file=file, highlight=False, force_terminal=forced, force_jupyter=False)
     console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
     console.print(Text(explanation.title, style="bold"))
     for note in explanation.notes:

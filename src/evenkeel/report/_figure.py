@@ -1,5 +1,6 @@
 """A figure as Plotly's own object, for notebooks."""
 
+import itertools
 import math
 import textwrap
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from evenkeel.report._require import require
 
 GAP = 0.09  # between panels, as a share of the width
 TITLE_WIDTH = 90
-ABOVE = 90  # pixels for the title
+ABOVE, LINE = 90, 22  # pixels for a title of one line, and for each line more
 MOST_TICKS = 8
 Layout = dict[str, Any]
 
@@ -34,7 +35,8 @@ def plotly_figure(figure: Figure) -> Any:
         >>> plotly_figure(Figure("loss", "Loss falls", "See the end.", [panel])).layout.title.text
         'Loss falls'
     """
-    title = "<br>".join(escape_label(line) for line in textwrap.wrap(figure.title, TITLE_WIDTH))
+    told = [escape_label(line) for line in textwrap.wrap(figure.title, TITLE_WIDTH)]
+    title, above = "<br>".join(told), ABOVE + LINE * (len(told) - 1)
     layout: Layout = {"title": {"text": title, "x": 0.0, "xref": "paper", "font": {"size": 16}}, "annotations": []}
     traces: list[dict[str, Any]] = []
     shown: set[str] = set()
@@ -44,7 +46,7 @@ def plotly_figure(figure: Figure) -> Any:
     common = figure.panels[0].spec["layout"] if figure.panels else {}
     layout |= {name: common[name] for name in ("font", "hoverlabel", "hovermode") if name in common}
     heights = [panel.spec["layout"].get("height", 0) for panel in figure.panels]
-    layout |= {"height": max(heights, default=0) + ABOVE, "margin": {"t": ABOVE}, "plot_bgcolor": "white"}
+    layout |= {"height": max(heights, default=0) + above, "margin": {"t": above}, "plot_bgcolor": "white"}
     return require("plotly.graph_objects").Figure({"data": traces, "layout": layout | {"showlegend": bool(shown)}})
 
 
@@ -58,10 +60,12 @@ def place_panel(panel: Panel, number: int, count: int, layout: Layout) -> None:
     width, end = (1 - GAP * (count - 1)) / count, suffix(number)
     left = number * (width + GAP)
     spec = panel.spec["layout"]
-    free = {"fixedrange": False}
-    whole = {"tickformat": "d", "dtick": whole_step(*spec["xaxis"]["range"])} if panel.hints.get("integer_x") else {}
-    layout[f"xaxis{end}"] = spec.get("xaxis", {}) | free | whole | {"domain": [left, left + width], "anchor": f"y{end}"}
-    layout[f"yaxis{end}"] = spec.get("yaxis", {}) | free | {"anchor": f"x{end}"}
+    x, y = (axis | {"fixedrange": False} | log_ticks(axis) for axis in (spec.get("xaxis", {}), spec.get("yaxis", {})))
+    if panel.hints.get("integer_x"):
+        low, high = x["range"]
+        x |= {"tickformat": "d", "dtick": nice_step(high - low, MOST_TICKS)}
+    layout[f"xaxis{end}"] = x | {"domain": [left, left + width], "anchor": f"y{end}"}
+    layout[f"yaxis{end}"] = y | {"anchor": f"x{end}"}
     for annotation in spec.get("annotations", ()):
         relative = {"xref": f"x{end} domain"} if annotation.get("xref") == "paper" else {"xref": f"x{end}"}
         relative |= {"yref": f"y{end} domain"} if annotation.get("yref") == "paper" else {"yref": f"y{end}"}
@@ -72,9 +76,30 @@ def place_panel(panel: Panel, number: int, count: int, layout: Layout) -> None:
         layout["annotations"].append(corner | text)
 
 
-def whole_step(low: float, high: float) -> int:
-    """Return the distance of ticks at whole numbers."""
-    return max(1, math.ceil((high - low) / MOST_TICKS))
+def nice_step(span: float, most: int) -> int:
+    """Return the least distance of ticks among 1, 2, 5, 10, … that needs no more of them."""
+    steps = (step * 10**power for power in itertools.count() for step in (1, 2, 5))
+    return next(step for step in steps if span / step <= most)
+
+
+def log_ticks(axis: Layout) -> Layout:
+    """Return ticks as on the page: whole powers over many decades, 1, 2 and 5 over few; none for other axes.
+
+    Plotly's own come in several sizes of type.
+    """
+    low, high = axis.get("range", (0, 0))
+    if axis.get("type") != "log" or high - low <= 0.5:
+        return {}
+    many = high - low > 2
+    step = nice_step(high - low, MOST_TICKS) if many else 1
+    powers = range(math.floor(low / step) * step, math.ceil(high) + 1, step)
+    ticks = [(digit, power) for power in powers for digit in ((1,) if many else (1, 2, 5))]
+    inside = [(digit, power) for digit, power in ticks if low <= power + math.log10(digit) <= high]
+    text = [
+        f"{digit * 10.0**power:g}" if abs(power) <= 4 else f"{f'{digit}×' if digit > 1 else ''}10<sup>{power}</sup>"
+        for digit, power in inside
+    ]
+    return {"tickmode": "array", "tickvals": [digit * 10.0**power for digit, power in inside], "ticktext": text}
 
 
 def placed_traces(panel: Panel, number: int, shown: set[str]) -> Iterator[dict[str, Any]]:

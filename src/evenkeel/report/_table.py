@@ -156,7 +156,8 @@ def print_table(table: Table, *, file: IO[str] | None = None) -> None:
     """
     from rich.console import Console
 
-    console = Console(file=file)
+    # a file has no colours, even where the environment forces them as in a notebook, and none of a notebook's tags
+    console = Console(file=file, force_terminal=file.isatty() if file else None, force_jupyter=False)
     console.width = min(console.width, TERMINAL_WIDTH) if console.is_terminal else TERMINAL_WIDTH
     for part in _parts(table, console.width):
         console.print(_rich_table(part, console.width))

@@ -120,7 +120,7 @@ def show_page(item: Any, title: str, *, footer: str = "") -> Page:
     names = names_of(statistics)
     lead = [describe(item) + "."]
     if not statistics.keeps_quantiles:
-        lead.append("Quantiles were not kept, so there are no histograms: fit with --quantiles for them.")
+        lead.append("There are no histograms, since quantiles were not kept: fit with quantiles=True (--quantiles).")
     sections = [Section("Features", tables=[statistics_table(statistics)])]
     if statistics.keeps_quantiles:
         figures = [
