@@ -207,7 +207,7 @@ def test_source_distribution_holds_what_the_build_needs(tmp_path: Path) -> None:
     shutil.unpack_archive(archive, tmp_path / "unpacked", filter="data")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
     expected = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.*")}
-    expected |= {Path("constraints.txt"), Path("Makefile"), Path("tools/set_up.py")}
+    expected |= {Path("constraints.txt"), Path("Makefile"), Path("tools/set_up.py"), Path(".github/workflows/test.yml")}
     assert expected <= {path.relative_to(unpacked) for path in unpacked.rglob("*")}
 
 
