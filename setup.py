@@ -6,7 +6,8 @@ a module of CPython's limited API through which small tensors reach the kernels 
 of the torch and the Python at hand, through which their gradients do; another torch or Python, or a build without
 Python.h, does without. Everything else is declared in pyproject.toml.
 
-Environment: CXX (the compiler), CXXFLAGS (added to the flags), EVENKEEL_REFERENCE_ONLY=1 (install without kernels).
+Environment: CXX (the compiler), CXXFLAGS (added to the flags), MAX_JOBS (compilers at once), EVENKEEL_REFERENCE_ONLY=1
+(install without kernels).
 """
 
 import hashlib
@@ -19,8 +20,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from concurrent.futures import ThreadPoolExecutor
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,6 +59,7 @@ LIBRARY, DIRECT_CALLS, AUTOGRAD = (f"evenkeel.kernels.{name}" for name in ("_nat
 MODULES = {DIRECT_CALLS: SOURCES / "torch" / "direct_calls.cpp", AUTOGRAD: SOURCES / "torch" / "autograd.cpp"}
 LIBRARIES = {LIBRARY: ["torch_cpu", "c10"], DIRECT_CALLS: [], AUTOGRAD: ["torch_cpu", "c10", "torch_python"]}
 OBJECTS = Path("build") / "native"  # setuptools' own folder is a fresh one in each editable install
+JOB_MEMORY = 1 << 30  # bytes of the largest compiler process, that of torch's own headers
 
 NO_COMPILER = (
     "evenkeel: no C++ compiler found (tried {tried}). Install one: `apt install g++` (Debian, Ubuntu), "
@@ -70,6 +74,7 @@ NO_TORCH = (
     "evenkeel: building the kernels needs torch, which this environment lacks: leave out --no-build-isolation, or "
     f"install torch >= {TORCH_TARGET} first."
 )
+BAD_JOBS = "evenkeel: MAX_JOBS must be a whole number of compilers that run at once, but is {wanted!r}."
 COMPILE_FAILED = (
     "evenkeel: {compiler} could not build csrc/ (its messages are above). g++ >= 11 or clang >= 14 is needed; "
     "CXX=... chooses another compiler, EVENKEEL_REFERENCE_ONLY=1 installs without the compiled kernels."
@@ -82,6 +87,19 @@ class Unit:
 
     source: Path
     isa: str
+
+    def __str__(self) -> str:
+        return f"{self.source.parent.name}/{self.source.stem}" + (f" {self.isa}" if self.isa in ISAS else "")
+
+    @property
+    def weight(self) -> tuple[bool, int]:
+        """What orders units by how long they take: all of torch's headers, then the bytes of csrc/ that are read."""
+        return self.source == MODULES[AUTOGRAD], sum(path.stat().st_size for path in self.files)
+
+    @property
+    def files(self) -> set[Path]:
+        """The source and the headers of csrc/ that it reads."""
+        return {self.source, *headers_of(self.source)}
 
     @property
     def flags(self) -> list[str]:
@@ -117,6 +135,7 @@ def torch_folder() -> Path:
     return Path(spec.origin).parent
 
 
+@cache
 def headers_of(source: Path) -> set[Path]:
     """Return the headers of csrc/ that a file includes, and those that they include."""
     direct = {SOURCES / name for name in re.findall(r'^#include "(.+)"', source.read_text(), re.MULTILINE)}
@@ -129,6 +148,50 @@ def units(name: str) -> list[Unit]:
         return [Unit(MODULES[name], "any")]
     sources = sorted({*SOURCES.rglob("*.cpp")} - {*MODULES.values()})
     return [Unit(source, isa) for source in sources for isa in (ISAS if source.stem.endswith("_kernels") else ("any",))]
+
+
+def count_jobs() -> int:
+    """Return how many compilers run at once: $MAX_JOBS, or one for each core that has the memory."""
+    if wanted := os.environ.get("MAX_JOBS", ""):
+        return max(1, int(wanted)) if wanted.isdecimal() else stop(BAD_JOBS.format(wanted=wanted))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(cores, memory // JOB_MEMORY))
+
+
+class Progress:
+    """Show on stderr what is compiled: on a terminal in one line with the seconds, elsewhere a line for each unit."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = 0
+        self.running: dict[str, float] = {}  # unit -> when it began
+        self.began = time.monotonic()
+        self.is_live = sys.stderr.isatty()
+
+    def show(self) -> None:
+        if self.is_live and self.running:
+            number = self.done + len(self.running)
+            seconds = time.monotonic() - self.began
+            line = f"compiling unit {number} of {self.total}, {seconds:.0f} s: {', '.join(self.running)}"
+            # what a compiler writes replaces it
+            sys.stderr.write(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}\r")
+            sys.stderr.flush()
+
+    def start(self, unit: str) -> None:
+        self.running[unit] = time.monotonic()
+
+    def finish(self, unit: str) -> None:
+        seconds = time.monotonic() - self.running.pop(unit)
+        self.done += 1
+        if not self.is_live:
+            sys.stderr.write(f"compiled unit {self.done} of {self.total}: {unit} in {seconds:.1f} s\n")
+
+    def end(self) -> None:
+        clear = "\r\033[K" if self.is_live else ""
+        sys.stderr.write(
+            f"{clear}compiled {self.done} of {self.total} units in {time.monotonic() - self.began:.0f} s\n"
+        )
 
 
 def extensions() -> list[Extension]:
@@ -160,61 +223,89 @@ class BuildNative(build_ext):
         suffixes = {"_direct_calls": ".abi3.so", "_autograd": sysconfig.get_config_var("EXT_SUFFIX")}
         return os.path.join(*fullname.split(".")) + suffixes.get(fullname.rpartition(".")[2], ".so")
 
-    def build_extension(self, ext: Extension) -> None:
-        command = find_compiler()
-        torch = torch_folder()
-        flags = [*FLAGS, *shlex.split(os.environ.get("CXXFLAGS", ""))]
+    def build_extensions(self) -> None:
+        """Compile the units of all extensions together, so that no core waits for the last unit of one, then link."""
+        if not self.extensions:
+            return
+        self.command = find_compiler()
+        self.flags = [*FLAGS, *shlex.split(os.environ.get("CXXFLAGS", ""))]
         # Warnings inside torch's headers are not ours, and their path must not end up in the binary.
-        compile_command = [*command, *flags, f"-ffile-prefix-map={torch}=torch", "-isystem", str(torch / "include")]
-        compile_command += ["-iquote", str(SOURCES)]
+        torch = torch_folder()
+        compile_command = [*self.command, *self.flags, f"-ffile-prefix-map={torch}=torch"]
+        compile_command += ["-isystem", str(torch / "include"), "-iquote", str(SOURCES)]
+        self.compiler.set_executables(compiler_so_cxx=compile_command, compiler_cxx=self.command)
+        # Drop the paths setuptools added for Python's headers and libraries.
+        self.compiler.include_dirs = []
+        self.compiler.library_dirs = [str(torch / "lib")]
+        self.objects = {unit: self.object_of(unit) for extension in self.extensions for unit in units(extension.name)}
+        self.compile_units()
+        super().build_extensions()
+
+    def compile_units(self) -> None:
+        """Compile what has changed, the longest units first, so that all cores end together."""
+        missing = [unit for unit in self.objects if not self.objects[unit].exists()]
+        missing.sort(key=lambda unit: unit.weight, reverse=True)
+        optional = {unit for extension in self.extensions if extension.optional for unit in units(extension.name)}
+        if not missing:
+            return
+        progress = Progress(len(missing))
+        with ThreadPoolExecutor(count_jobs()) as pool:
+            jobs = {pool.submit(self.compile_unit, unit, progress): unit for unit in missing}
+            try:
+                waiting = set(jobs)
+                while waiting:
+                    progress.show()
+                    done, waiting = wait(waiting, timeout=1, return_when=FIRST_COMPLETED)
+                    if any(job.exception() and jobs[job] not in optional for job in done):
+                        stop(COMPILE_FAILED.format(compiler=self.command[0]))
+            finally:
+                pool.shutdown(cancel_futures=True)
+                progress.end()
+
+    def compile_unit(self, unit: Unit, progress: Progress) -> None:
+        """Compile one unit; an interrupted compiler leaves no half-written object under the final name."""
+        final = self.objects[unit]
+        progress.start(str(unit))
+        (fresh,) = self.compiler.compile(
+            [str(unit.source)], output_dir=str(final.with_suffix("")), extra_postargs=unit.flags
+        )
+        os.replace(fresh, final)
+        shutil.rmtree(final.with_suffix(""))
+        progress.finish(str(unit))
+
+    def object_of(self, unit: Unit) -> Path:
+        """Return where a unit's object lies: its name tells the command, the source and the headers."""
+        digest = hashlib.sha256(repr([self.compiler.compiler_so_cxx, unit.flags, version("torch")]).encode())
+        for path in sorted(unit.files):
+            digest.update(path.read_bytes())
+        return OBJECTS / f"{unit.source.parent.name}-{unit.source.stem}-{unit.isa}-{digest.hexdigest()[:16]}.o"
+
+    def build_extension(self, ext: Extension) -> None:
         link = ["-dynamiclib"] if sys.platform == "darwin" else ["-shared", "-Wl,--as-needed", "-Wl,-z,defs"]
         if ext.name in MODULES:  # what they lack is in the interpreter
             link = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
         # No rpath: torch is always loaded first, and the loader then finds its libraries by name.
-        self.compiler.set_executables(
-            compiler_so_cxx=compile_command, linker_so_cxx=[*command, *link], compiler_cxx=command
-        )
-        # Drop the paths setuptools added for Python's headers and libraries.
-        self.compiler.include_dirs = []
-        self.compiler.library_dirs = []
+        self.compiler.set_executables(linker_so_cxx=[*self.command, *link])
         library = Path(self.get_ext_fullpath(ext.name))
+        objects = [self.objects[unit] for unit in units(ext.name)]
+        if not all(path.exists() for path in objects):
+            raise CompileError(f"{ext.name} was not compiled")
         try:
-            with ThreadPoolExecutor(max_workers=2) as pool:
-                objects = list(pool.map(self.compile_unit, units(ext.name)))
             self.compiler.link_shared_object(
-                objects,
-                str(library),
-                libraries=LIBRARIES[ext.name],
-                library_dirs=[str(torch / "lib")],
-                target_lang="c++",
+                [str(path) for path in objects], str(library), libraries=LIBRARIES[ext.name], target_lang="c++"
             )
-        except (CompileError, LinkError):
+        except LinkError:
             if ext.optional:
                 raise
-            stop(COMPILE_FAILED.format(compiler=command[0]))
+            stop(COMPILE_FAILED.format(compiler=self.command[0]))
         if ext.name == LIBRARY:
-            self.write_facts(library.with_name("_build.json"), command, flags)
+            self.write_facts(library.with_name("_build.json"))
 
-    def compile_unit(self, unit: Unit) -> str:
-        """Compile one unit, unless an object with the same command, source and headers is there already."""
-        digest = hashlib.sha256(repr([self.compiler.compiler_so_cxx, unit.flags, version("torch")]).encode())
-        for path in [unit.source, *sorted(headers_of(unit.source))]:
-            digest.update(path.read_bytes())
-        name = f"{unit.source.parent.name}-{unit.source.stem}-{unit.isa}-{digest.hexdigest()[:16]}"
-        final = OBJECTS / f"{name}.o"
-        if not final.exists():
-            (fresh,) = self.compiler.compile(
-                [str(unit.source)], output_dir=str(OBJECTS / name), extra_postargs=unit.flags
-            )
-            os.replace(fresh, final)  # an interrupted compiler leaves no half-written object under the final name
-            shutil.rmtree(OBJECTS / name)
-        return str(final)
-
-    def write_facts(self, path: Path, command: list[str], flags: list[str]) -> None:
+    def write_facts(self, path: Path) -> None:
         """Record how the library was built, for `evenkeel info`: name -> text."""
         facts = {
-            "compiler": subprocess.check_output([*command, "--version"], text=True).splitlines()[0],
-            "flags": " ".join(flags),
+            "compiler": subprocess.check_output([*self.command, "--version"], text=True).splitlines()[0],
+            "flags": " ".join(self.flags),
             **{f"flags {isa}": " ".join(more) for isa, more in ISAS.items() if more},
             "platform": sysconfig.get_platform(),
             "torch": version("torch"),

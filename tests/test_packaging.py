@@ -138,6 +138,21 @@ def test_wheel_works_without_a_compiler(programs: Path) -> None:
     assert agrees == "True"
 
 
+def test_nodes_built_for_another_torch_are_not_loaded(programs: Path) -> None:
+    program = """
+import sys, torch
+torch.__version__ = "2.11.0"
+import evenkeel
+x = torch.randn(3, 7, requires_grad=True)
+evenkeel.functional.layer_norm(x, (7,), backend="cpu").norm().backward()
+print(x.grad is not None, "evenkeel.kernels._autograd" in sys.modules)
+"""
+    for change, loaded in (("", "True"), (program.splitlines()[2], "False")):
+        text = program.replace('torch.__version__ = "2.11.0"', change)
+        result = run([programs / "python", "-c", text], cwd=programs)
+        assert result.stdout == f"True {loaded}\n", result.stderr
+
+
 def test_info_of_the_wheel_tells_how_it_was_built(programs: Path) -> None:
     result = run([programs / "evenkeel", "info", "--json"], path=str(programs), cwd=programs)
     assert result.returncode == 0, result.stderr
@@ -191,7 +206,8 @@ def test_source_distribution_holds_what_the_build_needs(tmp_path: Path) -> None:
     (archive,) = (sources / "dist").glob("*.tar.gz")
     shutil.unpack_archive(archive, tmp_path / "unpacked", filter="data")
     (unpacked,) = (tmp_path / "unpacked").iterdir()
-    expected = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.*")} | {Path("constraints.txt")}
+    expected = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.*")}
+    expected |= {Path("constraints.txt"), Path("Makefile"), Path("tools/set_up.py"), Path(".github/workflows/test.yml")}
     assert expected <= {path.relative_to(unpacked) for path in unpacked.rglob("*")}
 
 
