@@ -237,6 +237,7 @@ class BuildNative(build_ext):
         # Drop the paths setuptools added for Python's headers and libraries.
         self.compiler.include_dirs = []
         self.compiler.library_dirs = [str(torch / "lib")]
+        self.compiler.force = True  # link, though objects of earlier sources may be older than the library
         self.objects = {unit: self.object_of(unit) for extension in self.extensions for unit in units(extension.name)}
         self.compile_units()
         super().build_extensions()
