@@ -81,7 +81,7 @@ class Contiguous {
     tensor_ = as_contiguous(*parameter);
   }
   Values values() const {
-    return tensor_ ? Values{tensor_->data_ptr(), floating_dtype_of(*tensor_)} : Values();
+    return tensor_ ? Values{memory_of(*tensor_), floating_dtype_of(*tensor_)} : Values();
   }
 
  private:
@@ -98,7 +98,7 @@ class MaskMemory {
                     "evenkeel: a mask must have one element a position");
     tensor_ = as_contiguous(*mask);
   }
-  const uint8_t* data() const { return tensor_ ? static_cast<const uint8_t*>(tensor_->data_ptr()) : nullptr; }
+  const uint8_t* data() const { return tensor_ ? static_cast<const uint8_t*>(memory_of(*tensor_)) : nullptr; }
 
  private:
   OptionalTensor tensor_;
@@ -128,15 +128,15 @@ std::tuple<Tensor, Tensor, Tensor> channels_forward(const Tensor& x, const Optio
   const Tensor source = dense(x, last);
   const Contiguous w(weight, channels), b(bias, channels), means(mean, channels), spreads(variance, channels);
   const MaskMemory valid(mask, a.shape);
-  a.x = source.data_ptr();
-  a.y = y.data_ptr();
+  a.x = memory_of(source);
+  a.y = memory_of(y);
   a.weight = w.values();
   a.bias = b.values();
   a.mean = means.values();
   a.variance = spreads.values();
   a.mask = valid.data();
-  a.statistics = statistics.data_ptr();
-  a.variances = variances.data_ptr();
+  a.statistics = memory_of(statistics);
+  a.variances = memory_of(variances);
   run_forward(a);
   return {y, statistics, variances};
 }
@@ -163,15 +163,15 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
   const Tensor source = dense(x, last), upstream = dense(dy, last), saved = as_contiguous(statistics);
   const Contiguous w(weight, channels), b(bias, channels);
   const MaskMemory valid(mask, a.shape);
-  a.x = source.data_ptr();
-  a.dy = upstream.data_ptr();
-  a.dx = need_dx ? dx.data_ptr() : nullptr;
+  a.x = memory_of(source);
+  a.dy = memory_of(upstream);
+  a.dx = need_dx ? memory_of(dx) : nullptr;
   a.weight = w.values();
   a.bias = b.values();
   a.mask = valid.data();
-  a.statistics = saved.data_ptr();
-  if (need_dweight) a.dweight = {dweight.data_ptr(), dtype_of(dweight)};
-  if (need_dbias) a.dbias = {dbias.data_ptr(), dtype_of(dbias)};
+  a.statistics = memory_of(saved);
+  if (need_dweight) a.dweight = {memory_of(dweight), dtype_of(dweight)};
+  if (need_dbias) a.dbias = {memory_of(dbias), dtype_of(dbias)};
   run_backward(a);
   return {dx, dweight, dbias};
 }
@@ -187,10 +187,10 @@ void update_running(const Tensor& running_mean, const Tensor& running_var, const
   }
   STD_TORCH_CHECK(running_mean.numel() == channels && running_var.numel() == channels && count > 1,
                   "evenkeel: running statistics must be as many as the channels, and of several values each");
-  a.running_mean = {running_mean.data_ptr(), floating_dtype_of(running_mean)};
-  a.running_var = {running_var.data_ptr(), floating_dtype_of(running_var)};
-  a.statistics = statistics.data_ptr();
-  a.variances = variances.data_ptr();
+  a.running_mean = {memory_of(running_mean), floating_dtype_of(running_mean)};
+  a.running_var = {memory_of(running_var), floating_dtype_of(running_var)};
+  a.statistics = memory_of(statistics);
+  a.variances = memory_of(variances);
   a.momentum = momentum;
   update_running(a);
 }

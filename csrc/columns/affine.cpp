@@ -35,7 +35,7 @@ std::vector<double> periodic(const Tensor& parameter, int64_t columns, int64_t p
   STD_TORCH_CHECK(parameter.scalar_type() == ScalarType::Double && parameter.numel() == columns,
                   "evenkeel: expected float64 parameters with one element a column");
   const Tensor source = as_contiguous(parameter);
-  const double* p = static_cast<const double*>(source.data_ptr());
+  const double* p = static_cast<const double*>(memory_of(source));
   std::vector<double> values(static_cast<size_t>(period + 16));
   for (size_t i = 0; i < values.size(); ++i) values[i] = p[i % columns];
   return values;
@@ -157,7 +157,7 @@ void map_together(const Tensor& x, const Parameters& p, const Tensor& y) {
   const std::vector<double> offsets = p.offset ? periodic(*p.offset, columns, period)
                                                : std::vector<double>(static_cast<size_t>(period + 16), -0.0);
   std::atomic<bool> infinite = false;
-  const Sides sides{x.data_ptr(), y.data_ptr(), size_of(dtype_of(x)), size_of(to), infinite};
+  const Sides sides{memory_of(x), memory_of(y), size_of(dtype_of(x)), size_of(to), infinite};
   ColumnMap map{dtype_of(x), to, shifts.data(), scales.data(), offsets.data(), period, p.low || p.high};
   constexpr double infinity = std::numeric_limits<double>::infinity();
   map.low = p.low.value_or(-infinity), map.high = p.high.value_or(infinity);
@@ -170,7 +170,7 @@ void map_together(const Tensor& x, const Parameters& p, const Tensor& y) {
   } else {
     map_rows(map, sides, x, y);
   }
-  if (p.infinite && infinite) *static_cast<bool*>(p.infinite->data_ptr()) = true;
+  if (p.infinite && infinite) *static_cast<bool*>(memory_of(*p.infinite)) = true;
 }
 
 // A new tensor, stored by columns where x is.

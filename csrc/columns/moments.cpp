@@ -48,7 +48,7 @@ std::vector<Stream> streams_of(const Tensor& x) {
   const int64_t block = by_columns ? 1 : std::min(columns, most_columns);
   const int64_t blocks = block ? ceil_divide(columns, block) : 0;
   const DType type = dtype_of(x);
-  const char* data = static_cast<const char*>(x.data_ptr());
+  const char* data = static_cast<const char*>(memory_of(x));
   std::vector<Stream> streams;
   streams.reserve(static_cast<size_t>(tables * blocks));
   for (int64_t table = 0; table < tables; ++table) {
@@ -69,7 +69,7 @@ std::vector<Stream> streams_of(const std::vector<Tensor>& columns) {
   for (const Tensor& x : columns) {
     STD_TORCH_CHECK(x.sizes().size() == 1, "evenkeel: expected columns of shape (rows)");
     const int64_t first = static_cast<int64_t>(streams.size());
-    Stream s{dtype_of(x), static_cast<const char*>(x.data_ptr()), x.sizes()[0], 1, x.strides()[0], 1, first};
+    Stream s{dtype_of(x), static_cast<const char*>(memory_of(x)), x.sizes()[0], 1, x.strides()[0], 1, first};
     divide(s, 1);
     streams.push_back(s);
   }
@@ -82,7 +82,7 @@ class Moments {
   Moments(std::vector<Stream> streams, const Tensor* weights)
       : streams_(std::move(streams)),
         weighted_(weights != nullptr),
-        weight_(weights ? static_cast<const double*>(weights->data_ptr()) : nullptr) {
+        weight_(weights ? static_cast<const double*>(memory_of(*weights)) : nullptr) {
     int64_t columns = 0, sums = 0;
     for (const Stream& s : streams_) {
       columns += s.columns;
@@ -196,7 +196,7 @@ class Moments {
 
   template <class T>
   static void put(Tensor& t, int64_t at, T value) {
-    static_cast<T*>(t.data_ptr())[at] = value;
+    static_cast<T*>(memory_of(t))[at] = value;
   }
 
   // Calls body with each index, in chunks of at least 32 K elements.

@@ -46,6 +46,14 @@ inline DType floating_dtype_of(const Tensor& t) {
   return dtype;
 }
 
+// Where a tensor's elements are; raises where its storage was freed.
+inline void* memory_of(const Tensor& t) {
+  void* const memory = t.data_ptr();
+  STD_TORCH_CHECK(memory || t.numel() == 0, "evenkeel: a tensor has ", t.numel(),
+                  " elements but no memory: its storage was freed or not made yet");
+  return memory;
+}
+
 // The compute dtype (opmath).
 inline ScalarType opmath_of(DType dtype) { return dtype == DType::float64 ? ScalarType::Double : ScalarType::Float; }
 inline ScalarType opmath_of(const Tensor& t) { return opmath_of(floating_dtype_of(t)); }

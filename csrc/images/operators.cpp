@@ -50,8 +50,8 @@ void image_normalize_out(const Tensor& x, const Tensor& mean, const Tensor& std,
   std::vector<ByteAffine> affine(static_cast<size_t>(p.channels));
   ImageMap map{dtype_of(source), dtype_of(out), p.pixel_stride, p.channel_stride, p.area(), max_value};
   STD_TORCH_CHECK(is_floating(map.to), "evenkeel: out must be floating");
-  map.mean = static_cast<const double*>(centre.data_ptr());
-  map.std = static_cast<const double*>(spread.data_ptr());
+  map.mean = static_cast<const double*>(memory_of(centre));
+  map.std = static_cast<const double*>(memory_of(spread));
   if (map.from == DType::uint8 && map.to != DType::float64 && kernels().find_affine(map, p.channels, affine.data())) {
     map.bytes = affine.data();
   }
@@ -64,8 +64,8 @@ void image_normalize_out(const Tensor& x, const Tensor& mean, const Tensor& std,
   const bool together = p.pixel_stride != 1 || p.channels == 1;
   const int64_t share = together ? p.channels : 1, groups = p.channels / share;
   const int64_t pieces = ceil_divide(p.pixels, piece), longest = std::min(piece, p.pixels) * share;
-  const char* const from = static_cast<const char*>(source.data_ptr());
-  char* const to = static_cast<char*>(out.data_ptr());
+  const char* const from = static_cast<const char*>(memory_of(source));
+  char* const to = static_cast<char*>(memory_of(out));
   parallel_for(p.images * groups * p.rows * pieces, ceil_divide(grain, longest), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t pixel = task % pieces * piece, row = task / pieces % p.rows;

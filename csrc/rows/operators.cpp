@@ -21,7 +21,7 @@ bool layout_rows(const Tensor& t, int64_t axes, RowLayout& layout) {
   return lay_out(sizes.data(), t.strides().data(), static_cast<int64_t>(sizes.size()), axes, layout);
 }
 
-Values values_of(const Tensor& t) { return {t.data_ptr(), floating_dtype_of(t)}; }
+Values values_of(const Tensor& t) { return {memory_of(t), floating_dtype_of(t)}; }
 
 // Rows to read: the tensor's own, or a contiguous copy's where they are not dense.
 class Source {
@@ -33,7 +33,7 @@ class Source {
       tensor_ = as_contiguous(t);
       layout_rows(*tensor_, axes, rows_.layout);
     }
-    rows_.data = tensor_->data_ptr();
+    rows_.data = memory_of(*tensor_);
   }
   const Rows& rows() const { return rows_; }
 
@@ -44,7 +44,7 @@ class Source {
 
 // The rows of a new, contiguous tensor.
 Rows rows_of(Tensor& t, const RowsSpec& spec) {
-  return {t.data_ptr(), dtype_of(t), RowLayout{1, {spec.rows}, {spec.features}}};
+  return {memory_of(t), dtype_of(t), RowLayout{1, {spec.rows}, {spec.features}}};
 }
 
 RowsSpec spec_of(const Tensor& x, int64_t axes, const RowsOptions& options) {
@@ -193,7 +193,7 @@ std::tuple<Tensor, Tensor> parameter_gradients(RowsBackward& a, const OptionalTe
   const Tensor dweight = gradient(weight, need_dweight), dbias = gradient(bias, need_dbias);
   const Tensor saved = as_contiguous(statistics);
   const Contiguous w(weight, a.spec.features), b(bias, a.spec.features);
-  a.statistics = saved.data_ptr();
+  a.statistics = memory_of(saved);
   run_backward(a, w.values(), b.values(), need_dweight && weight ? values_of(dweight) : Values(),
                need_dbias && bias ? values_of(dbias) : Values());
   return {dweight, dbias};
@@ -234,7 +234,7 @@ std::tuple<Tensor, Tensor, Tensor> rows_forward(const Tensor& x, const OptionalT
                                                 const RowsOptions& options, bool recomputable) {
   RowsForward a{.spec = spec_of(x, axes, options)};
   Tensor statistics = empty({a.spec.rows, a.spec.statistics_width()}, opmath_of(x));
-  a.statistics = statistics.data_ptr();
+  a.statistics = memory_of(statistics);
   if (!residual) {
     return {normalize_rows(a, x, weight, bias, axes, recomputable), empty({0}, x.scalar_type()), statistics};
   }
@@ -272,7 +272,7 @@ void rows_out(const Tensor& x, const OptionalTensor& weight, const OptionalTenso
                   "evenkeel: out must have the result's dtype and shape");
   STD_TORCH_CHECK(layout_rows(out, axes, a.y.layout), "evenkeel: the rows of out must be dense");
   a.y.dtype = dtype_of(out);
-  a.y.data = out.data_ptr();
+  a.y.data = memory_of(out);
   run_forward(a, x, weight, bias, axes);
 }
 

@@ -52,7 +52,7 @@ struct RowsNodeOptions {
   // The rows of a plain tensor; false where they need a copy.
   bool read_rows(const Tensor& t, Rows& to) const {
     to.data = t.data_ptr();
-    return find_dtype(t.scalar_type(), to.dtype) &&
+    return to.data && find_dtype(t.scalar_type(), to.dtype) &&
            lay_out(t.sizes().data(), t.strides().data(), t.dim(), axes, to.layout);
   }
 
@@ -66,7 +66,7 @@ struct RowsNodeOptions {
     }
     if (!read_rows(g.dy, a.dy)) {
       g.dy = g.dy.contiguous();
-      read_rows(g.dy, a.dy);
+      if (!read_rows(g.dy, a.dy)) return false;
     }
     if (gradients[0].data) read_rows(g.found[0], a.dx);
     a.statistics = statistics.data;
@@ -90,12 +90,13 @@ struct ChannelsNodeOptions {
     const at::MemoryFormat format = format_of(g.x);
     if (!read(g.x, format, x) || !g.prepare(format, a.weight, a.bias, statistics, gradients)) return false;
     if (!g.dy.is_contiguous(format)) g.dy = g.dy.contiguous(format);
+    if (!read(g.dy, format, dy)) return false;
     a.remembered = remembered;
     a.shape = shape_of(g.x);
     a.options = resolved(channels, a.shape.channels, remembered);
     a.dtype = x.dtype;
     a.x = x.data;
-    a.dy = g.dy.data_ptr();
+    a.dy = dy.data;
     a.dx = gradients[0].data;
     a.statistics = statistics.data;
     a.dweight = gradients[1];

@@ -61,7 +61,7 @@ bool read(const Tensor& t, at::MemoryFormat format, Values& values) {
   if (!t.defined()) return true;
   if (!is_plain(t) || !t.is_contiguous(format) || !find_dtype(t.scalar_type(), values.dtype)) return false;
   values.data = t.data_ptr();
-  return true;
+  return values.data;  // null where the storage was freed
 }
 
 // The order of a tensor's memory: contiguous where it can be taken so, or with its channels last.

@@ -253,3 +253,37 @@ def test_what_the_fuzzers_found(call, kind, message):
 
 def test_a_largest_value_may_be_any_number():
     assert nn.PixelNormalize([0.5], [0.5], max_value=10**30)(torch.zeros(1, 2, 2)).isfinite().all()
+
+
+def freed(*shape):
+    """A tensor whose storage was given back, as sharding does with parameters that are not needed now."""
+    t = torch.randn(shape)
+    t.untyped_storage().resize_(0)
+    return t
+
+
+FREED = {
+    "layer_norm": lambda: F.layer_norm(freed(2, 4), (4,)),
+    "layer_norm weight": lambda: F.layer_norm(X, (4,), freed(4)),
+    "layer_norm gradient": lambda: F.layer_norm(X.clone().requires_grad_(), (4,)).backward(freed(2, 4)),
+    "layer_norm of a slice": lambda: F.layer_norm(freed(2, 8)[:, :4], (4,)),
+    "add_rms_norm": lambda: F.add_rms_norm(X, freed(2, 4), (4,)),
+    "batch_norm": lambda: F.batch_norm(freed(2, 4), None, None, training=True),
+    "batch_norm running_var": lambda: F.batch_norm(X, X.new_ones(4), freed(4)),
+    "group_norm": lambda: F.group_norm(freed(2, 4), 2),
+    "group_norm gradient": lambda: F.group_norm(X.clone().requires_grad_(), 2).backward(freed(2, 4)),
+    "instance_norm": lambda: F.instance_norm(freed(2, 4, 3)),
+    "large": lambda: F.layer_norm(freed(1024, 1025), (1025,)),
+    "fit": lambda: StandardScaler().fit(freed(5, 4)),
+    "transform": lambda: StandardScaler().fit(X).transform(freed(5, 4)),
+}
+
+
+@pytest.mark.parametrize("in_python", [False, True], ids=["compiled nodes", "Python's nodes"])
+@pytest.mark.parametrize("name", FREED)
+def test_a_tensor_whose_storage_was_freed_is_refused(name, in_python, monkeypatch):
+    if in_python:
+        for module in ("_rows_autograd", "_channel_kernels"):
+            monkeypatch.setattr(f"evenkeel.functional.{module}.nodes", None)
+    with pytest.raises(RuntimeError, match="no memory|data pointer|out of bounds for storage"):
+        FREED[name]()
