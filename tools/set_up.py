@@ -76,7 +76,7 @@ def phases(extra: str) -> list[Phase]:
     rest = {"report": "what reports need: under a minute", "dev": "the developer tools: a minute or two"}
     return [
         Phase("torch", "torch: half a minute, and 200 MB to download", build[2:], [*PIP, *BUILD_REQUIRES]),
-        Phase("kernels", "the kernels: a minute on 2 cores", [*build, *sources], [PYTHON, *BUILD_KERNELS]),
+        Phase("kernels", "the kernels: one to three minutes on 2 cores", [*build, *sources], [PYTHON, *BUILD_KERNELS]),
         Phase(extra, f"evenkeel and {rest[extra]}", build, install),
     ]
 
