@@ -1,8 +1,8 @@
-// The module evenkeel.kernels._autograd: nodes of torch's graph whose backward calls the kernels without Python, which
-// takes longer than the work on small tensors.
+// The module evenkeel.kernels._autograd: small calls and their nodes of torch's graph, past Python and the dispatcher,
+// which take longer than the work.
 //
-// torch's stable ABI knows no autograd and its limited API no tensors, so that this module serves the torch and the
-// Python alone that it was built with. Others do without: the same nodes exist in Python.
+// torch's stable ABI knows no autograd and CPython's limited API no tensors, so that this module serves the torch and
+// the Python alone that it was built with. Others have direct_calls.cpp, and the same nodes in Python.
 #include <Python.h>
 
 #include <torch/csrc/Exceptions.h>

@@ -1,4 +1,4 @@
-"""Nodes of torch's graph in C++: their backward calls the kernels without Python, which takes longer than the work."""
+"""Small calls and their nodes of torch's graph in C++: Python and the dispatcher take longer than the work."""
 
 from __future__ import annotations
 
