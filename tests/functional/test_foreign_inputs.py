@@ -285,5 +285,5 @@ def test_a_tensor_whose_storage_was_freed_is_refused(name, in_python, monkeypatc
     if in_python:
         for module in ("_rows_autograd", "_channel_kernels"):
             monkeypatch.setattr(f"evenkeel.functional.{module}.nodes", None)
-    with pytest.raises(RuntimeError, match="no memory|data pointer|out of bounds for storage"):
+    with pytest.raises(RuntimeError, match=r"no memory|data pointer|out of bounds for storage"):
         FREED[name]()
