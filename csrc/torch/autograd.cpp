@@ -118,11 +118,6 @@ bool take_parameter(PyObject* object, at::IntArrayRef sizes, Tensor& t, Values& 
   return take(object, t) && (!t.defined() || t.sizes() == sizes) && read(t, at::MemoryFormat::Contiguous, values);
 }
 
-// Whether a backward will be asked for.
-bool is_trained(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  return torch::autograd::compute_requires_grad(x, weight, bias);
-}
-
 // From here on the work lasts long enough for other Python threads to run meanwhile.
 constexpr int64_t count_for_other_threads = 16384;
 
@@ -178,7 +173,7 @@ PyObject* normalize_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
   }
   Tensor y = make(x.sizes(), x.scalar_type());
   options.read_rows(y, a.y);
-  const bool trained = is_trained(x, weight, bias);
+  const bool trained = compute_requires_grad(x, weight, bias);
   if (trained) {
     statistics = make_statistics(a.spec.rows, a.spec.statistics_width(), x);
     a.statistics = statistics.data_ptr();
@@ -213,7 +208,7 @@ PyObject* normalize_channels(PyObject*, PyObject* const* args, Py_ssize_t count)
   }
   const auto& [weight, bias, running_mean, running_var] = vectors;
   if (running_mean.defined() != running_var.defined() || (options.remembered && !running_mean.defined()) ||
-      is_trained(running_mean, running_var, {})) {
+      compute_requires_grad(running_mean, running_var)) {
     Py_RETURN_NONE;
   }
   if (args[8] == Py_True && !x.is_contiguous()) x = x.contiguous();  // a node of its own
@@ -227,7 +222,7 @@ PyObject* normalize_channels(PyObject*, PyObject* const* args, Py_ssize_t count)
   if (!options.remembered && x.numel() == own) Py_RETURN_NONE;
   Tensor y = make(x.sizes(), x.scalar_type(), format);
   read(y, format, of_y);
-  const bool trained = is_trained(x, weight, bias);
+  const bool trained = compute_requires_grad(x, weight, bias);
   if (trained) {
     statistics = make_statistics(own, statistics_width(a.options.eps_mode), x);
     a.statistics = statistics.data_ptr();

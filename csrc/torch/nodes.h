@@ -18,6 +18,7 @@ namespace evenkeel {
 namespace {
 
 using at::Tensor;
+using torch::autograd::compute_requires_grad;
 using torch::autograd::ForwardADLevel;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;

@@ -155,10 +155,9 @@ def small_channels(
     small: Tensor | None
     options = spec.channel_options
     if nodes is not None:
-        if not is_compiling():
-            small = nodes.normalize_channels(input, weight, bias, *running, options, remembered, momentum, contiguous)
-            return small
-        return None
+        arguments = (input, weight, bias, *running, options, remembered, momentum, contiguous)
+        small = None if is_compiling() else nodes.normalize_channels(*arguments)
+        return small
     if needs_gradient(*running) or (contiguous and not is_contiguous(input)):
         return None
     trained = needs_gradient(input, weight, bias)
