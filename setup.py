@@ -6,8 +6,8 @@ a module of CPython's limited API through which small tensors reach the kernels 
 of the torch and the Python at hand, through which their gradients do; another torch or Python, or a build without
 Python.h, does without. Everything else is declared in pyproject.toml.
 
-Environment: CXX (the compiler), CXXFLAGS (added to the flags), MAX_JOBS (compilers at once), EVENKEEL_REFERENCE_ONLY=1
-(install without kernels).
+Environment: CXX (the compiler), CXXFLAGS (added to the flags), MAX_JOBS (compilers at once), EVENKEEL_NATIVE=1 (the
+kernels of this processor's instruction set alone), EVENKEEL_REFERENCE_ONLY=1 (no kernels).
 """
 
 import hashlib
@@ -54,6 +54,7 @@ AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c", "-mprefer-vector-width=512"]
 IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
 ISAS: dict[str, list[str]] = {"avx2": AVX2, "avx512": AVX512} if IS_X86 else {"baseline": []}
+NATIVE = "EVENKEEL_NATIVE"
 SOURCES = Path("csrc")
 LIBRARY, DIRECT_CALLS, AUTOGRAD = (f"evenkeel.kernels.{name}" for name in ("_native", "_direct_calls", "_autograd"))
 MODULES = {DIRECT_CALLS: SOURCES / "torch" / "direct_calls.cpp", AUTOGRAD: SOURCES / "torch" / "autograd.cpp"}
@@ -142,12 +143,28 @@ def headers_of(source: Path) -> set[Path]:
     return direct.union(*map(headers_of, direct))
 
 
+def is_set(variable: str) -> bool:
+    """Whether an environment variable asks for something."""
+    return os.environ.get(variable, "0") not in ("", "0")
+
+
+@cache
+def wanted_isas() -> list[str]:
+    """Return the instruction sets that are built: all, or with $EVENKEEL_NATIVE the best of this processor."""
+    processor = Path("/proc/cpuinfo")
+    if not (is_set(NATIVE) and IS_X86 and processor.exists()):
+        return list(ISAS)
+    has_avx512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= set(processor.read_text().split())
+    return ["avx512" if has_avx512 else "avx2"]
+
+
 def units(name: str) -> list[Unit]:
     """Return what has to be compiled for an extension."""
     if name in MODULES:
         return [Unit(MODULES[name], "any")]
     sources = sorted({*SOURCES.rglob("*.cpp")} - {*MODULES.values()})
-    return [Unit(source, isa) for source in sources for isa in (ISAS if source.stem.endswith("_kernels") else ("any",))]
+    levels = {True: wanted_isas(), False: ["any"]}
+    return [Unit(source, isa) for source in sources for isa in levels[source.stem.endswith("_kernels")]]
 
 
 def count_jobs() -> int:
@@ -196,7 +213,7 @@ class Progress:
 
 def extensions() -> list[Extension]:
     """Return what this Python can be given: on Windows the reference implementations alone."""
-    if os.environ.get("EVENKEEL_REFERENCE_ONLY", "0") not in ("", "0") or sys.platform == "win32":
+    if is_set("EVENKEEL_REFERENCE_ONLY") or sys.platform == "win32":
         return []
     names = [LIBRARY]
     if (Path(sysconfig.get_path("include")) / "Python.h").exists():
@@ -307,7 +324,7 @@ class BuildNative(build_ext):
         facts = {
             "compiler": subprocess.check_output([*self.command, "--version"], text=True).splitlines()[0],
             "flags": " ".join(self.flags),
-            **{f"flags {isa}": " ".join(more) for isa, more in ISAS.items() if more},
+            **{f"flags {isa}": " ".join(ISAS[isa]) for isa in wanted_isas() if ISAS[isa]},
             "platform": sysconfig.get_platform(),
             "torch": version("torch"),
             "torch, oldest": TORCH_TARGET,

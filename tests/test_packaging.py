@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -209,6 +210,22 @@ def test_source_distribution_holds_what_the_build_needs(tmp_path: Path) -> None:
     expected = {path.relative_to(ROOT) for path in (ROOT / "csrc").rglob("*.*")}
     expected |= {Path("constraints.txt"), Path("Makefile"), Path("tools/set_up.py"), Path(".github/workflows/test.yml")}
     assert expected <= {path.relative_to(unpacked) for path in unpacked.rglob("*")}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere there is one instruction set")
+def test_a_native_library_has_the_kernels_of_this_processor_alone(tmp_path: Path) -> None:
+    build = [sys.executable, "setup.py", "-q", "build_ext"]
+    folders = ["--build-lib", tmp_path, "--build-temp", tmp_path / "temp"]
+    result = run([*build, *folders], cwd=ROOT, env={"EVENKEEL_NATIVE": "1"})
+    assert result.returncode == 0, result.stderr
+    kernels = tmp_path / "evenkeel" / "kernels"
+    program = f"import torch; torch.ops.load_library({str(kernels / '_native.so')!r})"
+    program += "; print(torch.ops.evenkeel.simd_level())"
+    asked = [run([sys.executable, "-c", program], env={"EVENKEEL_SIMD": level}) for level in ("avx2", "avx512")]
+    (level,) = {answer.stdout.strip() for answer in asked}
+    assert level == torch.ops.evenkeel.simd_level()
+    facts = json.loads((kernels / "_build.json").read_text())
+    assert [name for name in facts if name.startswith("flags ")] == [f"flags {level}"]
 
 
 def test_without_python_headers_only_the_library_is_built() -> None:

@@ -31,6 +31,8 @@ PYTHON = str(VENV / "bin" / "python")
 PIP = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--constraint", "constraints.txt"]
 BUILD_REQUIRES = ["setuptools>=77", "torch", "numpy"]
 BUILD_KERNELS = ["setup.py", "-q", "build_ext", "--inplace"]
+NATIVE = ["env", "EVENKEEL_NATIVE=1"]  # this processor's instruction set alone
+KERNELS = {"report": "one or two minutes", "dev": "one to three minutes"}
 EXTRAS = {"report": ("report", "dev"), "dev": ("dev",), "release": ("release", "dev")}  # what is wanted -> what serves
 QUIET = 3  # seconds without output after which the seconds are shown
 CLEAR = "\r\033[K"  # of a terminal's line
@@ -72,11 +74,13 @@ def phases(extra: str) -> list[Phase]:
         return [Phase(extra, "what builds and checks wheels: half a minute", ["constraints.txt"], install)]
     build = ["pyproject.toml", "setup.py", "constraints.txt"]
     sources = sorted(str(path) for path in Path("csrc").rglob("*.*"))
-    install = [*PIP, "--no-build-isolation", "--editable", f".[{extra}]"]
+    levels = NATIVE if extra == "report" else []
+    kernels = [*levels, PYTHON, *BUILD_KERNELS]
+    install = [*levels, *PIP, "--no-build-isolation", "--editable", f".[{extra}]"]
     rest = {"report": "what reports need: under a minute", "dev": "the developer tools: a minute or two"}
     return [
         Phase("torch", "torch: half a minute, and 200 MB to download", build[2:], [*PIP, *BUILD_REQUIRES]),
-        Phase("kernels", "the kernels: one to three minutes on 2 cores", [*build, *sources], [PYTHON, *BUILD_KERNELS]),
+        Phase("kernels", f"the kernels: {KERNELS[extra]} on 2 cores", [*build, *sources], kernels),
         Phase(extra, f"evenkeel and {rest[extra]}", build, install),
     ]
 

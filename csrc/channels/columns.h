@@ -133,7 +133,7 @@ bool is_short(const ChannelsCall& a, int64_t outer) {
 template <class C, class Body>
 void for_each_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, bool streamed, const Body& body) {
   constexpr int64_t width = Lanes<C>::width;
-  constexpr int tile = 4;
+  constexpr int tile = register_bytes == 64 ? 4 : 2;
   constexpr std::integral_constant<int, 1> one{};
   for (int64_t begin = 0; begin < rows; begin += rows_at_a_time) {
     const int64_t end = begin + rows_at_a_time < rows ? begin + rows_at_a_time : rows;

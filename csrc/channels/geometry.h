@@ -78,10 +78,10 @@ inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
 inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, bool masked, bool measured,
                                     bool backward) {
   // with fewer positions than this, neighbouring channels are treated together as columns
-  constexpr int64_t few_positions = 16, some_samples = 16, many_samples = 32;
+  constexpr int64_t few_positions = 16, many_samples = 32;
   ChannelsGeometry g{};
   const int64_t batch = shape.batch;
-  const bool last = shape.last;
+  const bool last = shape.last && shape.positions > 1;
   g.channels = shape.channels;
   g.positions = shape.positions;
   g.groups = groups;
@@ -90,10 +90,11 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   g.count = groups ? share * g.positions : batch * g.positions;
   g.per_channel = g.repeat = 1;
   g.width = g.channels;
-  const int64_t times = groups || !measured || batch < some_samples ? 1 : batch < many_samples ? 2 : 4;
+  const int64_t times = groups || !measured ? 1 : batch < many_samples ? 2 : 4;
   const int64_t fewest_positions = masked ? 2 : times * few_positions;
-  // turning small samples takes less time than columns take for each statistic of few elements
-  const bool turns = last && g.positions < few_positions && g.count <= 256 && g.channels * g.positions <= 4096;
+  // turning small samples takes less time than columns take for each statistic of few elements; maps of 2 by 2 the least
+  const int64_t few = g.positions == 4 && !backward ? 2048 : 256;
+  const bool turns = last && g.positions < few_positions && g.count <= few && g.channels * g.positions <= 4096;
   if (groups && !masked && measured && (!last || turns) && are_rows(g.positions, share, backward)) {
     walk_groups(g, batch, last);
   } else if (last || g.positions < fewest_positions) {

@@ -258,6 +258,11 @@ class GroupColumns {
     constexpr int64_t longest = 16;
     const ChannelsGeometry& g = call_.geometry;
     const int64_t each = g.per_channel, samples = g.statistics_per_block / g.groups;
+    if (each == 1) {
+      std::copy_n(gradients_, count_, gradients);
+      std::copy_n(products_, count_, products);
+      return;
+    }
     const int64_t together = std::max<int64_t>(1, longest / samples) * Lanes<C>::width;
     for (int64_t i = 0; i < count_; i += each) {
       Doubles gradient = {}, product = {};

@@ -24,24 +24,51 @@ class Buffer {
   C* data_;
 };
 
-// Copies fewer than 64 bytes in a few moves, the last of which overlap: a call of memcpy takes longer than a short row.
-EVENKEEL_INLINE void copy_some(void* to, const void* from, size_t bytes) {
-  const auto in_moves_of = [&](auto size) {
-    constexpr size_t each = decltype(size)::value;
-    char *const out = static_cast<char*>(to);
-    const char* const in = static_cast<const char*>(from);
-    char moved[2][each];
-    std::memcpy(moved[0], in, each);
-    std::memcpy(moved[1], in + bytes - each, each);
-    std::memcpy(out, moved[0], each);
-    std::memcpy(out + bytes - each, moved[1], each);
+#if !defined(__AVX512F__)
+// The first bytes of 16, an even number, and zeros behind them. From and to registers alone: what is written to memory
+// in pieces and then read as one has to wait for all of them.
+EVENKEEL_INLINE HalfShorts load_below(const void* p, int bytes) {
+  const auto read = [&](auto piece, int at) {
+    std::memcpy(&piece, static_cast<const char*>(p) + at, sizeof(piece));
+    return static_cast<uint64_t>(piece);
   };
-  if (bytes >= 32) return in_moves_of(std::integral_constant<size_t, 32>{});
-  if (bytes >= 16) return in_moves_of(std::integral_constant<size_t, 16>{});
-  if (bytes >= 8) return in_moves_of(std::integral_constant<size_t, 8>{});
-  if (bytes >= 4) return in_moves_of(std::integral_constant<size_t, 4>{});
-  if (bytes >= 2) in_moves_of(std::integral_constant<size_t, 2>{});
+  uint64_t low = 0, high = 0;  // the last piece overlaps the first
+  if (bytes >= 8) {
+    low = read(uint64_t{}, 0);
+    high = read(uint64_t{}, bytes - 8) >> 4 * (16 - bytes) >> 4 * (16 - bytes);  // by 64 where 8 are all
+  } else if (bytes >= 4) {
+    low = read(uint32_t{}, 0) | read(uint32_t{}, bytes - 4) << 8 * (bytes - 4);
+  } else if (bytes >= 2) {
+    low = read(uint16_t{}, 0);
+  }
+  return bits_as<HalfShorts>(VectorOf<uint64_t, 16>{low, high});
 }
+template <class V>
+EVENKEEL_INLINE void store_below(void* p, const V& v, int bytes) {
+  char* to = static_cast<char*>(p);
+  if constexpr (sizeof(V) > 16) {
+    constexpr int half = sizeof(V) / 2;
+    if (bytes < half) return store_below(to, low_half(v), bytes);
+    store_bytes_of(to, low_half(v));
+    store_below(to + half, high_half(v), bytes - half);
+  } else if (bytes == sizeof(V)) {
+    store_bytes_of(to, v);
+  } else {
+    const VectorOf<uint64_t, 16> words = bits_as<VectorOf<uint64_t, 16>>(v);
+    uint64_t word = words[0];
+    const auto write = [&](auto piece) {
+      if (!(bytes & sizeof(piece))) return;
+      piece = static_cast<decltype(piece)>(word);
+      std::memcpy(to, &piece, sizeof(piece));
+      to += sizeof(piece);
+      word = sizeof(piece) == 8 ? words[1] : word >> 8 * (sizeof(piece) % 8);
+    };
+    write(uint64_t{});
+    write(uint32_t{});
+    write(uint16_t{});
+  }
+}
+#endif
 
 // The first `count` elements of a vector, and zeros behind them. Masks, where there are any.
 template <class V, class T>
@@ -53,9 +80,25 @@ EVENKEEL_INLINE V load_some(const T* p, int count) {
   if constexpr (std::is_same_v<T, bf16>) return from_bf16(_mm256_maskz_loadu_epi16(some, p));
   if constexpr (std::is_same_v<T, f16>) return from_f16(_mm256_maskz_loadu_epi16(some, p));
 #else
-  T buffer[sizeof(V) / sizeof(Opmath<T>)] = {};
-  copy_some(buffer, p, count * sizeof(T));
-  return load(buffer);
+  if constexpr (sizeof(T) == 2) {
+    if (count < 8) return from_16_bits(p, load_below(p, 2 * count), HalfShorts{});
+    return from_16_bits(p, load_bytes_of<HalfShorts>(p), load_below(p + 8, 2 * count - 16));
+  } else {
+#if defined(__AVX2__)
+    constexpr int half = Lanes<T>::width / 2;
+    const LaneMask<T> some = lanes_below<T>(count);
+    const auto low = bits_as<__m256i>(some.low), high = bits_as<__m256i>(some.high);
+    if constexpr (sizeof(T) == 4) {
+      return {bits_as<HalfOf<V>>(_mm256_maskload_ps(p, low)), bits_as<HalfOf<V>>(_mm256_maskload_ps(p + half, high))};
+    } else {
+      return {bits_as<HalfOf<V>>(_mm256_maskload_pd(p, low)), bits_as<HalfOf<V>>(_mm256_maskload_pd(p + half, high))};
+    }
+#else
+    T buffer[Lanes<T>::width] = {};
+    for (int i = 0; i < count; ++i) buffer[i] = p[i];
+    return load(buffer);
+#endif
+  }
 #endif
 }
 template <class V, class T>
@@ -67,9 +110,14 @@ EVENKEEL_INLINE void store_some(T* p, V v, int count) {
   if constexpr (std::is_same_v<T, bf16>) _mm256_mask_storeu_epi16(p, some, to_bf16(v));
   if constexpr (std::is_same_v<T, f16>) _mm256_mask_storeu_epi16(p, some, to_f16(v));
 #else
-  T buffer[sizeof(V) / sizeof(Opmath<T>)];
-  store(buffer, v);
-  copy_some(p, buffer, count * sizeof(T));
+  const int bytes = count * static_cast<int>(sizeof(T));
+  if constexpr (std::is_same_v<T, bf16>) {
+    store_below(p, to_bf16(v), bytes);
+  } else if constexpr (std::is_same_v<T, f16>) {
+    store_below(p, to_f16(v), bytes);
+  } else {
+    store_below(p, v, bytes);
+  }
 #endif
 }
 

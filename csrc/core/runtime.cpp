@@ -5,6 +5,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "core/level.h"
+
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
 #endif
@@ -21,19 +23,21 @@ const bool watches_forks = [] {
   return true;
 }();
 
-Simd best_simd() {
+// Whether this processor runs a level, and the library has it.
+bool has(Simd level) {
+  switch (level) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
-    return Simd::avx512;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
-    return Simd::avx2;
-  }
-  return Simd::none;
+    case Simd::avx512:
+      return &avx512::is_built && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    case Simd::avx2:
+      return &avx2::is_built && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+             __builtin_cpu_supports("f16c");
 #else
-  return Simd::baseline;
+    case Simd::baseline: return true;
 #endif
+    default: return level == Simd::none;
+  }
 }
 
 const char* simd_name(Simd level) {
@@ -81,10 +85,12 @@ DType dtype_of(ScalarType type) {
 
 Simd simd() {
   static const Simd level = [] {
-    const Simd best = best_simd();
     const char* name = std::getenv(simd_variable);
+    Simd best = Simd::none;
     for (Simd each : levels) {
-      if (name && std::strcmp(name, simd_name(each)) == 0 && each <= best) return each;
+      if (!has(each)) continue;
+      if (name && std::strcmp(name, simd_name(each)) == 0) return each;
+      best = each;
     }
     return best;
   }();

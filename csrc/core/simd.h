@@ -124,24 +124,19 @@ EVENKEEL_INLINE Floats load(const bf16* p) {
 EVENKEEL_INLINE Floats load(const f16* p) { return from_f16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
 #else
 // By halves: a register that is read once is not taken apart.
-template <class V = UnsignedInts>
-EVENKEEL_INLINE V load_16_bits(const void* p) {
-  if constexpr (is_joined<V>) {
-    using Half = typename V::Half;
-    return {load_16_bits<Half>(p), load_16_bits<Half>(static_cast<const char*>(p) + sizeof(V) / 4)};
-  } else {
-    return convert<V>(load_bytes_of<VectorOf<uint16_t, sizeof(V) / 2>>(p));
-  }
+using HalfShorts = VectorOf<uint16_t, 16>;
+EVENKEEL_INLINE UnsignedInts widened(const HalfShorts& low, const HalfShorts& high) {
+  return join<UnsignedInts>(convert<HalfOf<UnsignedInts>>(low), convert<HalfOf<UnsignedInts>>(high));
 }
-EVENKEEL_INLINE Floats load(const bf16* p) { return bits_as<Floats>(load_16_bits(p) << 16); }
-
-EVENKEEL_INLINE Floats load(const f16* p) {
+EVENKEEL_INLINE Floats from_16_bits(const bf16*, const HalfShorts& low, const HalfShorts& high) {
+  return bits_as<Floats>(widened(low, high) << 16);
+}
+EVENKEEL_INLINE Floats from_16_bits(const f16*, const HalfShorts& low, const HalfShorts& high) {
 #if defined(__F16C__)
-  const __m128i* source = reinterpret_cast<const __m128i*>(p);
-  return {bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source))),
-          bits_as<HalfFloats>(_mm256_cvtph_ps(_mm_loadu_si128(source + 1)))};
+  return {bits_as<HalfFloats>(_mm256_cvtph_ps(bits_as<__m128i>(low))),
+          bits_as<HalfFloats>(_mm256_cvtph_ps(bits_as<__m128i>(high)))};
 #else
-  const UnsignedInts half = load_16_bits(p);
+  const UnsignedInts half = widened(low, high);
   const UnsignedInts magnitude = half & 0x7fffu;
   UnsignedInts bits = (magnitude << 13) + ((127u - 15u) << 23);
   bits = choose(magnitude >= 0x7c00u, bits + ((128u - 16u) << 23), bits);  // infinity and NaN
@@ -149,6 +144,10 @@ EVENKEEL_INLINE Floats load(const f16* p) {
   bits = choose(magnitude < 0x0400u, bits_as<UnsignedInts>(subnormal), bits);
   return bits_as<Floats>(bits | ((half & 0x8000u) << 16));
 #endif
+}
+template <class T>
+EVENKEEL_INLINE Floats load(const T* p) {
+  return from_16_bits(p, load_bytes_of<HalfShorts>(p), load_bytes_of<HalfShorts>(p + 8));
 }
 #endif
 
@@ -175,19 +174,17 @@ EVENKEEL_INLINE bool any_nan(const Floats& v) {
   return true;  // asking costs more than choosing
 #endif
 }
-EVENKEEL_INLINE void store(bf16* p, Floats v) {
+EVENKEEL_INLINE Shorts to_bf16(const Floats& v) {
   const UnsignedInts bits = bits_as<UnsignedInts>(v);
   UnsignedInts rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
   if (__builtin_expect(any_nan(v), 0)) rounded = choose(v != v, bits | 0x400000u, rounded);
-  store_bytes_of(p, narrowed(rounded >> 16));
+  return narrowed(rounded >> 16);
 }
-
-EVENKEEL_INLINE void store(f16* p, Floats v) {
+EVENKEEL_INLINE Shorts to_f16(const Floats& v) {
 #if defined(__F16C__)
   constexpr int rounding = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-  __m128i* target = reinterpret_cast<__m128i*>(p);
-  _mm_storeu_si128(target, _mm256_cvtps_ph(bits_as<__m256>(v.low), rounding));
-  _mm_storeu_si128(target + 1, _mm256_cvtps_ph(bits_as<__m256>(v.high), rounding));
+  return bits_as<Shorts>(_mm256_set_m128i(_mm256_cvtps_ph(bits_as<__m256>(v.high), rounding),
+                                          _mm256_cvtps_ph(bits_as<__m256>(v.low), rounding)));
 #else
   const UnsignedInts bits = bits_as<UnsignedInts>(v);
   const UnsignedInts magnitude = bits & 0x7fffffffu;
@@ -197,9 +194,12 @@ EVENKEEL_INLINE void store(f16* p, Floats v) {
   half = choose(magnitude < 0x38800000u, bits_as<UnsignedInts>(shifted) - 0x3f000000u, half);
   half = choose(magnitude >= 0x477ff000u, UnsignedInts{} + 0x7c00u, half);
   half = choose(magnitude > 0x7f800000u, ((magnitude >> 13) & 0x3ffu) | 0x7e00u, half);
-  store_bytes_of(p, convert<Shorts>(half | ((bits >> 16) & 0x8000u)));
+  return convert<Shorts>(half | ((bits >> 16) & 0x8000u));
 #endif
 }
+// At once: two stores that are read as one, as in `stream`, would have to reach the cache first.
+EVENKEEL_INLINE void store(bf16* p, Floats v) { store_bytes_of(p, to_bf16(v)); }
+EVENKEEL_INLINE void store(f16* p, Floats v) { store_bytes_of(p, to_f16(v)); }
 #endif
 
 // Writes past the caches: an ordinary store first reads the line that it overwrites. p lies at a multiple of `bytes` or

@@ -3,16 +3,17 @@
 
 #include <cstdint>
 
-// Declares a table of kernels that is defined once per instruction set, in the namespace of its name.
-#define EVENKEEL_VARIANTS(Type, name) \
-  namespace baseline {                \
-  extern const Type name;             \
-  }                                   \
-  namespace avx2 {                    \
-  extern const Type name;             \
-  }                                   \
-  namespace avx512 {                  \
-  extern const Type name;             \
+// Declares a table of kernels that is defined once per instruction set, in the namespace of its name. A library may be
+// built without some of them.
+#define EVENKEEL_VARIANTS(Type, name)                 \
+  namespace baseline {                                \
+  extern const Type name __attribute__((weak));       \
+  }                                                   \
+  namespace avx2 {                                    \
+  extern const Type name __attribute__((weak));       \
+  }                                                   \
+  namespace avx512 {                                  \
+  extern const Type name __attribute__((weak));       \
   }
 
 namespace evenkeel {

@@ -24,6 +24,7 @@ struct BackwardWork {
   T* dx[R];
   Statistics<C> statistics[R];
   Slopes<C> slopes[R] = {};
+  int64_t x_ahead = 0, dy_ahead = 0, dx_ahead = 0;  // elements to what is fetched meanwhile, of one row
 };
 
 // The backward of a row has two passes:
@@ -33,7 +34,7 @@ struct BackwardWork {
 // This is the first: it adds to the accumulators (padded, or null) and finds the means. With R rows at once, parameters
 // and accumulators are read and written once for all. The weight lies in the order in which rows are read.
 template <Centring centring, bool weighted, int chains, class C, class T, int R>
-void sum_rows(const RowsSpec& spec, BackwardWork<C, T, R>& work, const C* weight, C* dweight, C* dbias) {
+__attribute__((flatten)) void sum_rows(const RowsSpec& spec, BackwardWork<C, T, R>& work, const C* weight, C* dweight, C* dbias) {
   using L = typename Summed<T>::lanes;
   using V = Vector<L>;
   const BackwardWork<C, T, R> rows = work;  // a copy: every store might change the pointers and statistics
@@ -272,10 +273,17 @@ void backward_row(const RowsBackward& a, int64_t row, ParameterSums<L, C>& sums,
 }
 
 template <Centring centring, bool weighted, class C, class T, int R>
-void write_rows(const RowsSpec& spec, const BackwardWork<C, T, R> rows, const C* weight, bool streamed) {
+__attribute__((flatten)) void write_rows(const RowsSpec& spec, const BackwardWork<C, T, R> rows, const C* weight, bool streamed) {
   using L = typename Written<T>::lanes;
   using V = Vector<L>;
   for_each_position<L>(spec.features, [&](auto at) {
+    if constexpr (R == 1 && fetches_rows) {
+      if (rows.x_ahead) {
+        fetch(rows.x[0] + at.i + rows.x_ahead);
+        fetch(rows.dy[0] + at.i + rows.dy_ahead);
+        if (!streamed) fetch_to_write(rows.dx[0] + at.i + rows.dx_ahead);
+      }
+    }
     V w{}, v[R];
     if constexpr (weighted) w = at.load(weight);
     for (int r = 0; r < R; ++r) {
@@ -309,6 +317,13 @@ bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order,
     rows.x[r] = static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row + r);
     rows.dy[r] = static_cast<const T*>(a.dy.data) + row_offset(a.dy.layout, row + r);
     rows.dx[r] = a.dx.data ? static_cast<T*>(a.dx.data) + row_offset(a.dx.layout, row + r) : nullptr;
+  }
+  if (R == 1 && fetches_rows && a.fetched) {
+    constexpr int64_t soon = 4096 / sizeof(T);
+    const int64_t later = ceil_divide(soon, a.spec.features);
+    rows.x_ahead = fetched_ahead(a.x, row, later);
+    rows.dy_ahead = fetched_ahead(a.dy, row, later);
+    rows.dx_ahead = fetched_ahead(a.dx, row, later);
   }
   if (usual == Centring::none) {
     a.weight ? run_rows<Centring::none, true>(a, rows, weight_in_order, sums)

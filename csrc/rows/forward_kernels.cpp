@@ -87,6 +87,7 @@ struct Work {
   const T* x[R];
   Out* y[R];
   Statistics<C> statistics[R];
+  int64_t x_ahead = 0, y_ahead = 0;  // elements to what is fetched meanwhile, of one row
 };
 
 // By value: behind a reference, every store might change the pointers and statistics.
@@ -96,6 +97,10 @@ void write_rows(const Work<C, T, Out, R> rows, const C* weight, const C* bias, i
   using L = typename Written<T>::lanes;
   using V = Vector<L>;
   for_each_position<L>(n, [&](auto at) {
+    if constexpr (R == 1 && fetches_rows) {
+      if (rows.x_ahead) fetch(rows.x[0] + at.i + rows.x_ahead);
+      if (rows.x_ahead && !streamed) fetch_to_write(rows.y[0] + at.i + rows.y_ahead);
+    }
     V w{}, b{};
     if constexpr (weighted) w = at.load(weight);
     if constexpr (biased) b = at.load(bias);
@@ -119,10 +124,9 @@ void write_rows(const Work<C, T, Out, R>& rows, const C* weight, const C* bias, 
 }
 
 template <class C, class T, class Out>
-void write_row(const RowsSpec& spec, const T* x, const C* weight, const C* bias, const Statistics<C>& s, Out* y,
+void write_row(const RowsSpec& spec, const Work<C, T, Out, 1>& row, const C* weight, const C* bias,
                bool streamed = false) {
-  const Work<C, T, Out, 1> row{{x}, {y}, {s}};
-  with_centring(spec, s,
+  with_centring(spec, row.statistics[0],
                 [&](auto centring) { write_rows<centring.value>(row, weight, bias, spec.features, streamed); });
 }
 
@@ -172,7 +176,7 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
     for (int64_t i = 0; i < n; ++i) normalized.data()[i] = static_cast<float>(wide[i] * s.reciprocal);
     with_row<float>(a.y, row, [&](auto* y) { write_row_early(a, normalized.data(), 1.0f, y); });
   } else {
-    write_row(a.spec, wide, weight, bias, s, out);
+    write_row(a.spec, Work<double, double, double, 1>{{wide}, {out}, {s}}, weight, bias);
     with_row<float>(a.y, row, [&](auto* y) { narrow(y, out, n); });
   }
   return {static_cast<float>(s.mean), static_cast<float>(s.mean - static_cast<float>(s.mean)),
@@ -205,7 +209,8 @@ Statistics<C> forward_row(const RowsForward& a, const C* x, int64_t row) {
     if constexpr (std::is_same_v<C, float>) {
       if (a.spec.options.early) return write_row_early(a, x, s.reciprocal, y);
     }
-    write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y,
+    const Work<C, C, std::remove_pointer_t<decltype(y)>, 1> work{{x}, {y}, {s}};
+    write_row(a.spec, work, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias),
               a.streamed && reaches_a_line(y));
   });
   return s;
@@ -232,9 +237,9 @@ __attribute__((noinline)) Statistics<float> widen_and_do_in_double(const RowsFor
   return forward_row_in_double(a, widen(x, wide.data(), a.spec.features), row);
 }
 
-// Writes a row of which the statistics are known.
+// Writes a row of which the statistics are known; the one that is fetched meanwhile is `later` rows further.
 template <class C, class T>
-inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int64_t row) {
+inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int64_t row, int64_t later) {
   bool done = false;
   if constexpr (std::is_same_v<C, float>) {
     if (!safe(s)) {
@@ -244,7 +249,12 @@ inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int6
   }
   if (!done) {
     T* y = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row);
-    write_row(a.spec, x, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), s, y,
+    Work<C, T, T, 1> work{{x}, {y}, {s}};
+    if (fetches_rows && a.fetched) {
+      work.x_ahead = fetched_ahead(a.x, row, later);
+      work.y_ahead = fetched_ahead(a.y, row, later);
+    }
+    write_row(a.spec, work, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias),
               a.streamed && reaches_a_line(y));
   }
   if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
@@ -307,7 +317,7 @@ void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
       } else if (most >= 2 && i + 2 <= count && complete_rows<2>(a, x, s, i, row + i)) {
         i += 2;
       } else {
-        complete_row(a, x[i], s[i], row + i);
+        complete_row(a, x[i], s[i], row + i, size);
         ++i;
       }
     }

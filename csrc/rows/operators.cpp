@@ -93,11 +93,20 @@ class Parameter {
 // About 16 K elements a chunk: below that, starting a thread costs more than it saves.
 int64_t rows_per_chunk(int64_t features) { return features >= 16384 ? 1 : 16384 / features; }
 
-// Whether `out` is written past the caches by a call that moves it and these; not over the input, which is in them.
-bool is_streamed(const RowsSpec& spec, const Rows& out, const Rows& in, std::initializer_list<Rows> others) {
-  int64_t bytes = size_of(out.dtype) + size_of(in.dtype);
-  for (const Rows& each : others) bytes += each.data ? size_of(each.dtype) : 0;
-  return is_past_caches(spec.rows * spec.features * bytes) && out.data != in.data;
+// Bytes of a row's element in all that a call moves.
+int64_t moved_bytes(std::initializer_list<Rows> tensors) {
+  int64_t bytes = 0;
+  for (const Rows& each : tensors) bytes += each.data ? size_of(each.dtype) : 0;
+  return bytes;
+}
+
+// Chooses what depends on the caches, for a call that moves `bytes` for each element of its rows. What is written over
+// the input, which is in them, is not written past them.
+template <class Call>
+void set_caching(Call& a, int64_t bytes, const Rows& out) {
+  const int64_t all = a.spec.rows * a.spec.features * bytes;
+  a.fetched = all > caches().second;
+  a.streamed = out.data && is_past_caches(all) && out.data != a.x.data;
 }
 
 void check_shape(const char* name, const Tensor& t, const Tensor& x) {
@@ -124,7 +133,7 @@ void check_recomputable(const C* weight, const C* bias, int64_t features) {
 void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool recomputable) {
   if (a.spec.rows == 0 || a.spec.features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
-  a.streamed = is_streamed(a.spec, a.y, a.x, {a.residual, a.sum});
+  set_caching(a, moved_bytes({a.x, a.y, a.residual, a.sum}), a.y);
   a.group_bytes = caches().first * 2 / 3;
   const Parameter w(weight, a.spec.options.weight_offset, a.spec.features, a.is_double);
   const Parameter b(bias, 0.0, a.spec.features, a.is_double);
@@ -159,7 +168,7 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, con
   const int64_t features = a.spec.features;
   if (features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
-  a.streamed = a.dx.data && is_streamed(a.spec, a.dx, a.x, {a.dy, a.residual, a.dsum});
+  set_caching(a, moved_bytes({a.x, a.dx, a.dy, a.residual, a.dsum}), a.dx);
   a.rows_per_task = rows_per_task(a.spec.rows);
   const int64_t tasks = ceil_divide(a.spec.rows, a.rows_per_task);
   a.padded_features = padded(features);
