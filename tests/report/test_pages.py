@@ -21,6 +21,7 @@ from evenkeel.report import (
     Page,
     Section,
     Series,
+    Sparkline,
     Table,
     embed_json,
     lines,
@@ -272,3 +273,17 @@ def test_every_panel_offers_its_picture():
     spans = [attrs for tag, attrs in elements.found if attrs.get("class") == "pictures"]
     assert len(spans) == len(panels)
     assert all("hidden" in attrs for attrs in spans)  # without JavaScript nothing could be drawn
+
+
+def test_a_histogram_in_a_cell_is_drawn_on_a_page_and_written_in_blocks_elsewhere():
+    spark = Sparkline([0, 1, 4, 2], before=[4, 0, 0, 0], name='"<of a>')
+    table = Table(["feature", "histogram"], [["a", spark], ["b", ""]])
+    assert table.csv() == "feature,histogram\na, ▂█▄\nb,\n"
+    assert "▂█▄" in str(table)
+    assert table.numeric_columns() == [False, False]
+    assert spark.outline().startswith("0.000,0.000 0.250,0.000 0.250,1.000")
+    assert spark.bars().count("M") == 3  # an empty bin has no bar
+    elements = Elements(render_page(Page("t", [], [], [Section("s", tables=[table])])))
+    drawn = [attrs for tag, attrs in elements.found if tag == "svg"]
+    assert [attrs["aria-label"] for attrs in drawn] == ['"<of a>']
+    assert str(Sparkline([])) == ""

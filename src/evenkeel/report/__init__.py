@@ -9,7 +9,7 @@ from evenkeel.report._page import Finding, Page, Section, render_page, write_pag
 from evenkeel.report._panels import Axis, Figure, Histogram, Panel, Row, Series
 from evenkeel.report._rows import bars, dots
 from evenkeel.report._style import MUTED, Style, assign_styles
-from evenkeel.report._table import Cell, Table, print_table
+from evenkeel.report._table import Cell, Sparkline, Table, print_table
 from evenkeel.report._text import format_number, join_words
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Row",
     "Section",
     "Series",
+    "Sparkline",
     "Style",
     "Table",
     "assign_styles",
