@@ -1,6 +1,7 @@
 """Plain data to figures, self-contained HTML pages and terminal tables."""
 
 from evenkeel._files import write_text_atomically
+from evenkeel.report._cells import Intervals, Sparkline
 from evenkeel.report._curves import histograms, lines
 from evenkeel.report._document import embed_json, render_document
 from evenkeel.report._figure import plotly_figure
@@ -9,7 +10,7 @@ from evenkeel.report._page import Finding, Page, Section, render_page, write_pag
 from evenkeel.report._panels import Axis, Figure, Histogram, Panel, Row, Series
 from evenkeel.report._rows import bars, dots
 from evenkeel.report._style import MUTED, Style, assign_styles
-from evenkeel.report._table import Cell, Sparkline, Table, print_table
+from evenkeel.report._table import Cell, Table, print_table
 from evenkeel.report._text import format_number, join_words
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Figure",
     "Finding",
     "Histogram",
+    "Intervals",
     "Page",
     "Panel",
     "Row",

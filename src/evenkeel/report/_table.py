@@ -11,52 +11,10 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from evenkeel._errors import InvalidArgumentError
+from evenkeel.report._cells import Intervals, Sparkline
 from evenkeel.report._text import format_number
 
-BLOCKS = "▁▂▃▄▅▆▇█"
-
-
-@dataclass(frozen=True)
-class Sparkline:
-    """A histogram in a cell: drawn on a page, a block for each bin elsewhere.
-
-    Args:
-        counts: values per bin.
-        before: the counts of an earlier distribution over the same bins, drawn as an outline; none by default.
-        name: of what is counted, for readers who cannot see it.
-
-    Example:
-        >>> print(Sparkline([1, 4, 8, 2]))
-        ▁▄█▂
-    """
-
-    counts: Sequence[float]
-    before: Sequence[float] = ()
-    name: str = ""
-
-    def __str__(self) -> str:
-        heights = self.heights(self.counts)
-        return "".join(BLOCKS[max(0, math.ceil(height * len(BLOCKS)) - 1)] if height else " " for height in heights)
-
-    def heights(self, counts: Sequence[float]) -> list[float]:
-        """Return counts as shares of the largest."""
-        largest = max(counts, default=0) or 1
-        return [count / largest for count in counts]
-
-    def outline(self) -> str:
-        """Return the steps of the earlier distribution as points of an SVG polyline, one unit wide and high."""
-        heights = self.heights(self.before)
-        steps = [(x, 1 - height) for place, height in enumerate(heights) for x in (place, place + 1)]
-        return " ".join(f"{x / len(heights):.3f},{y:.3f}" for x, y in steps)
-
-    def bars(self) -> str:
-        """Return the bars as an SVG path, one unit wide and high."""
-        heights, width = self.heights(self.counts), 1 / max(len(self.counts), 1)
-        shown = [(place * width, height) for place, height in enumerate(heights) if height]
-        return "".join(f"M{x:.3f} 1V{1 - height:.3f}h{0.85 * width:.3f}V1z" for x, height in shown)
-
-
-Cell = str | float | None | Sparkline
+Cell = str | float | None | Sparkline | Intervals
 
 DIGITS = 4  # significant digits of a number, unless a step asks for more
 TERMINAL_WIDTH = 100
@@ -156,7 +114,8 @@ class Table:
         """Whether a column holds numbers only, as such or written out (and at least one), so it is set flush right."""
         cells = self._filled(column)
         return bool(cells) and all(
-            NUMBER.fullmatch(cell) if isinstance(cell, str) else not isinstance(cell, Sparkline) for cell in cells
+            NUMBER.fullmatch(cell) if isinstance(cell, str) else not isinstance(cell, Sparkline | Intervals)
+            for cell in cells
         )
 
     def _filled(self, column: int) -> list[Cell]:
@@ -167,7 +126,7 @@ def cell_text(cell: Cell, step: float = math.nan) -> str:
     """Write a cell: whole numbers in full, others to four digits or the step, nothing for None."""
     if cell is None:
         return ""
-    if isinstance(cell, str | Sparkline):
+    if isinstance(cell, str | Sparkline | Intervals):
         return str(cell)
     if isinstance(cell, int):
         return f"{cell:,}"
