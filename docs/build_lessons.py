@@ -90,7 +90,7 @@ def generated_texts(docs: Path, measured: Mapping[str, Measured]) -> dict[Path, 
 def claim_pictures(measured: Mapping[str, Measured]) -> dict[str, str]:
     """Return each picture of a claim's intervals and the one of all verdicts, by file name."""
     drawn = {
-        f"{name}-{number}.svg": picture.svg(alone=True)
+        f"claim-{name}-{number}.svg": picture.svg(alone=True)
         for name, run in measured.items()
         for number, claim in enumerate(run.summary["claims"], start=1)
         if (picture := claim_picture(claim))
@@ -100,15 +100,17 @@ def claim_pictures(measured: Mapping[str, Measured]) -> dict[str, str]:
 
 def verdicts_svg(claims: Sequence[Mapping[str, str]]) -> str:
     """Return how many claims have each verdict, as one bar."""
-    width, height, x, parts = 640, 64, 0.0, []
+    width, height, x, parts = 640, 78, 0.0, []
     counts = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in COUNTED}
-    for verdict, count in counts.items():
-        share = width * count / max(len(claims), 1)
+    for place, (verdict, count) in enumerate((verdict, count) for verdict, count in counts.items() if count):
+        share = width * count / len(claims)
         parts.append(f'<rect x="{x:.1f}" y="24" width="{share:.1f}" height="30" fill="{LIGHT[SHADES[verdict]]}"/>')
-        if count:
-            text = f"{count} {verdict_text(verdict)}"
-            parts.append(f'<text x="{x + 2:.1f}" y="16" font-size="12" fill="{LIGHT["ink"]}">{text}</text>')
-        x += max(share, 0.0)
+        y, last = 70 if place % 2 else 16, x + share > width - 1  # every other label stands below the bar
+        at, anchor = (width - 2, "end") if last else (x + 2, "start")
+        text = f"{count} {verdict_text(verdict)}"
+        place_of = f'x="{at:.1f}" y="{y}" text-anchor="{anchor}" font-size="13" fill="{LIGHT["ink"]}"'
+        parts.append(f"<text {place_of}>{text}</text>")
+        x += share
     frame = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img"'
     return standalone_svg(frame, f"<title>{tally(claims)}</title>" + "".join(parts))
 
@@ -159,7 +161,7 @@ def claim_rows(run: Measured, folder: str = "") -> Iterator[list[str]]:
     for number, claim in enumerate(run.summary["claims"], start=1):
         picture = claim_picture(claim)
         alt = escape(str(picture)) if picture else ""
-        drawn = f"![{alt}]({folder}{CLAIMS}/{run.experiment.name}-{number}.svg)<br>" if picture else ""
+        drawn = f"![{alt}]({folder}{CLAIMS}/claim-{run.experiment.name}-{number}.svg)<br>" if picture else ""
         yield [
             f"**{verdict_text(claim['verdict'])}**: {escape(claim['claim'])}",
             drawn + escape(claim["measured"]),

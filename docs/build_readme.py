@@ -21,7 +21,7 @@ from benchmarks.timing import OURS
 from evenkeel.report import write_text_atomically
 
 DOCS = Path(__file__).parent
-WIDTH, HEIGHT = 1000, 594  # of the picture in pixels of the page, drawn with four each
+WIDTH, HEIGHT = 1000, 720  # of the picture in pixels of the page, drawn with four each
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 FIRST_STEP = "Mean"  # the picture is taken when the steps are there

@@ -27,7 +27,7 @@ def write_picture(path: Path, png: bytes, digest: str, *, edge: str = "", border
     with Image.open(BytesIO(png)) as picture:
         framed = ImageOps.expand(picture.convert("RGB"), border=border, fill=edge) if edge else picture.convert("RGB")
     path.parent.mkdir(parents=True, exist_ok=True)
-    framed.quantize(COLOURS).save(path, optimize=True, pnginfo=facts)
+    framed.quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True, pnginfo=facts)
 
 
 @contextmanager

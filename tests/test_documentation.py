@@ -35,7 +35,7 @@ def small(tmp_path):
     """A course of one lesson and one experiment, to change at will."""
     names = ("lessons/04-masks-and-padding.md", "lessons/figures/padding.svg", "measurements/padding")
     names += ("lessons/figures/concepts/concept-04-masks-and-padding.png",)
-    names += tuple(f"lessons/figures/claims/padding-{number}.svg" for number in (1, 2, 3))
+    names += tuple(f"lessons/figures/claims/claim-padding-{number}.svg" for number in (1, 2, 3))
     for name in names:
         target = tmp_path / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def test_a_small_course_is_built_and_then_up_to_date(builder, small):
     lines = (small / "why-it-matters.md").read_text().splitlines()
     (row,) = [line for line in lines if "A mask keeps" in line]
     assert row.startswith("| **✓ agrees**: A mask keeps padding out of BatchNorm's statistics | ![RMS error")
-    assert "](lessons/figures/claims/padding-2.svg)<br>largest RMS error" in row
+    assert "](lessons/figures/claims/claim-padding-2.svg)<br>largest RMS error" in row
     assert "## [Masks and padding](lessons/04-masks-and-padding.md)" in lines
     assert "![Verdicts](lessons/figures/claims/verdicts.svg)" in lines
     assert "`cost`" in lines[-1]
