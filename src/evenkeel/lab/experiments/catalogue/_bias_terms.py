@@ -105,7 +105,7 @@ def judge(options: BiasOptions, records: Sequence[Record]) -> list[Claim]:
             source="the usual account",
             measured=f"Parameters change by {format_number(size.value)} %, the time of a training step by {seconds} %",
             verdict=below(seconds, exactly(0)),
-            intervals=intervals({"parameters": exactly(size.value), "step time": seconds}),
+            intervals=intervals({"step time": seconds, "parameters": exactly(size.value)}),
             quantity="change (%)",
             allowed=(None, 0.0),
         ),
