@@ -17,6 +17,7 @@ from pictures import chromium, stamp, write_picture
 from evenkeel.cli import main
 
 CONCEPT = re.compile(r"<!-- concept: (\w+); ([^\n]*) -->\n.*?<!-- end of concept -->", flags=re.DOTALL)
+COLOURS = 200  # tints of cells, which fewer merge
 WIDTH = 560  # pixels of the page, drawn with two each: readable on a phone
 # The part of the page, and what it shows.
 SECTIONS = {
@@ -25,6 +26,10 @@ SECTIONS = {
     "flow": ("#flow-body", "A residual stream with the norm before each sublayer, and after each sum"),
     "against": ("#against-body", "RMSNorm and LayerNorm of the same numbers"),
 }
+
+
+# Room around the part; what a pointer would change is not shown.
+STYLE = "{ padding: 8px; .readout { display: none; } }"
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Concept:
         """Return a digest of what decides the picture: the command, the part, and what draws the page."""
         assets = resources.files("evenkeel.explain").joinpath("assets")
         drawn = [part.read_bytes() for part in sorted(assets.iterdir(), key=lambda part: part.name)]
-        key = repr((self.command, SECTIONS[self.section], WIDTH)).encode()
+        key = repr((self.command, SECTIONS[self.section], WIDTH, STYLE, COLOURS)).encode()
         return hashlib.sha256(b"".join([key, *drawn])).hexdigest()
 
 
@@ -94,7 +99,6 @@ def take_concepts(folder: Path, stale: list[Concept]) -> None:
             tab = browser.new_page(viewport={"width": WIDTH, "height": 900}, device_scale_factor=2)
             tab.goto(page.as_uri())
             shown = tab.locator(SECTIONS[one.section][0])
-            # what a pointer would change is not shown
-            tab.add_style_tag(content=".readout { display: none; }")
-            write_picture(folder / one.file, shown.screenshot(), one.digest())
+            tab.add_style_tag(content=f"{SECTIONS[one.section][0]} {STYLE}")
+            write_picture(folder / one.file, shown.screenshot(), one.digest(), colours=COLOURS)
             tab.close()

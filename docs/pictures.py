@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image, ImageOps, PngImagePlugin
 
-COLOURS = 48  # of a picture: more cannot be seen and double its size
+COLOURS = 48  # of a picture with few; more cannot be seen and double its size
 
 
 def stamp(path: Path) -> str | None:
@@ -20,14 +20,16 @@ def stamp(path: Path) -> str | None:
         return picture.info.get("page")
 
 
-def write_picture(path: Path, png: bytes, digest: str, *, edge: str = "", border: int = 0) -> None:
+def write_picture(
+    path: Path, png: bytes, digest: str, *, colours: int = COLOURS, edge: str = "", border: int = 0
+) -> None:
     """Write a picture in few colours, with the digest of what it shows and, with an edge's colour, a frame."""
     facts = PngImagePlugin.PngInfo()
     facts.add_text("page", digest)
     with Image.open(BytesIO(png)) as picture:
         framed = ImageOps.expand(picture.convert("RGB"), border=border, fill=edge) if edge else picture.convert("RGB")
     path.parent.mkdir(parents=True, exist_ok=True)
-    framed.quantize(COLOURS, Image.Quantize.MAXCOVERAGE).save(path, optimize=True, pnginfo=facts)
+    framed.quantize(colours, Image.Quantize.MAXCOVERAGE).save(path, optimize=True, pnginfo=facts)
 
 
 @contextmanager

@@ -52,7 +52,8 @@ class Sparkline:
 
 
 # Of a picture of intervals, in pixels; letters are about as wide as those of 11 pixels.
-WIDTH, ROW, NAMES, LETTER, FOOT = 300, 20, 112, 6.0, 30
+WIDTH, ROW, NAMES, LETTER, FOOT = 300, 20, 116, 7.0, 30
+LONGEST = 18  # letters of a name
 LOG_RATIO = 8
 Interval = tuple[str, float | None, float | None, float | None]
 
@@ -95,7 +96,7 @@ class Intervals:
         parts = [*scale.band(height - FOOT, LIGHT["series3"]), *scale.feet(height - FOOT, muted, self.quantity)]
         for index, (name, value, low, high) in enumerate(self.rows):
             y = ROW * (index + 0.5)
-            parts.append(_text(0, y + 4, name[: math.floor(NAMES / LETTER)], ink))
+            parts.append(_text(0, y + 4, name[:LONGEST], ink))
             if value is None:
                 continue
             ends = (scale.place(low, -1), scale.place(high, 1)) if low != high else ()
