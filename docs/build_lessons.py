@@ -10,18 +10,30 @@ With --check nothing is written: what is out of date is listed, and the exit cod
 
 import hashlib
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS
-from evenkeel.lab.experiments._page import Measured, draw, experiments_page, option_text, tally
+from concepts import fill_concepts, stale_concepts, take_concepts
+from pictures import chromium
+
+from evenkeel.lab.experiments import EXPERIMENTS
+from evenkeel.lab.experiments._page import (
+    Measured,
+    claim_picture,
+    draw,
+    experiments_page,
+    option_text,
+    tally,
+    verdict_text,
+)
 from evenkeel.lab.experiments._run import flat_records, read_experiment, summarize
 from evenkeel.lab.runner import json_text
 from evenkeel.report import join_words, write_page, write_text_atomically
+from evenkeel.report._cells import standalone_svg
 from evenkeel.report._page import browser_panel, figure_file, script_json
+from evenkeel.report._style import LIGHT
 
 DOCS = Path(__file__).parent
 # The verdicts after "read" are those that the words around the marker were written for.
@@ -29,12 +41,17 @@ MARKED = re.compile(r"<!-- measured: ([^;\n]*); read: ([^\n]*) -->\n.*?<!-- end 
 STAMP = "<!-- drawn from {} -->"
 WINDOW = 640  # pixels: wide enough for labels beside the curves, narrow enough to be read on a phone
 LARGEST = 120_000  # bytes of a figure
-COLUMNS = ("claim", "verdict", "measured", "source")  # a phone shows the first two
+COLUMNS = ("claim", "measured", "source")
+CLAIMS = "figures/claims"  # beside the lessons: a picture for each claim, and one of all verdicts
+COUNTED = ("agrees", "partly", "undecided", "disagrees")
+SHADES = dict(zip(COUNTED, ("series3", "series2", "grid", "series5"), strict=True))
 WHY = """# Why it matters: claims and measurements
 
 Written by `make docs` from `docs/measurements`; edit neither. Each claim of the literature stands beside what
-this repository measured. The experiments are small, so a disagreement says that the effect did not show at this size,
-not that the paper is wrong. Run them yourself: `evenkeel study --experiment all`.
+this repository measured, under the lesson that tells of it: dots with 95 % intervals where there are repetitions, and
+shaded what the claim allows. The experiments are small, so a disagreement says that the effect did not show at this
+size, not that the paper is wrong; an undecided claim needs more seeds or a larger size than were run. Run them
+yourself: `evenkeel study --experiment all`.
 """
 
 
@@ -65,8 +82,37 @@ def generated_texts(docs: Path, measured: Mapping[str, Measured]) -> dict[Path, 
     summaries = {
         docs / "measurements" / name / "summary.json": json_text(run.summary) for name, run in measured.items()
     }
-    filled = {path: fill(text, measured, path.name) for path, text in lessons.items()}
-    return summaries | filled | {docs / "why-it-matters.md": why_it_matters(measured, lessons)}
+    filled = {path: fill_concepts(fill(text, measured, path.name), path.name) for path, text in lessons.items()}
+    pictures = {docs / "lessons" / CLAIMS / name: svg for name, svg in claim_pictures(measured).items()}
+    return summaries | filled | pictures | {docs / "why-it-matters.md": why_it_matters(measured, lessons)}
+
+
+def claim_pictures(measured: Mapping[str, Measured]) -> dict[str, str]:
+    """Return each picture of a claim's intervals and the one of all verdicts, by file name."""
+    drawn = {
+        f"claim-{name}-{number}.svg": picture.svg(alone=True)
+        for name, run in measured.items()
+        for number, claim in enumerate(run.summary["claims"], start=1)
+        if (picture := claim_picture(claim))
+    }
+    return drawn | {"verdicts.svg": verdicts_svg([c for run in measured.values() for c in run.summary["claims"]])}
+
+
+def verdicts_svg(claims: Sequence[Mapping[str, str]]) -> str:
+    """Return how many claims have each verdict, as one bar."""
+    width, height, x, parts = 640, 78, 0.0, []
+    counts = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in COUNTED}
+    for place, (verdict, count) in enumerate((verdict, count) for verdict, count in counts.items() if count):
+        share = width * count / len(claims)
+        parts.append(f'<rect x="{x:.1f}" y="24" width="{share:.1f}" height="30" fill="{LIGHT[SHADES[verdict]]}"/>')
+        y, last = 70 if place % 2 else 16, x + share > width - 1  # every other label stands below the bar
+        at, anchor = (width - 2, "end") if last else (x + 2, "start")
+        text = f"{count} {verdict_text(verdict)}"
+        place_of = f'x="{at:.1f}" y="{y}" text-anchor="{anchor}" font-size="13" fill="{LIGHT["ink"]}"'
+        parts.append(f"<text {place_of}>{text}</text>")
+        x += share
+    frame = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img"'
+    return standalone_svg(frame, f"<title>{tally(claims)}</title>" + "".join(parts))
 
 
 def fill(text: str, measured: Mapping[str, Measured], file: str) -> str:
@@ -99,7 +145,7 @@ def measured_paragraphs(run: Measured) -> Iterator[str]:
             alt = escape(f"{figure.title}: {panel.heading}" if panel.heading else figure.title)
             picture = f"![{alt}](figures/{figure_file(figure, panel)}.svg)"
             yield f"{escape(panel.heading)}:\n\n{picture}" if panel.heading else picture
-    yield table(COLUMNS, [claim_cells(claim) for claim in run.summary["claims"]])
+    yield table(COLUMNS, list(claim_rows(run)))
     summary, name = run.summary, run.experiment.name
     partial = "" if summary["complete"] else f" Only {len(run.records)} of {summary['trials']} trials have run."
     options = ", ".join(f"{key.replace('_', ' ')} {option_text(value)}" for key, value in summary["options"].items())
@@ -110,24 +156,27 @@ def measured_paragraphs(run: Measured) -> Iterator[str]:
     )
 
 
-def claim_cells(claim: Mapping[str, str]) -> list[str]:
-    """Return a claim as cells of Markdown."""
-    verdict = f"**{VERDICTS[claim['verdict']]}**"
-    return [verdict if name == "verdict" else escape(claim[name]) for name in COLUMNS]
+def claim_rows(run: Measured, folder: str = "") -> Iterator[list[str]]:
+    """Yield an experiment's claims as cells of Markdown; the folder leads from the page to the lessons."""
+    for number, claim in enumerate(run.summary["claims"], start=1):
+        picture = claim_picture(claim)
+        alt = escape(str(picture)) if picture else ""
+        drawn = f"![{alt}]({folder}{CLAIMS}/claim-{run.experiment.name}-{number}.svg)<br>" if picture else ""
+        yield [
+            f"**{verdict_text(claim['verdict'])}**: {escape(claim['claim'])}",
+            drawn + escape(claim["measured"]),
+            escape(claim["source"]),
+        ]
 
 
 def why_it_matters(measured: Mapping[str, Measured], lessons: Mapping[Path, str]) -> str:
-    """Return the page of all claims."""
-    links = {
-        name: f"[{text.splitlines()[0].removeprefix('# ')}](lessons/{path.name})"
-        for path, text in lessons.items()
-        for name, _ in MARKED.findall(text)
-    }
-    rows = [
-        [*claim_cells(claim), links.get(name, "")] for name, run in measured.items() for claim in run.summary["claims"]
-    ]
+    """Return the page of all claims, by lesson."""
     claims = [claim for run in measured.values() for claim in run.summary["claims"]]
-    parts = [WHY.rstrip(), f"Of {len(claims)} claims {tally(claims)}.", table((*COLUMNS, "lesson"), rows)]
+    parts = [WHY.rstrip(), f"Of {len(claims)} claims {tally(claims)}.", f"![Verdicts](lessons/{CLAIMS}/verdicts.svg)"]
+    for path, text in lessons.items():
+        runs = [measured[name] for name, _ in MARKED.findall(text) if name in measured]
+        if rows := [row for run in runs for row in claim_rows(run, "lessons/")]:
+            parts += [f"## [{text.splitlines()[0].removeprefix('# ')}](lessons/{path.name})", table(COLUMNS, rows)]
     if missing := [f"`{name}`" for name in EXPERIMENTS if name not in measured]:
         parts.append(f"Not measured yet: {join_words(missing)}.")
     return "\n\n".join(parts) + "\n"
@@ -175,25 +224,33 @@ def stale(docs: Path) -> list[str]:
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     wrong += [f"lessons/figures/{name} is missing or shows other data" for name in stale_figures(docs, measured)]
-    known = {name for run in measured.values() for name in stamps(run)}
-    extra = [path for path in (docs / "lessons" / "figures").glob("*.svg") if path.name not in known]
+    wrong += [f"lessons/{one.file} is missing or shows another page" for one in stale_concepts(*lesson_texts(docs))]
+    extra = extra_pictures(docs, measured)
     wrong += unread_verdicts(docs, measured)
     return wrong + [f"{path.relative_to(docs)} belongs to no measurement" for path in sorted(extra)]
 
 
+def lesson_texts(docs: Path) -> tuple[Path, dict[str, str]]:
+    """Return the lessons' folder, and their texts by file name."""
+    folder = docs / "lessons"
+    return folder, {path.name: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.md"))}
+
+
+def extra_pictures(docs: Path, measured: Mapping[str, Measured]) -> list[Path]:
+    """Return the figures and the pictures of claims that belong to no measurement."""
+    figures = docs / "lessons" / "figures"
+    known = {figures / name for run in measured.values() for name in stamps(run)}
+    known |= {docs / "lessons" / CLAIMS / name for name in claim_pictures(measured)}
+    return [path for path in (*figures.glob("*.svg"), *(docs / "lessons" / CLAIMS).glob("*.svg")) if path not in known]
+
+
 def draw_figures(measured: Mapping[str, Measured], names: Sequence[str], folder: Path) -> None:
     """Draw figures on the experiments' page in Chromium, and keep what its SVG links download."""
-    from playwright.sync_api import sync_playwright
-
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        raise SystemExit("figures are drawn by Chromium; install it, for example with: apt-get install chromium")
     digests = {name: digest for run in measured.values() for name, digest in stamps(run).items()}
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as place, chromium() as browser:
         report = Path(place) / "report.html"
         write_page(experiments_page(list(measured.values())), report)
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(viewport={"width": WINDOW, "height": 900}, color_scheme="light")
         page.goto(report.as_uri())
         page.wait_for_selector("html[data-drawn]", timeout=120_000)
@@ -202,7 +259,6 @@ def draw_figures(measured: Mapping[str, Measured], names: Sequence[str], folder:
                 page.get_by_role("button", name=f"Download {name}", exact=True).click()
             drawn = steady(Path(download.value.path()).read_text(encoding="utf-8"))
             write_text_atomically(folder / name, drawn.replace("</svg>", f"{STAMP.format(digests[name])}</svg>\n"))
-        browser.close()
 
 
 def steady(svg: str) -> str:
@@ -217,15 +273,17 @@ def build(docs: Path) -> None:
     measured = read_measurements(docs)
     for path, text in generated_texts(docs, measured).items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_text_atomically(path, text)
+    folder, texts = lesson_texts(docs)
+    take_concepts(folder, stale_concepts(folder, texts))
     figures = docs / "lessons" / "figures"
     if names := stale_figures(docs, measured):
         draw_figures(measured, names, figures)
-    known = {name for run in measured.values() for name in stamps(run)}
+    for path in extra_pictures(docs, measured):
+        path.unlink()
     for path in figures.glob("*.svg"):
-        if path.name not in known:
-            path.unlink()
-        elif path.stat().st_size > LARGEST:
+        if path.stat().st_size > LARGEST:
             raise SystemExit(f"{path} has {path.stat().st_size} bytes, more than {LARGEST}; draw fewer points")
 
 

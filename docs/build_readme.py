@@ -8,26 +8,23 @@ are written by `make performance` (build_performance.py) from the JSON of the be
 
 import hashlib
 import re
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
 from charts import dot_chart, write_chart
-from PIL import Image, ImageOps, PngImagePlugin
+from pictures import COLOURS, chromium, stamp, write_picture
 
 import evenkeel as ek
 from benchmarks.timing import OURS
 from evenkeel.report import write_text_atomically
 
 DOCS = Path(__file__).parent
-WIDTH, HEIGHT = 1000, 594  # of the picture in pixels of the page, drawn with four each
+WIDTH, HEIGHT = 1000, 720  # of the picture in pixels of the page, drawn with four each
 Scheme = Literal["light", "dark"]
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
-FIRST_STEP = "Mean"  # the first step whose formula has numbers in it stands at the top of the picture
-COLOURS = 48  # of the picture: more cannot be seen and double its size
+FIRST_STEP = "Mean"  # the picture is taken when the steps are there
 MEASURED = re.compile(r"<!-- measured: speed -->\n.*?<!-- end -->", flags=re.DOTALL)
 MODEL = re.compile(r"(?P<model>[^,]+), fp32, step")
 TABLE = re.compile(r"(?P<work>[^,]+)(?:, (?:output )?(?P<how>[^,]+))?, float32, \d+x(?P<columns>\d+)")
@@ -47,51 +44,24 @@ def take_pictures(folder: Path) -> list[Scheme]:
         ).hexdigest()
         stale = [scheme for scheme in SCHEMES if stamp(folder / f"explain-{scheme}.png") != digest]
         for scheme, png in photograph(page, stale).items():
-            write_picture(folder / f"explain-{scheme}.png", png, digest)
+            write_picture(folder / f"explain-{scheme}.png", png, digest, edge=EDGE, border=2)
     return stale
-
-
-def stamp(path: Path) -> str | None:
-    """Return the digest of the page that a picture shows, or None."""
-    if not path.exists():
-        return None
-    with Image.open(path) as picture:
-        return picture.info.get("page")
 
 
 def photograph(page: Path, schemes: list[Scheme]) -> dict[Scheme, bytes]:
     """Return what Chromium shows of a page of explain, by colour scheme."""
     if not schemes:
         return {}
-    from playwright.sync_api import sync_playwright
-
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if path is None:
-        raise SystemExit("the picture is taken by Chromium; install it, for example with: apt-get install chromium")
     taken: dict[Scheme, bytes] = {}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+    with chromium() as browser:
         for scheme in schemes:
             tab = browser.new_page(
                 viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme, device_scale_factor=2
             )
             tab.goto(page.as_uri())
             tab.get_by_role("heading", name=FIRST_STEP, exact=True).wait_for()
-            tab.get_by_role("heading", name=FIRST_STEP, exact=True).evaluate(
-                "step => scrollTo(0, step.getBoundingClientRect().top - 16)"
-            )
             taken[scheme] = tab.screenshot()
-        browser.close()
     return taken
-
-
-def write_picture(path: Path, png: bytes, digest: str) -> None:
-    """Write a picture in few colours, with the digest of what it shows."""
-    facts = PngImagePlugin.PngInfo()
-    facts.add_text("page", digest)
-    with Image.open(BytesIO(png)) as picture:
-        framed = ImageOps.expand(picture.convert("RGB"), border=2, fill=EDGE)
-    framed.quantize(COLOURS).save(path, optimize=True, pnginfo=facts)
 
 
 def write_speed(run: Result, sweep: Result, readme: Path) -> None:

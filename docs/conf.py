@@ -6,6 +6,7 @@ site is built nor when it is read.
 
 import ast
 import contextlib
+import html
 import inspect
 import re
 import shlex
@@ -53,7 +54,8 @@ NAVIGATION = {
     },
     "docs/lessons/README": {"Lessons": ["/docs/lessons/0*"]},
 }
-FRAME = re.compile(r'^<iframe src="(live/[^"]+)" title="([^"]+)"', flags=re.MULTILINE)
+# Frames, and links from a lesson's text, to pages that the build writes.
+FRAME = re.compile(r'(?:^<iframe src|: <a href)="(live/[^"]+)" title="([^"]+)"', flags=re.MULTILINE)
 
 project = "evenkeel"
 project_copyright = "the authors of evenkeel"
@@ -180,7 +182,7 @@ def write_live_pages(app: Sphinx, failure: Exception | None) -> None:
         target.parent.mkdir(exist_ok=True)
         if title.startswith("docs/measurements/"):
             ExperimentResult.read(ROOT / title).save(target)
-        elif run_command([*shlex.split(title)[1:], "--html", str(target), "--force"]):
+        elif run_command([*shlex.split(html.unescape(title))[1:], "--html", str(target), "--force"]):
             raise SystemExit(f"{page}: {title!r} failed")
 
 

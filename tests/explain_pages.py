@@ -71,6 +71,7 @@ CASES: dict[str, dict[str, Any]] = {
     "instance": {"x": IMAGES, "norm": "instance", "show": 5, "weight": normal(4), "bias": normal(4)},
     "instance table": {"x": TABLE, "norm": "instance"},
     "group": {"x": IMAGES, "norm": "group", "groups": 2, "show": 3, "weight": normal(4), "bias": normal(4)},
+    "group of four": {"x": IMAGES, "norm": "group", "groups": 4},
     "group vector": {"x": normal(6), "norm": "group", "groups": 3},
     "group last axis": {"x": SEQUENCE, "norm": "group", "groups": 4, "channel_axis": 2},
     "group mask": {"x": SEQUENCE, "norm": "group", "groups": 3, "mask": (RANDOM.random((2, 8)) > 0.4).tolist()},

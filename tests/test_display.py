@@ -59,7 +59,7 @@ SHORT = {
 }
 TOLD = {
     "explanation": ["Root mean square", "Checks"],
-    "statistics": ["50 rows, 2 features", "missing", "75%"],
+    "statistics": ["50 rows, 2 features", "missing", "50%"],
     "no statistics": ["rows=0"],
     "scaler": ["StandardScaler: 50 rows", "std"],
     "no scaler": ["MinMaxScaler(feature_range=(-1, 1))"],

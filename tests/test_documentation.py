@@ -20,23 +20,36 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def builder():
+    sys.path.insert(0, str(DOCS))
     spec = importlib.util.spec_from_file_location("build_lessons", DOCS / "build_lessons.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules["build_lessons"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     yield module
     del sys.modules["build_lessons"]
+    sys.path.remove(str(DOCS))
 
 
 @pytest.fixture
 def small(tmp_path):
     """A course of one lesson and one experiment, to change at will."""
     names = ("lessons/04-masks-and-padding.md", "lessons/figures/padding.svg", "measurements/padding")
+    names += ("lessons/figures/concepts/concept-04-masks-and-padding.png",)
+    names += tuple(f"lessons/figures/claims/claim-padding-{number}.svg" for number in (1, 2, 3))
     for name in names:
         target = tmp_path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (DOCS / name).is_dir() else shutil.copyfile)(DOCS / name, target)
     return tmp_path
+
+
+def test_every_lesson_opens_with_a_picture_and_a_page_of_its_own(builder):
+    for path in LESSONS:
+        opening = path.read_text().partition("\n## ")[0]
+        assert f"](figures/concepts/concept-{path.stem}.png)" in opening
+        assert f'<a href="live/{path.stem}.html" title="evenkeel explain ' in opening
+    with pytest.raises(SystemExit, match="a concept is one of"):
+        builder.fill_concepts("<!-- concept: line; rm -r -->\n<!-- end of concept -->", "lesson.md")
 
 
 def test_every_misconception_is_computed():
@@ -60,20 +73,27 @@ def test_what_is_generated_is_up_to_date(builder):
 
 
 def test_a_small_course_is_built_and_then_up_to_date(builder, small):
-    assert builder.stale(small) == ["why-it-matters.md is not what the measurements say"]
+    assert builder.stale(small) == [
+        f"{name} is not what the measurements say"
+        for name in ("lessons/figures/claims/verdicts.svg", "why-it-matters.md")
+    ]
     builder.build(small)  # the figure is there, so nothing is drawn
     assert builder.stale(small) == []
-    (row,) = [line for line in (small / "why-it-matters.md").read_text().splitlines() if "A mask keeps" in line]
-    assert "keeps padding out of BatchNorm's statistics | **agrees** | " in row
-    assert row.endswith(" | [Masks and padding](lessons/04-masks-and-padding.md) |")
-    assert "`cost`" in (small / "why-it-matters.md").read_text().splitlines()[-1]
+    lines = (small / "why-it-matters.md").read_text().splitlines()
+    (row,) = [line for line in lines if "A mask keeps" in line]
+    assert row.startswith("| **✓ agrees**: A mask keeps padding out of BatchNorm's statistics | ![RMS error")
+    assert "](lessons/figures/claims/claim-padding-2.svg)<br>largest RMS error" in row
+    assert "## [Masks and padding](lessons/04-masks-and-padding.md)" in lines
+    assert "![Verdicts](lessons/figures/claims/verdicts.svg)" in lines
+    assert "`cost`" in lines[-1]
+    assert "3 ✓ agrees" in (small / "lessons/figures/claims/verdicts.svg").read_text()
 
 
 def test_the_check_finds_what_is_out_of_date(builder, small):
     builder.build(small)
     lesson, records = small / "lessons/04-masks-and-padding.md", small / "measurements/padding/records.jsonl"
     text = lesson.read_text()
-    lesson.write_text(text.replace("| **agrees** |", "| **disagrees** |", 1))
+    lesson.write_text(text.replace("**✓ agrees**", "**✗ disagrees**", 1))
     assert builder.stale(small) == ["lessons/04-masks-and-padding.md is not what the measurements say"]
     lesson.write_text(text.replace("read: agrees", "read: disagrees"))
     (wrong,) = builder.stale(small)
@@ -82,6 +102,15 @@ def test_the_check_finds_what_is_out_of_date(builder, small):
     (small / "lessons/figures/old.svg").write_text("")
     assert builder.stale(small) == ["lessons/figures/old.svg belongs to no measurement"]
     (small / "lessons/figures/old.svg").unlink()
+    (small / "lessons/figures/claims/old-1.svg").write_text("")
+    assert builder.stale(small) == ["lessons/figures/claims/old-1.svg belongs to no measurement"]
+    builder.build(small)
+    assert builder.stale(small) == []
+    lesson.write_text(text.replace("--norm batch --mask", "--norm batch --eps 1 --mask"))
+    assert builder.stale(small)[-1] == (
+        "lessons/figures/concepts/concept-04-masks-and-padding.png is missing or shows another page"
+    )
+    lesson.write_text(text)
     first, *rest = records.read_text().splitlines(keepends=True)
     record = json.loads(first)
     record["measured"]["masked"] = 0.5

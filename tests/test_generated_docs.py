@@ -154,7 +154,7 @@ def test_the_picture_is_small_and_there_for_light_and_dark():
         path = DOCS / "images" / f"explain-{scheme}.png"
         assert path.stat().st_size < 80_000
         with Image.open(path) as picture:
-            assert picture.size == (2004, 1192)
+            assert picture.size == (2004, 1444)
             assert len(picture.info["page"]) == 64  # the digest of the page that it shows
             brightness.append(np.asarray(picture.convert("L")).mean())
     light, dark = brightness

@@ -102,6 +102,19 @@ def test_frames_hold_live_pages(pages, site):
 
 
 @pytest.mark.slow
+def test_every_lesson_links_to_the_page_made_for_it(pages):
+    found = {
+        path.stem: (path.parent / attrs["href"]).read_text(encoding="utf-8")
+        for path, elements in pages.items()
+        if path.parent.name == "lessons"
+        for tag, attrs in elements.found
+        if tag == "a" and attrs.get("href", "").startswith("live/")
+    }
+    assert len(found) == 8
+    assert all('id="sharing-body"' in text for text in found.values())
+
+
+@pytest.mark.slow
 def test_no_page_scrolls_sideways(browser, pages, site):
     page = browser.new_page()
     requests = []
@@ -136,5 +149,5 @@ def test_a_live_page_answers(browser, site):
     frame.get_by_role("heading", name="LayerNorm, step by step").wait_for()
     field = frame.locator("input[type=number], input[type=text]").nth(1)
     field.fill("7")
-    frame.get_by_text("the mean is 4").first.wait_for()
+    frame.get_by_text("mean 4, deviation").first.wait_for()
     page.close()

@@ -4,8 +4,10 @@ import io
 import json
 import textwrap
 import webbrowser
+from functools import partial
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -76,6 +78,30 @@ def test_files_with_axes_and_rows(capsys, tmp_path):
     e = explained(capsys, "--file", str(tmp_path / "x.npy"), "--axis", "1,-1", "--row", "3")
     assert np.allclose(e.step("mean").value, x.mean((1, 3), dtype=np.float64).ravel())
     assert (e.shown, e.options["dtype"]) == (3, "float32")
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.feather", "x.csv.gz"])
+def test_tables_are_read_as_data_fit_reads_them(name, capsys, tmp_path):
+    frame = pandas.DataFrame({"a": [1.0, 2.0, 3.0], "b": [10.0, 30.0, 20.0], "place": ["x", "y", "z"]})
+    {"parquet": frame.to_parquet, "feather": frame.to_feather, "gz": partial(frame.to_csv, index=False)}[
+        name.rpartition(".")[2]
+    ](tmp_path / name)
+    assert main(["explain", "--file", str(tmp_path / name), "--norm", "standardize", "--json", "--full"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["steps"][0]["value"] == [[1.0, 10.0], [2.0, 30.0], [3.0, 20.0]]
+    assert captured.err == "left out, as they hold no numbers: place\n"
+    one = explained(capsys, "--file", str(tmp_path / name), "--key", "b")
+    assert one.step("input").value.tolist() == [10.0, 30.0, 20.0]
+    assert "did you mean" in run(capsys, "--file", str(tmp_path / name), "--key", "plac", code=2)
+
+
+def test_a_table_without_numbers_or_rows_is_refused(capsys, tmp_path):
+    pandas.DataFrame({"a": ["x"]}).to_parquet(tmp_path / "words.parquet")
+    assert "no numeric column" in run(capsys, "--file", str(tmp_path / "words.parquet"), code=2)
+    pandas.DataFrame({"a": np.zeros(0)}).to_feather(tmp_path / "empty.feather")
+    assert "holds no rows" in run(capsys, "--file", str(tmp_path / "empty.feather"), code=2)
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 no")
+    assert "broken.parquet" in run(capsys, "--file", str(tmp_path / "broken.parquet"), code=2)
 
 
 def test_the_page_is_written_and_opened(capsys, tmp_path, monkeypatch):

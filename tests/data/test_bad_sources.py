@@ -63,7 +63,7 @@ BAD = {
     "header only": (lambda d: saved(d / "x.csv", lambda p: p.write_text("a,b\n")), "has no rows"),
     "late word": (
         lambda d: filled(d / "x.csv", b"a\n" + b"1\n" * 600_000 + b"x\n"),
-        "conversion error to double: invalid value 'x'",
+        "'x' in row 600002 of the column 'a' is no number",
     ),
     "npy header": (
         lambda d: filled(d / "x.npy", b"\x93NUMPY\x01\x00\x06\x00{'a': "),

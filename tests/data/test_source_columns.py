@@ -148,3 +148,23 @@ def test_entries_of_a_batch_that_become_columns_of_one_name():
     names = pd.DataFrame(np.eye(2), columns=["a", "b"])
     with pytest.raises(InvalidInputError, match="several columns of the name a"):
         Statistics().update(names).update(pd.DataFrame(np.ones((2, 3)), columns=["a", "a", "b"]))
+
+
+@pytest.mark.parametrize("rows", [50, 200_000])
+@pytest.mark.parametrize("header", ["a;b\n", ""])
+def test_a_word_among_numbers_is_told_with_its_row_whatever_the_size_of_the_file(rows, header, tmp_path):
+    lines = [f"{number};{number / 2}" for number in range(rows)]
+    lines[rows - 9] = "7;six"
+    (tmp_path / "x.csv").write_text(header + "\n".join(lines) + "\n")
+    column = "b" if header else "f1"
+    row = rows - 8 + bool(header)
+    with pytest.raises(SourceError, match=rf"{column}.*'six' in row {row}|'six' in row {row} of the column '{column}'"):
+        fit_statistics(tmp_path / "x.csv")
+
+
+def test_words_and_missing_values_are_no_words_among_numbers(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b,c\n1,x,2\nNA,y,3\n,3,z4\n4,,5\n")
+    with pytest.raises(SourceError) as caught:
+        fit_statistics(tmp_path / "x.csv")
+    assert "b (string), c (string: 'z4' in row 4 among numbers)" in str(caught.value)
+    assert fit_statistics(tmp_path / "x.csv", columns="numeric").missing.tolist() == [2]

@@ -31,8 +31,43 @@ def test_the_page_fits_complains_of_nothing_and_asks_for_nothing(browser, folder
         assert opened.page.evaluate("document.documentElement.scrollWidth") == width
         assert opened.page.locator("math .unknown").count() == 0
         assert opened.page.locator("#forward > li").count() > 5
-        assert opened.page.locator("#flow svg, #against svg, #distribution svg").count() == 5
-        assert opened.page.locator("#sharing-body [role=grid]").count() == 4
+        assert opened.page.locator("#flow svg, #against svg, #line svg").count() == 4
+        own = case.get("norm") == "image"  # which is none of the four norms
+        assert opened.page.locator("#sharing-body [role=grid]").count() == 4 + own
+
+
+@pytest.mark.parametrize(
+    ("width", "backward", "most"), [(LAPTOP, False, 3000), (LAPTOP, True, 4300), (PHONE, False, 5350)]
+)
+def test_four_numbers_need_half_the_page_they_once_did(browser, folder, width, backward, most):
+    with Opened(browser, folder, [1.0, 2.0, 3.0, 4.0], width=width, backward=backward) as opened:
+        assert opened.page.evaluate("document.documentElement.scrollHeight") <= most
+
+
+def test_a_fold_holds_what_the_result_does_not_need(browser, folder):
+    with Opened(browser, folder, [1.0, 2.0, 3.0, 4.0]) as opened:
+        titles = opened.page.locator("#forward h3").all_inner_texts()
+        assert titles[1:] == [
+            *("Mean", "Subtract the mean", "Variance", "Standard deviation", "The divisor", "Normalize", "The output")
+        ]
+        assert not opened.page.locator("#step-sample_std").is_visible()
+        opened.page.locator("#beside summary").click()
+        assert opened.page.locator("#step-sample_std").is_visible()
+        assert opened.page.locator("#checked summary").inner_text() == "✓ 3 checks hold"
+        # the output is that of the step before, and is not written again
+        assert opened.page.locator("#step-output .numbers").count() == 0
+        opened.page.get_by_label("x₃", exact=True).fill("nan")
+        assert opened.page.locator("#line-body svg").count() == 1
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms", "batch", "instance", "group", "standardize", "minmax", "dyt"])
+def test_the_cell_of_the_reader_s_own_norm_becomes_what_the_steps_say(browser, folder, norm):
+    x = normal(2, 4, 3, 2)
+    with Opened(browser, folder, x, norm, **({"groups": 4} if norm == "group" else {})) as opened:
+        panel = opened.page.locator("#sharing-body > div", has=opened.page.get_by_text("(yours)"))
+        panel.get_by_role("gridcell").first.hover()
+        told = panel.locator(".readout strong").last.inner_text().replace("−", "-")
+        assert float(told) == pytest.approx(opened.steps()["output"][0][0][0][0], rel=1e-3)
 
 
 CONTRAST = """() => {

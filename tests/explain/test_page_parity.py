@@ -73,6 +73,34 @@ def test_the_page_chooses_the_axes_and_options_that_python_does(engine, case):
     assert again["options"] == config["options"]
 
 
+OWN = """(seed, view) => {
+    const { list } = evenkeel.tensor.panels(evenkeel.state.fromSeed(seed), view);
+    const own = list.filter((one) => one.own);
+    const { tensor, norm, groups, value } = own[0];
+    const cells = tensor.index.map((at, i) => [at, tensor.values[i], value(i), groups[i]].map(String));
+    return { count: own.length, made: tensor.made || false, norm, cells }; }"""
+
+
+@pytest.mark.parametrize("view", [{"channelLast": False, "whole": False}, {"channelLast": True, "whole": True}])
+@EVERY
+def test_who_shares_has_the_values_and_the_groups_of_the_steps(engine, case, view):
+    explanation = walk(**case)
+    found = engine(OWN, config_of(explanation), view)
+    x, output = (explanation.step(name).value.reshape(-1) for name in ("input", "output"))
+    cells = [[float(number) for number in cell] for cell in found["cells"]]
+    assert (found["count"], found["norm"]) == (1, explanation.norm)
+    if found["made"]:  # of a tensor made of a vector, the first position of sample 0 is the vector
+        assert (x.size, len(cells)) == (explanation.step("input").value.size, 6 * x.size)
+        cells = cells[: 3 * x.size : 3]
+    assert sorted(int(cell[0]) for cell in cells) == list(range(x.size))
+    at = [int(cell[0]) for cell in cells]
+    compare([cell[1] for cell in cells], x[at], 0.0, "input")
+    compare([cell[2] for cell in cells], output[at], 1e-12, "output")
+    if explanation.norm != "dyt" and not found["made"]:
+        groups = explanation.step("groups").value.reshape(-1)
+        assert [int(cell[3]) for cell in cells] == groups[at].tolist()
+
+
 @pytest.mark.parametrize("shape", [(3,), (4, 3), (3, 4, 5), (2, 3, 4, 5)])
 @pytest.mark.parametrize("norm", [norm.key for norm in NORMS])
 def test_another_norm_on_the_page_has_its_own_axes_and_defaults(engine, norm, shape):

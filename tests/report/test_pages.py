@@ -8,6 +8,7 @@ import math
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 from page_elements import Elements
@@ -18,9 +19,11 @@ from evenkeel.report import (
     Axis,
     Figure,
     Finding,
+    Intervals,
     Page,
     Section,
     Series,
+    Sparkline,
     Table,
     embed_json,
     lines,
@@ -272,3 +275,54 @@ def test_every_panel_offers_its_picture():
     spans = [attrs for tag, attrs in elements.found if attrs.get("class") == "pictures"]
     assert len(spans) == len(panels)
     assert all("hidden" in attrs for attrs in spans)  # without JavaScript nothing could be drawn
+
+
+def test_a_histogram_in_a_cell_is_drawn_on_a_page_and_written_in_blocks_elsewhere():
+    spark = Sparkline([0, 1, 4, 2], before=[4, 0, 0, 0], name='"<of a>')
+    table = Table(["feature", "histogram"], [["a", spark], ["b", ""]])
+    assert table.csv() == "feature,histogram\na, ▂█▄\nb,\n"
+    assert "▂█▄" in str(table)
+    assert table.numeric_columns() == [False, False]
+    assert spark.outline().startswith("0.000,0.000 0.250,0.000 0.250,1.000")
+    assert spark.bars().count("M") == 3  # an empty bin has no bar
+    elements = Elements(render_page(Page("t", [], [], [Section("s", tables=[table])])))
+    drawn = [attrs for tag, attrs in elements.found if tag == "svg"]
+    assert [attrs["aria-label"] for attrs in drawn] == ['"<of a>']
+    assert str(Sparkline([])) == ""
+
+
+def test_intervals_in_a_cell_are_drawn_with_what_is_allowed():
+    rows = [("<b>", 0.9, 0.4, 1.4), ("far", 0.1, None, None), ("none", None, None, None)]
+    item = Intervals(rows, "loss & more", (None, 0.5))
+    assert str(item) == "loss & more: <b> 0.900 (0.400 to 1.40), far 0.100, none –"
+    elements = Elements(render_page(Page("t", [], [], [Section("s", tables=[Table(["a", "b"], [["x", item]])])])))
+    tags = [tag for tag, _ in elements.found]
+    assert "b" not in tags
+    assert tags.count("circle") == 2
+    (band,) = (attrs for tag, attrs in elements.found if tag == "rect")
+    assert float(band["x"]) < float(band["x"]) + float(band["width"]) < 300
+    root = ElementTree.fromstring(item.svg(alone=True))
+    assert root.get("width") == "300"
+    assert "var(" not in item.svg(alone=True)
+    texts = [node.text for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"0.500", "1.40", "0.100", "loss & more"} <= set(texts)  # the limit, both ends, the quantity
+
+
+def test_intervals_that_span_decades_have_a_logarithmic_axis():
+    places = [
+        float(place)
+        for place in re.findall(
+            r'circle cx="([\d.]+)"', Intervals([("a", 1, 1, 1), ("b", 10, 10, 10), ("c", 100, 100, 100)], "q").svg()
+        )
+    ]
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.2)
+
+
+def test_a_logarithmic_horizontal_axis_has_labels_in_decades():
+    curve = Series("law", [2, 20, 200], [1.0, 10.0, 100.0])
+    panel = lines([curve], x=Axis("blocks", log=True, integer=True), y=Axis("power", log=True))
+    assert panel.spec["layout"]["xaxis"]["type"] == "log"
+    assert panel.labels[0]["x"] == pytest.approx(math.log10(200))
+    assert panel.hints["integer_x"] is False
+    flat = lines([Series("law", [0, 2], [1.0, 10.0])], x=Axis("blocks", log=True), y=Axis("power", log=True))
+    assert flat.spec["layout"]["xaxis"]["type"] == "linear"  # 0 has no logarithm

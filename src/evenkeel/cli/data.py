@@ -21,7 +21,7 @@ from evenkeel.cli import interrupts
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.cli.output import Output, print_json
 from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data.sources import numeric_columns
+from evenkeel.data.sources import dropped_columns, numeric_columns
 from evenkeel.data.statistics import check_mergeable
 from evenkeel.data.views import (
     describe,
@@ -31,6 +31,7 @@ from evenkeel.data.views import (
     skipped_of,
     statistics_of,
     statistics_table,
+    warn_of_features,
 )
 from evenkeel.report import print_table, write_page
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 DRIFTED = 1
 FOOTER = f"evenkeel {evenkeel.__version__}"
 SKIPPED_SHOWN = 5
+DROPPED_SHOWN = 12
 
 
 @interrupts.raising()
@@ -56,6 +58,7 @@ def fit_files(
     library.save(fitted, out)
     states.unlink(missing_ok=True)
     report_skipped(fitted.contract_.source["skipped"])
+    report_columns(source, fitted, options["columns"])
     print_item(fitted, out, as_json=as_json)
     if not as_json:
         see = f"see also: evenkeel data show {shlex.quote(path_as_text(out))}"
@@ -206,6 +209,16 @@ def load_scaler(path: Path) -> Any:
     if not hasattr(item, "transform"):
         raise InvalidArgumentError(f"{path} holds {type(item).__name__}, which has no transform; fit a scaler")
     return item
+
+
+def report_columns(source: str, fitted: Scaler, columns: object) -> None:
+    """Say on stderr which columns --numeric left out, and which ones a scaler can do nothing with."""
+    if columns == "numeric" and (dropped := dropped_columns(Path(source))):
+        listed = [f"{name} ({kind})" for name, kind in dropped.items()]
+        rest = f" and {len(listed) - DROPPED_SHOWN} more" if len(listed) > DROPPED_SHOWN else ""
+        typer.echo(f"left out, as they hold no numbers: {', '.join(listed[:DROPPED_SHOWN])}{rest}", err=True)
+    for line in warn_of_features(fitted.statistics_):
+        typer.echo(f"warning: {line}", err=True)
 
 
 def report_skipped(skipped: list[dict[str, str]]) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from evenkeel.cli.output import Output
     from evenkeel.explain import Explanation
 
+AS_TEXT = (".csv", ".tsv")  # tables that explain reads itself, of numbers alone
 OF_NUMBERS = ("mask", "weight", "bias", "mean", "variance", "std", "feature_range", "upstream")
 
 
@@ -45,9 +46,27 @@ def explain_numbers(
 ) -> None:
     """Explain a norm on the numbers of a file, standard input or the typed words."""
     tensors = {name: parse_option(name, options[name]) for name in OF_NUMBERS if options[name] is not None}
-    x = read_input(file, key=key) if file is not None else read_words(values)
+    x = read_file(file, key) if file is not None else read_words(values)
     options = options | {"norm": options["norm"] or "layer"} | shape_like(tensors, x)
     present(walk(x, **options, show=show, backward=backward), **presented)
+
+
+def read_file(path: Path, key: str | None) -> torch.Tensor:
+    """Return the numbers of a file; of a Parquet, Feather or packed CSV file, the columns that hold numbers."""
+    from evenkeel.data.sources import format_of, open_source, other_columns, read_schema
+
+    kind = format_of(path)
+    if kind is None or kind.open is not None or path.suffix.lower() in AS_TEXT or not path.is_file():
+        return read_input(path, key=key)
+    dropped = [] if key else list(other_columns(read_schema(path, kind)))
+    source = open_source(path, columns=[name.strip() for name in key.split(",")] if key else "numeric")
+    blocks = [block.tensor() for fragment in source.fragments or () for block in fragment.blocks(None)]
+    if not sum(map(len, blocks)):
+        raise InvalidInputError(f"explain: {path} holds no rows")
+    if dropped:
+        typer.echo(f"left out, as they hold no numbers: {', '.join(dropped)}", err=True)
+    table = torch.cat(blocks)
+    return table[:, 0] if table.shape[1] == 1 else table
 
 
 def read_words(values: list[str]) -> torch.Tensor:
@@ -80,7 +99,7 @@ def explain_layer(factory: str, path: Path, key: str | None, place: dict[str, An
     """Explain a layer of the model that a factory builds."""
     upstream = None if place["upstream"] is None else parse_option("upstream", place["upstream"])
     model = build_model(factory)
-    explanation = walk_layer(model, input=read_input(path, key=key), **place | {"upstream": upstream})
+    explanation = walk_layer(model, input=read_file(path, key), **place | {"upstream": upstream})
     present(explanation, **presented)
 
 

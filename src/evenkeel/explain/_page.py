@@ -25,7 +25,7 @@ __all__ = ["render_page", "write_page"]
 # What a page edits at once: a longer vector, or a larger tensor, is cut to a part.
 VECTOR_LIMIT, TENSOR_LIMIT = 64, 256
 # What computes and tells needs no document: any JavaScript engine runs it. What draws does.
-COMPUTING = ("arithmetic.js", "latex.js", "words.js", "notes.js", "walk.js", "state.js")
+COMPUTING = ("arithmetic.js", "latex.js", "words.js", "notes.js", "walk.js", "state.js", "tensor.js")
 DRAWING = ("draw.js", "editor.js", "sharing.js", "flow.js", "page.js")
 OF_GROUPS = ("mean", "variance", "std", "mean_square", "rms", "minimum", "maximum", "denominator")
 

@@ -1,6 +1,7 @@
 """Plain data to figures, self-contained HTML pages and terminal tables."""
 
 from evenkeel._files import write_text_atomically
+from evenkeel.report._cells import Intervals, Sparkline
 from evenkeel.report._curves import histograms, lines
 from evenkeel.report._document import embed_json, render_document
 from evenkeel.report._figure import plotly_figure
@@ -19,11 +20,13 @@ __all__ = [
     "Figure",
     "Finding",
     "Histogram",
+    "Intervals",
     "Page",
     "Panel",
     "Row",
     "Section",
     "Series",
+    "Sparkline",
     "Style",
     "Table",
     "assign_styles",

@@ -29,7 +29,7 @@ def lines(
 
     Args:
         series: the curves; one without any drawable value is left out of the plot and kept in the table.
-        x: the horizontal axis.
+        x: the horizontal axis, logarithmic where it says so and all positions are positive.
         y: the vertical axis.
         styles: style per series name; assigned in order when omitted.
         heading: the heading of the panel in its figure.
@@ -46,6 +46,7 @@ def lines(
     table = _wide_table(series, x)
     series = [_floored(item, y.floor) for item in series]
     log = y.is_log(value for item in series for value in _all_values(item))
+    wide = bool(x.log) and all(position > 0 for item in series for position in item.x)
     traces: list[dict[str, Any]] = []
     labels: list[dict[str, Any]] = []
     for item in series:
@@ -56,7 +57,7 @@ def lines(
         traces += [*_band(item, style, log), _curve(item, style, log, x, y)]
         if item.broken:
             traces.append(_break(item.name, points[-1], style))
-        labels.append(_plotly.label(item.name, item.note, style, points[-1], log))
+        labels.append(_plotly.label(item.name, item.note, style, points[-1], (wide, log)))
     drawn = (value for trace in traces for value in trace["y"])
     values = [
         value for value in (*drawn, *(max(value, y.floor) for value in y.include)) if _plotly.drawable(value, log)
@@ -65,12 +66,12 @@ def lines(
     layout = _plotly.layout(
         x,
         y,
-        (-0.5, len(x.ticks) - 0.5) if x.ticks else _plotly.padded(positions, log=False, room=0.02),
+        (-0.5, len(x.ticks) - 0.5) if x.ticks else _plotly.padded(positions, log=wide, room=0.02),
         _plotly.padded(values, log=log),
-        logs=(False, log),
+        logs=(wide, log),
         height=HEIGHT,
     )
-    return _plotly.panel(traces, layout, table, heading, labels, integer_x=x.integer)
+    return _plotly.panel(traces, layout, table, heading, labels, integer_x=x.integer and not wide)
 
 
 def histograms(
@@ -112,7 +113,7 @@ def histograms(
     floor = max(peaks, default=1.0) * DENSITY_FLOOR if log else 0.0
     y = Axis("share of values per unit", log=log)
     traces = [trace for item in counted for trace in _outline(item, styles[item.name], floor, x, y)]
-    labels = [_plotly.label(item.name, item.note, styles[item.name], _shoulder(item), log) for item in counted]
+    labels = [_plotly.label(item.name, item.note, styles[item.name], _shoulder(item), (False, log)) for item in counted]
     top = max(peaks, default=1.0)
     span_y = (math.log10(floor), math.log10(top) + 0.1) if log else (0.0, top * 1.06)
     layout = _plotly.layout(x, y, _central(counted), span_y, logs=(False, log), height=HEIGHT)

@@ -43,7 +43,7 @@ def hover(x: Axis, y: Axis | None = None) -> str:
     return "<b>%{fullData.name}</b><br>" + "<br>".join(coordinates) + "<extra></extra>"
 
 
-def label(name: str, note: str, style: Style, point: tuple[float, float], log: bool) -> dict[str, Any]:
+def label(name: str, note: str, style: Style, point: tuple[float, float], logs: tuple[bool, bool]) -> dict[str, Any]:
     """Return a direct label and its point in axis coordinates (the logarithm on a logarithmic axis)."""
     x, y = point
     return {
@@ -51,8 +51,8 @@ def label(name: str, note: str, style: Style, point: tuple[float, float], log: b
         "note": [escape_label(line) for line in textwrap.wrap(note, NOTE_WIDTH)],
         "glyph": style.glyph,
         "color": style.colour,
-        "x": x,
-        "y": math.log10(y) if log else y,
+        "x": math.log10(x) if logs[0] else x,
+        "y": math.log10(y) if logs[1] else y,
     }
 
 

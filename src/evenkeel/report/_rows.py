@@ -156,5 +156,6 @@ def _rows_panel(
 
 def _row_text(row: Row, unit: str, digits: int) -> str:
     name = f"<b>{_plotly.escape_label(_plotly.shorten(row.name))}</b>"
-    value = _plotly.escape_label(format_number(row.value, digits=digits) + unit) if row.value is not None else ""
+    number = f"{row.value:,}" if isinstance(row.value, int) else format_number(row.value, digits=digits)
+    value = _plotly.escape_label(number + unit) if row.value is not None else ""
     return f"{name}  {' · '.join(part for part in (value, _plotly.escape_label(row.note)) if part)}"

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from evenkeel._errors import InvalidArgumentError
+from evenkeel.report._cells import Intervals, Sparkline
 from evenkeel.report._text import format_number
 
-Cell = str | float | None
+Cell = str | float | None | Sparkline | Intervals
 
 DIGITS = 4  # significant digits of a number, unless a step asks for more
 TERMINAL_WIDTH = 100
@@ -112,7 +113,10 @@ class Table:
     def numeric(self, column: int) -> bool:
         """Whether a column holds numbers only, as such or written out (and at least one), so it is set flush right."""
         cells = self._filled(column)
-        return bool(cells) and all(not isinstance(cell, str) or NUMBER.fullmatch(cell) for cell in cells)
+        return bool(cells) and all(
+            NUMBER.fullmatch(cell) if isinstance(cell, str) else not isinstance(cell, Sparkline | Intervals)
+            for cell in cells
+        )
 
     def _filled(self, column: int) -> list[Cell]:
         return [row[column] for row in self.rows if row[column] not in (None, "", "–")]
@@ -122,8 +126,8 @@ def cell_text(cell: Cell, step: float = math.nan) -> str:
     """Write a cell: whole numbers in full, others to four digits or the step, nothing for None."""
     if cell is None:
         return ""
-    if isinstance(cell, str):
-        return cell
+    if isinstance(cell, str | Sparkline | Intervals):
+        return str(cell)
     if isinstance(cell, int):
         return f"{cell:,}"
     return format_number(cell, digits=digits_to(step, cell))

@@ -66,9 +66,10 @@ def explain(
         ),
     ] = None,
     file: Annotated[
-        Path | None, path_option("Numbers from .npy, .npz, .csv, .json, .safetensors or an image.", panel=INPUT)
+        Path | None,
+        path_option("Numbers from .npy, .npz, .csv, .json, .safetensors, .parquet, .feather or an image.", panel=INPUT),
     ] = None,
-    key: Annotated[str | None, option("Which tensor of a file that holds several.", panel=INPUT)] = None,
+    key: Annotated[str | None, option("Which tensor, or columns, of a file that holds several.", panel=INPUT)] = None,
     dtype: Annotated[str | None, choice("Dtype to compute in", DTYPE_NAMES, panel=INPUT)] = None,
     norm: Annotated[str | None, choice("What to explain", NORM_KEYS, panel=NORM, default="layer")] = None,
     axis: Annotated[

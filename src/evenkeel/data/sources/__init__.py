@@ -9,7 +9,7 @@ from evenkeel.data.sources._columns import (
     other_columns,
     select_columns,
 )
-from evenkeel.data.sources._files import format_of, numeric_columns, read_schema, table_files
+from evenkeel.data.sources._files import dropped_columns, format_of, numeric_columns, read_schema, table_files
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._images import IMAGES, read_image
@@ -28,6 +28,7 @@ __all__ = [
     "arrow_column",
     "column_name",
     "column_positions",
+    "dropped_columns",
     "format_of",
     "numeric_columns",
     "open_source",

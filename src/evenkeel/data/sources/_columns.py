@@ -123,9 +123,18 @@ def arrow_blocks(batch: Any, names: Sequence[str]) -> Iterator[Block]:
 
 
 def other_columns(schema: Any) -> dict[str, str]:
-    """The columns of an Arrow schema that hold no numbers, with their types; a name that has numbers too is not one."""
+    """The columns of an Arrow schema that hold no numbers, with their types; a name that has numbers too is not one.
+
+    Where a CSV file's column of text is one because of a word among numbers, the word is named with its row.
+    """
     numbers = {field.name for field in schema if is_numeric(field.type)}
-    return {field.name: str(field.type) for field in schema if field.name not in numbers}
+    return {field.name: type_of(field) for field in schema if field.name not in numbers}
+
+
+def type_of(field: Any) -> str:
+    """The type of an Arrow field in words, with the word that a CSV file has among its numbers."""
+    word = (field.metadata or {}).get(b"word")
+    return f"{field.type}: {word.decode()}" if word else str(field.type)
 
 
 def select_columns(names: Sequence[str], other: dict[str, str], columns: Columns) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,31 +13,86 @@ from evenkeel.data.sources._columns import require_columns
 from evenkeel.data.sources._format import BatchWriter, Format, Parts
 
 TEXT_BLOCK = 1 << 20
+# Where a schema keeps what stands among a column's numbers; what PyArrow reads as no value; and what it says of a word.
+WORD = b"word"
+NULLS = ("", "#N/A", "#NA", "N/A", "NA", "NULL", "NaN", "nan", "null", "n/a")
+CONVERSION = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'")
 DELIMITERS = ",;\t|"
 
 
 def read_schema(path: Path) -> Any:
-    """The columns of a CSV file, judged by its first megabyte; whole numbers count as float64, as later rows may be."""
+    """The columns of a CSV file, judged by its first megabyte; whole numbers count as float64, as later rows may be.
+
+    A column of text whose values are mostly numbers notes its first word as metadata.
+    """
     arrow = require_package("pyarrow")
     with open_csv(path) as reader:
         whole = (arrow.types.is_integer, arrow.types.is_null)
-        fields = [(f.name, arrow.float64() if any(test(f.type) for test in whole) else f.type) for f in reader.schema]
-        return arrow.schema(fields)
+        fields = [f.with_type(arrow.float64()) if any(test(f.type) for test in whole) else f for f in reader.schema]
+        if not any(arrow.types.is_string(field.type) for field in fields):
+            return arrow.schema(fields)
+        first = next(iter(reader), None)
+    return arrow.schema([field if first is None else note_word(field, first, first_row(path)) for field in fields])
+
+
+def note_word(field: Any, first: Any, row: int) -> Any:
+    """A column's field, with the first word among its numbers as metadata; `row` is the number of the first row."""
+    word = first_word(first.column(field.name)) if first.schema.names.count(field.name) == 1 else None
+    return field.with_metadata({WORD: f"{word[1]!r} in row {word[0] + row} among numbers"}) if word else field
+
+
+def first_word(column: Any) -> tuple[int, str] | None:
+    """The position and the text of the first value of a column of text that is no number, where most are numbers."""
+    arrow = require_package("pyarrow")
+    if not arrow.types.is_string(column.type):
+        return None
+    texts = column.to_pylist()
+    values = [(place, text) for place, text in enumerate(texts) if text is not None and text.strip() not in NULLS]
+    words = [(place, text) for place, text in values if not is_number(text)]
+    return words[0] if words and 2 * len(words) < len(values) else None
+
+
+def first_row(path: Path) -> int:
+    """The number of the first row of data: 2 below a header."""
+    first = read_first_line(path)
+    return 1 if all(is_number(cell) for cell in first.split(max(DELIMITERS, key=first.count))) else 2
 
 
 def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any]:
     """Yield the record batches of a CSV file's columns."""
     schema = read_schema(path)
     require_columns(names, schema.names)
-    with open_csv(path, {name: schema.field(name).type for name in names}, list(names)) as reader:
-        yield from reader
+    types = {name: schema.field(name).type for name in names}
+    try:
+        with open_csv(path, types, list(names)) as reader:
+            yield from reader
+    except ValueError as error:  # PyArrow's, which counts the columns that were asked for
+        if not (wrong := CONVERSION.search(str(error))):
+            raise
+        column, row, word = wrong.groups()
+        raise SourceError(
+            f"{path}: {word!r} in row {row} of the column {column_of(path, int(column))!r} is no number; write the "
+            "number, or leave the cell empty"
+        ) from error
+
+
+def column_of(path: Path, place: int) -> str:
+    """The name of a file's column."""
+    return str(read_schema(path).names[place])
+
+
+def read_first_line(path: Path) -> str:
+    """The first line of a file, unpacked."""
+    arrow = require_package("pyarrow")
+    with arrow.input_stream(str(path), compression="detect") as file:
+        line: str = file.read(TEXT_BLOCK).partition(b"\n")[0].decode("utf-8", "replace").strip()
+    return line
 
 
 def open_csv(path: Path, types: dict[str, Any] | None = None, names: list[str] | None = None) -> Any:
     """Open a CSV file for streaming; its delimiter and whether it has a header are read off its first line."""
-    arrow, csv = require_package("pyarrow"), require_package("pyarrow.csv")
-    with arrow.input_stream(str(path), compression="detect") as file:
-        first = file.read(TEXT_BLOCK).partition(b"\n")[0].decode("utf-8", "replace").strip()
+    csv = require_package("pyarrow.csv")
+    first = read_first_line(path)
     if not first:
         raise SourceError(f"{path}: the file is empty")
     delimiter = max(DELIMITERS, key=first.count)

@@ -196,6 +196,13 @@ def numeric_columns(path: Path) -> list[str] | None:
     return select_columns([*dict.fromkeys(schema.names), *numbers], other_columns(schema), NUMERIC)
 
 
+def dropped_columns(path: Path) -> dict[str, str]:
+    """The columns that hold no numbers, with their types, of a file or the first of several."""
+    files, _ = table_files(path)
+    kind = format_of(files[0])
+    return {} if kind is None or kind.open is not None else other_columns(read_schema(files[0], kind))
+
+
 def partition_values(key: str) -> dict[str, Any]:
     """The columns that the folders of a key name: key=value, a whole number or text."""
     values: dict[str, Any] = {}

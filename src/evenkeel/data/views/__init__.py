@@ -1,5 +1,6 @@
 """Private: statistics, scalers and drift as text, tables and pages."""
 
+from evenkeel.data.views._flags import warn_of_features
 from evenkeel.data.views._notebook import html, markdown, text
 from evenkeel.data.views._pages import (
     QUARTILES,
@@ -24,4 +25,5 @@ __all__ = [
     "statistics_of",
     "statistics_table",
     "text",
+    "warn_of_features",
 ]

@@ -11,10 +11,24 @@ import numpy as np
 from evenkeel._errors import InvalidArgumentError
 from evenkeel.data._images import ImageNormalize
 from evenkeel.data.statistics import GroupStatistics, Statistics
-from evenkeel.report import Axis, Cell, Figure, Finding, Histogram, Page, Section, Table, histograms, join_words
+from evenkeel.data.views._flags import constant_features, empty_features, flag_features, order_by_flags
+from evenkeel.report import (
+    Axis,
+    Cell,
+    Figure,
+    Finding,
+    Histogram,
+    Page,
+    Panel,
+    Section,
+    Sparkline,
+    Table,
+    histograms,
+    join_words,
+)
 
 if TYPE_CHECKING:
-    from evenkeel.data._drift import DriftReport
+    from evenkeel.data._drift import DriftReport, FeatureDrift
 
 __all__ = [
     "describe",
@@ -30,7 +44,9 @@ QUARTILES = (0.25, 0.5, 0.75)
 BINS = 60
 # The outermost thousandth on each side is left out of a histogram, or one value would flatten all others.
 TAIL = 0.001
-FIGURES = 40
+SPARK_BINS = 24
+SPARKS = 1000  # the rows of a table that have one: each takes some hundred bytes of the page
+PANELS = 2  # features drawn large: the worst flagged, the most changed
 SEEN = 1000  # a table shows a feature's mean and range to this part of its standard deviation
 NAMED = 4
 
@@ -115,26 +131,55 @@ def drift_table(report: DriftReport) -> Table:
 
 
 def show_page(item: Any, title: str, *, footer: str = "") -> Page:
-    """The page of `evenkeel data show`."""
+    """The page of `evenkeel data show`: one row for each feature, what is peculiar first."""
     statistics = statistics_of(item)
-    names = names_of(statistics)
+    names, flags = names_of(statistics), flag_features(statistics)
+    order = order_by_flags(flags)
     lead = [describe(item) + "."]
     if not statistics.keeps_quantiles:
         lead.append("There are no histograms, since quantiles were not kept: fit with quantiles=True (--quantiles).")
-    sections = [Section("Features", tables=[statistics_table(statistics)])]
+    flagged = sum(map(bool, flags))
+    heading = f"{flagged} of {len(names)} features have a flag" if flagged else f"No feature of {len(names)} has a flag"
+    sections = [Section(heading, tables=[features_table(statistics, flags, order)])]
     if statistics.keeps_quantiles:
-        figures = [
-            histogram_figure(names[index], {"": statistics}, index)
-            for index in np.flatnonzero(statistics.maximum > statistics.minimum)[:FIGURES].tolist()
-        ]
-        text = (
-            f"Rank error at most {statistics.quantile_error:.2%} of the values."
-            if statistics.quantile_error
-            else "Counted exactly."
-        )
-        more = [f"The first {FIGURES} of {len(names)} features."] if len(names) > FIGURES else []
-        sections.append(Section("Distributions", [text, *more], figures=figures))
+        sides = {"": statistics}
+        drawn = [index for index in order if statistics.maximum[index] > statistics.minimum[index]][:PANELS]
+        sections += distributions(names, sides, drawn, accuracy(statistics))
     return Page(title, lead, observations(statistics), sections, footer)
+
+
+def features_table(statistics: Statistics, flags: list[list[str]], order: list[int]) -> Table:
+    """One row for each feature, in this order: its histogram, its flags, its statistics."""
+    plain = statistics_table(statistics)
+    kept = [i for i, name in enumerate(plain.columns) if name not in ("feature", "valid", "25%", "75%")]
+    with_bars = statistics.keeps_quantiles
+    rows: list[list[Cell]] = []
+    for place, index in enumerate(order):
+        row = plain.rows[index]
+        bars: list[Cell] = [spark({"": statistics}, index, str(row[0])) if place < SPARKS else ""] if with_bars else []
+        rows.append([row[0], *bars, ", ".join(flags[index]), *(row[i] for i in kept)])
+    columns = ["feature", *(["histogram"] if with_bars else []), "flags", *(plain.columns[i] for i in kept)]
+    return Table(columns, rows, steps=[plain.steps[index] for index in order])
+
+
+def accuracy(statistics: Statistics) -> str:
+    """How exact the histograms are, in words."""
+    error = statistics.quantile_error
+    return f"Rank error at most {error:.2%} of the values." if error else "Counted exactly."
+
+
+def distributions(names: list[str], sides: dict[str, Statistics], drawn: list[int], text: str) -> list[Section]:
+    """The section with the histograms of some features side by side, if there are any."""
+    if not drawn:
+        return []
+    panels = [histogram_figure(names[index], sides, index).panels[0] for index in drawn]
+    panels = [
+        Panel(spec=panel.spec, table=panel.table, heading=names[index], labels=panel.labels, hints=panel.hints)
+        for panel, index in zip(panels, drawn, strict=True)
+    ]
+    title = f"{join_words([names[index] for index in drawn])} in detail"
+    caption = f"Without the outermost {TAIL:.1%} on each side. {text}"
+    return [Section("Distributions", figures=[Figure("distributions", title, caption, panels)])]
 
 
 def observations(statistics: Statistics) -> list[Finding]:
@@ -142,10 +187,16 @@ def observations(statistics: Statistics) -> list[Finding]:
     names = np.array(names_of(statistics))
     std = statistics.std()
     share = statistics.missing / max(statistics.rows, 1)
+    most = share[share < 1].max(initial=0)
     findings = []
     for mask, title, text in (
-        (std == 0, "constant", "They carry no information and cannot be scaled."),
-        (share > 0, "with missing values", f"At most {share.max():.1%} of a feature's rows." if share.size else ""),
+        (empty_features(statistics), "without any value", "Nothing is known of them; leave them out."),
+        (constant_features(statistics), "constant", "They carry no information and cannot be scaled."),
+        (
+            (share > 0) & (share < 1),
+            "with missing values",
+            f"At most {most:.1%} of a feature's rows.",
+        ),
         (statistics.infinite > 0, "with infinities", "No mean exists; replace them before fitting."),
     ):
         if affected := names[mask].tolist():
@@ -166,16 +217,34 @@ def drift_page(
 ) -> Page:
     """The page of `evenkeel data check`."""
     lead = [f"{drift_verdict(report)}: {current.rows:,} rows of {source} against {reference.rows:,} rows of {stats}."]
-    sections = [Section("Features", tables=[drift_table(report)])]
+    order = sorted(range(len(report.features)), key=lambda i: change(report.features[i]))
+    failing = sum(bool(feature.failures) for feature in report.features)
+    heading = f"{failing or 'None'} of {len(order)} features {'fails' if failing < 2 else 'fail'}"
+    sides = {"before": reference, "now": current}
+    sections = [Section(heading, tables=[drift_features_table(report, sides, order)])]
     if reference.keeps_quantiles and current.keeps_quantiles:
-        order = sorted(range(len(report.features)), key=lambda i: -(report.features[i].psi or 0.0))[:FIGURES]
-        figures = [
-            histogram_figure(report.features[index].name, {"before": reference, "now": current}, index)
-            for index in order
-            if reference.count[index] and current.count[index] and (reference.m2[index] or current.m2[index])
-        ]
-        sections.append(Section("Distributions, the most changed first", figures=figures))
-    return Page(f"{source} against {stats}", lead, drift_findings(report), sections, footer)
+        varied = (reference.m2 > 0) | (current.m2 > 0)
+        drawn = [i for i in order if reference.count[i] and current.count[i] and varied[i]][:PANELS]
+        sections += distributions([feature.name for feature in report.features], sides, drawn, "The most changed.")
+    findings = [Finding("The data as a whole", problem) for problem in report.problems]
+    return Page(f"{source} against {stats}", lead, findings, sections, footer)
+
+
+def change(feature: FeatureDrift) -> tuple[bool, int, float]:
+    """By what features are sorted: those that fail first, by their failures and how much the distribution changed."""
+    return not feature.failures, -len(feature.failures), -(feature.psi or 0.0)
+
+
+def drift_features_table(report: DriftReport, sides: dict[str, Statistics], order: list[int]) -> Table:
+    """One row for each feature, in this order: both histograms, what fails, how it changed."""
+    plain = drift_table(report)
+    with_bars = all(statistics.keeps_quantiles for statistics in sides.values())
+    rows: list[list[Cell]] = []
+    for place, index in enumerate(order):
+        feature, row = report.features[index], plain.rows[index]
+        bars: list[Cell] = [spark(sides, index, feature.name) if place < SPARKS else ""] if with_bars else []
+        rows.append([feature.name, *bars, "; ".join(feature.failures), *row[1:-1]])
+    return Table(["feature", *(["now, before"] if with_bars else []), "fails", *plain.columns[1:-1]], rows)
 
 
 def drift_verdict(report: DriftReport) -> str:
@@ -193,20 +262,37 @@ def drift_findings(report: DriftReport) -> list[Finding]:
 
 def histogram_figure(name: str, sides: dict[str, Statistics], index: int) -> Figure:
     """The histograms of one feature over the same bins."""
+    unit, edges, counts = binned(sides, index, BINS)
+    items = [Histogram(side or name, edges, values) for side, values in counts.items()]
+    caption = f"{name}, without the outermost {TAIL:.1%} on each side."
+    title = f"{name}: {edges[0] * unit:.4g} to {edges[-1] * unit:.4g}"
+    axis = Axis(name if unit == 1 else f"{name} / {unit:g}")
+    return Figure(f"feature-{index}", title, caption, [histograms(items, x=axis)])
+
+
+def spark(sides: dict[str, Statistics], index: int, name: str) -> Cell:
+    """The last side's histogram of a feature in a cell, the first one's as its outline; nothing without values."""
+    sides = {side: statistics for side, statistics in sides.items() if statistics.count[index]}
+    if not sides:
+        return ""
+    unit, edges, counts = binned(sides, index, SPARK_BINS)
+    *before, now = counts.values()
+    label = f"histogram of {name} from {edges[0] * unit:.4g} to {edges[-1] * unit:.4g}"
+    return Sparkline(now, before[0] if before else (), label)
+
+
+def binned(sides: dict[str, Statistics], index: int, bins: int) -> tuple[float, list[float], dict[str, list[float]]]:
+    """A feature's unit, the edges of its bins in that unit, and each side's counts."""
     samples = {side: statistics.distribution(index) for side, statistics in sides.items()}
     unit = unit_of(samples.values())
     samples = {side: (values / unit, weights) for side, (values, weights) in samples.items()}
     lows, highs = zip(*(central_range(*sample) for sample in samples.values()), strict=True)
     low, high = min(lows), max(highs)
-    edges = np.linspace(low, high, BINS + 1) if high > low else np.array([low - 0.5, low + 0.5])
-    items = [
-        Histogram(side or name, edges.tolist(), np.histogram(values, edges, weights=weights)[0].tolist())
-        for side, (values, weights) in samples.items()
-    ]
-    caption = f"{name}, without the outermost {TAIL:.1%} on each side."
-    title = f"{name}: {low * unit:.4g} to {high * unit:.4g}"
-    axis = Axis(name if unit == 1 else f"{name} / {unit:g}")
-    return Figure(f"feature-{index}", title, caption, [histograms(items, x=axis)])
+    edges = np.linspace(low, high, bins + 1) if high > low else np.array([low - 0.5, low + 0.5])
+    counts = {
+        side: np.histogram(values, edges, weights=weights)[0].tolist() for side, (values, weights) in samples.items()
+    }
+    return unit, edges.tolist(), counts
 
 
 def unit_of(samples: Iterable[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]) -> float:

@@ -91,52 +91,23 @@
     return [Math.abs(mean) < 1e-12 * deviation ? 0 : mean, deviation];
   }
 
-  // A histogram over the values as dots, with the mean and one standard deviation to each side.
-  function distribution(values, label, colour) {
-    const [width, height, left, base] = [room(420), 190, 12, 118];
-    const finite = values.filter(Number.isFinite);
-    if (!finite.length) return figure(width, 60, `${label}: no finite value`, [say(left, 34, "no finite value", { class: "tick" })]);
-    const range = spanOf(finite);
-    const inner = width - 2 * left;
-    const x = (value) => left + ((value - range[0]) / (range[1] - range[0])) * inner;
-    const bins = Math.max(9, Math.min(24, Math.ceil(Math.sqrt(finite.length) * 2)));
-    const counts = new Array(bins).fill(0);
-    for (const value of finite) counts[Math.min(bins - 1, Math.floor(((value - range[0]) / (range[1] - range[0])) * bins))]++;
-    const tallest = Math.max(...counts);
-    const [mean, deviation] = moments(finite);
-    const parts = [];
-    const [from, to] = [Math.max(range[0], mean - deviation), Math.min(range[1], mean + deviation)];
-    parts.push(element("rect", { x: x(from), width: Math.max(0, x(to) - x(from)), y: 22, height: base - 22, class: "band" }));
-    counts.forEach((count, i) => {
-      const size = (count / tallest) * (base - 30);
-      parts.push(element("rect", { x: left + (i * inner) / bins + 1, width: Math.max(1, inner / bins - 2), y: base - size, height: size, fill: colour, class: "bar" }));
-    });
-    parts.push(element("line", { x1: x(mean), x2: x(mean), y1: 18, y2: base + 22, class: "mean" }));
-    const anchor = x(mean) > width * 0.6 ? "end" : "start";
-    parts.push(say(x(mean) + (anchor === "end" ? -5 : 5), 14, `mean ${format(mean, 4)}, std ${format(deviation, 4)}`, { class: "label", "text-anchor": anchor }));
-    finite.slice(0, 400).forEach((value, i) => {
-      parts.push(element("circle", { cx: x(value), cy: base + 13 + (i % 3) * 4 - 4, r: 3.5, fill: colour, class: "dot" }, [element("title", {}, [format(value)])]));
-    });
-    return figure(width, height - 22, `${label}: ${finite.length} values, mean ${format(mean, 4)}, standard deviation ${format(deviation, 4)}`, [...parts, ...axis(x, base + 28, range, inner, left)]);
-  }
-
   // One row of bars around a common zero for each named list.
   function bars(rows, labels) {
     const width = room(720);
     const left = 12;
-    const size = 84;
+    const size = 62;
     const most = Math.max(1e-300, ...rows.flatMap((row) => row.values.filter(Number.isFinite).map(Math.abs)));
     const count = rows[0].values.length;
     const step = (width - 2 * left) / count;
     const parts = [];
     rows.forEach((row, r) => {
-      const top = r * (size + 26) + 20;
+      const top = r * (size + 24) + 18;
       const zero = top + size / 2;
       parts.push(say(left, top - 6, row.name, { class: "label" }));
       parts.push(element("line", { x1: left, x2: width - left, y1: zero, y2: zero, class: "axis" }));
       row.values.forEach((value, i) => {
         if (!Number.isFinite(value)) return;
-        const length = (Math.abs(value) / most) * (size / 2 - 12);
+        const length = (Math.abs(value) / most) * (size / 2 - 8);
         const x = left + i * step + step * 0.2;
         parts.push(element("rect", { x, width: Math.max(1, step * 0.6), y: value > 0 ? zero - length : zero, height: Math.max(length, 0.5), fill: row.colour }, [
           element("title", {}, [`${labels[i]}: ${format(value)}`]),
@@ -144,34 +115,55 @@
         if (step >= 44) parts.push(say(x + step * 0.3, value > 0 ? zero - length - 4 : zero + length + 13, format(value, 3), { class: "tick", "text-anchor": "middle" }));
       });
     });
-    return figure(width, rows.length * (size + 26) + 8, rows.map((row) => `${row.name}: ${formatList(row.values)}`).join("; "), parts);
+    return figure(width, rows.length * (size + 24) + 4, rows.map((row) => `${row.name}: ${formatList(row.values)}`).join("; "), parts);
   }
 
-  // The same element under several treatments, on one axis each, joined by lines.
-  function dumbbells(rows) {
-    const [width, left, gap] = [room(720), 16, 74];
-    const range = spanOf(rows.flatMap((row) => row.values).concat([0]));
+  // From here on one of two rows would be a point on the other's scale.
+  const APART = 60;
+
+  // The same elements after each of several operations, joined by lines, on one axis or, where one scale cannot show
+  // all rows, each on its own. `told` stands at the right of a row; the band reaches one deviation from the mean.
+  function numberLine(rows, { spread = false, most = 1200 } = {}) {
+    const [width, left, top] = [room(most), 16, 30];
+    const spans = rows.map((row) => spanOf(row.values));
+    const whole = spanOf(rows.flatMap((row) => row.values).concat([0]));
+    const separate = spans.some(([low, high]) => whole[1] - whole[0] > APART * (high - low));
+    const gap = separate ? 78 : 62;
     const inner = width - 2 * left;
-    const x = (value) => left + ((value - range[0]) / (range[1] - range[0])) * inner;
-    const parts = [element("line", { x1: x(0), x2: x(0), y1: 24, y2: 30 + gap * (rows.length - 1) + 16, class: "mean" })];
-    for (let i = 0; i < rows[0].values.length; i++) {
-      for (let r = 1; r < rows.length; r++) {
-        const [a, b] = [rows[r - 1].values[i], rows[r].values[i]];
-        if (Number.isFinite(a) && Number.isFinite(b)) parts.push(element("line", { x1: x(a), x2: x(b), y1: 34 + gap * (r - 1), y2: 34 + gap * r, class: "link" }));
-      }
-    }
+    const scales = spans.map((own) => {
+      const [low, high] = separate ? own : whole;
+      return { range: [low, high], x: (value) => left + ((value - low) / (high - low)) * inner };
+    });
+    const y = (r) => top + gap * r;
+    const parts = [];
     rows.forEach((row, r) => {
-      const y = 34 + gap * r;
-      parts.push(element("line", { x1: left, x2: width - left, y1: y, y2: y, class: "axis" }));
-      parts.push(say(left, y - 14, row.name, { class: "label halo" }));
+      const [mean, deviation] = moments(row.values);
+      const { x, range } = scales[r];
+      if (!spread || !Number.isFinite(deviation)) return;
+      const [from, to] = [Math.max(range[0], mean - deviation), Math.min(range[1], mean + deviation)];
+      parts.push(element("rect", { x: x(from), width: Math.max(0, x(to) - x(from)), y: y(r) - 9, height: 18, rx: 3, class: "band" }));
+      parts.push(element("line", { x1: x(mean), x2: x(mean), y1: y(r) - 12, y2: y(r) + 12, class: "mean" }));
+    });
+    if (!separate) parts.push(element("line", { x1: scales[0].x(0), x2: scales[0].x(0), y1: top - 6, y2: y(rows.length - 1) + 16, class: "link" }));
+    rows.forEach((row, r) => {
+      if (r) row.values.forEach((value, i) => {
+        const before = rows[r - 1].values[i];
+        if (Number.isFinite(before) && Number.isFinite(value)) parts.push(element("line", { x1: scales[r - 1].x(before), x2: scales[r].x(value), y1: y(r - 1), y2: y(r), class: "link" }));
+      });
+      parts.push(...(separate ? axis(scales[r].x, y(r), scales[r].range, inner, left) : [element("line", { x1: left, x2: width - left, y1: y(r), y2: y(r), class: "axis" })]));
+    });
+    rows.forEach((row, r) => {
+      parts.push(say(left, y(r) - 15, row.name, { class: "label halo" }));
+      if (row.told) parts.push(say(width - left, y(r) - 15, row.told, { class: "tick halo", "text-anchor": "end" }));
       row.values.forEach((value, i) => {
         if (!Number.isFinite(value)) return;
-        parts.push(element("circle", { cx: x(value), cy: y, r: 6, fill: row.colour, class: "dot" }, [element("title", {}, [`element ${i}: ${format(value)}`])]));
+        parts.push(element("circle", { cx: scales[r].x(value), cy: y(r), r: 6, fill: row.colour, class: "dot" }, [element("title", {}, [`element ${i}: ${format(value)}`])]));
       });
     });
-    const bottom = 34 + gap * (rows.length - 1) + 16;
-    return figure(width, bottom + 28, rows.map((row) => `${row.name}: ${formatList(row.values)}`).join("; "), [...parts, ...axis(x, bottom, range, inner, left)]);
+    const bottom = y(rows.length - 1) + 16;
+    if (!separate) parts.push(...axis(scales[0].x, bottom, whole, inner, left));
+    return figure(width, bottom + (separate ? 10 : 24), rows.map((row) => `${row.name}: ${formatList(row.values)}`).join("; "), parts);
   }
 
-  Object.assign(window.evenkeel, { draw: { format, formatList, element, html, say, figure, moments, distribution, bars, dumbbells } });
+  Object.assign(window.evenkeel, { draw: { format, formatList, element, html, say, figure, moments, bars, numberLine } });
 })();

@@ -1,32 +1,32 @@
 // The page: state in, sections out. Every change computes everything again.
 (function () {
   "use strict";
-  const { html, format, formatList, bars } = window.evenkeel.draw;
-  const { product, shapeOf, flatten, coordinates, defaultUpstream, prepare } = window.evenkeel.arithmetic;
+  const { html, format, bars } = window.evenkeel.draw;
+  const { product, missing, shapeOf, flatten, coordinates, defaultUpstream, prepare } = window.evenkeel.arithmetic;
   const { mathml, walk, words, telling, from, commas, editor, sharing, flow } = window.evenkeel;
-  const { fromSeed, toConfig, changeNorm, command, encode, decode, has } = window.evenkeel.state;
+  const { fromSeed, toConfig, changeNorm, command, encode, decode, has, layout } = window.evenkeel.state;
   const seed = JSON.parse(document.getElementById("seed").textContent);
   const start = fromSeed(seed);
   const at = (id) => document.getElementById(id);
-  const INLINE = 12;
+  const INLINE = 6; // as many as a formula writes out
+  // Comparisons, which the result does not need; and what the gradient's picture tells.
+  const BESIDE = ["sample_variance", "sample_std", "eps_effect"];
+  const ASIDE = ["share_one", "share_xhat", "share_kept", "finite_difference"];
   const capital = (text) => text[0].toUpperCase() + text.slice(1);
   let state = structuredClone(start);
   const view = { channelLast: false, whole: false, selected: 0 };
 
-  // A step's value: one number, a short list, or a table that folds away.
-  function valueOf(step) {
+  // All of a step's numbers, where its formula could not hold them: those of one group, and few of many.
+  function allOf(step) {
     const numbers = flatten(step.value);
     const shape = shapeOf(step.value);
     if (step.id === "finite_difference") return differences(step.value);
     if (step.id === "groups" && numbers.every((group) => group <= 0)) {
       const text = telling.tell(words.phrases.one_group, from({ members: numbers.filter((group) => group === 0).length }));
-      return html("p", { class: "value" }, [html("span", { class: "is", text })]);
+      return html("p", { class: "value", text });
     }
-    const unit = step.id.startsWith("share") || step.id === "eps_effect" ? " %" : "";
-    if (numbers.length === 1) return html("p", { class: "value" }, [html("span", { class: "is", text: format(numbers[0], 9) + unit })]);
-    if (shape.length === 1 && numbers.length <= INLINE) return html("p", { class: "value" }, [html("span", { class: "is", text: `[${numbers.map((value) => format(value, 6)).join(", ")}]` }), unit]);
-    const summary = html("summary", {}, [`All ${numbers.length} numbers: `, html("span", { class: "is", text: formatList(numbers) })]);
-    const details = html("details", { class: "value", "data-step": step.id }, [summary]);
+    if (numbers.length === 1 || (shape.length === 1 && numbers.length <= INLINE)) return null;
+    const details = html("details", { class: "value", "data-step": step.id }, [html("summary", { text: `all ${numbers.length} numbers` })]);
     details.addEventListener("toggle", () => { if (details.open && details.children.length === 1) details.append(table(numbers, shape)); });
     return details;
   }
@@ -51,15 +51,19 @@
     return html("div", { class: "value" }, [body]);
   }
 
-  function stepItem(step) {
+  // The formula, the formula with numbers, and what it means. An output equal to x̂ is not written twice.
+  function stepItem(step, repeats) {
     // A symbol alone says no more than the title.
     const symbol = step.formula.length < 2;
-    return html("li", { id: `step-${step.id}` }, [html("div", {}, [
+    const told = step.id === "groups" ? null : html("div", { class: "formula numbers", html: mathml(step.substituted) });
+    return html("li", { id: `step-${step.id}` }, [
       html("h3", { text: step.title }),
-      symbol ? null : html("div", { class: "formula", html: mathml(step.formula) }),
-      html("div", { class: "formula numbers", html: mathml(step.substituted) }),
-      valueOf(step), html("p", { class: "meaning", text: step.meaning }),
-    ])]);
+      html("div", { class: "work" }, [
+        symbol || step.id === "groups" ? null : html("div", { class: "formula", html: mathml(step.formula) }),
+        repeats ? null : told, repeats ? null : allOf(step),
+      ]),
+      html("p", { class: "meaning", text: step.meaning }),
+    ]);
   }
 
   // A formula that scrolls sideways must be reachable with the keyboard.
@@ -75,23 +79,39 @@
 
   function list(id, steps) {
     const open = new Set([...at(id).querySelectorAll("details[open]")].map((details) => details.dataset.step));
-    at(id).replaceChildren(...steps.map(stepItem));
+    const same = (one, other) => Boolean(one && other) && JSON.stringify(one.value) === JSON.stringify(other.value);
+    const last = steps.find(({ id: name }) => name === "output");
+    const repeated = same(last, steps.find(({ id: name }) => name === "normalized"));
+    at(id).replaceChildren(...steps.map((one) => stepItem(one, one === last && repeated)));
     for (const details of at(id).querySelectorAll("details")) details.open = open.has(details.dataset.step);
+  }
+
+  // Steps that fold away, named by their titles.
+  function fold(id, steps) {
+    at(id).hidden = !steps.length;
+    at(id).querySelector("summary").textContent = steps.map(({ title }, i) => {
+      const short = title.replace(/,.*| side by side/, "");
+      return i ? short[0].toLowerCase() + short.slice(1) : short;
+    }).join(" · ");
+    list(`${id}-steps`, steps);
+  }
+
+  // The checks fold away while all hold.
+  function drawChecks(checks) {
+    const failed = checks.filter(({ passed }) => !passed).length;
+    const many = `${checks.length} check${checks.length === 1 ? "" : "s"}`;
+    at("checked").hidden = !checks.length;
+    at("checked").querySelector("summary").textContent = failed ? `✗ ${failed} of ${many} fail${failed === 1 ? "s" : ""}` : `✓ ${many} hold${checks.length === 1 ? "s" : ""}`;
+    if (failed) at("checked").open = true;
+    at("checks").replaceChildren(...checks.map(checkItem));
   }
 
   const step = (explanation, id) => { const one = explanation.steps.find((each) => each.id === id); return one ? flatten(one.value) : null; };
 
   function lead(explanation, members) {
-    const of = (id) => { const values = step(explanation, id); return values && values[state.shown]; };
-    const { name, family } = words.norms[state.norm];
-    const where = explanation.count > 1 ? ` in group ${state.shown} of ${explanation.count}` : "";
-    const size = `${members.length} number${members.length === 1 ? "" : "s"}${where}`;
-    const statistics = {
-      rms: () => `the root mean square is ${format(of("rms"), 5)}`,
-      minmax: () => `from ${format(of("minimum"), 5)} to ${format(of("maximum"), 5)}`,
-      dyt: () => `no statistic, a tanh of slope ${format(state.alpha, 4)}`,
-    }[family] || (() => `the mean is ${format(of("mean"), 5)}, the standard deviation ${format(of("std"), 5)}`);
-    return `${capital(name)} of ${size}: ${statistics()}. Every step below is computed as you type.`;
+    const { name } = words.norms[state.norm];
+    const where = explanation.count > 1 ? `, group ${state.shown} of ${explanation.count}` : "";
+    return `${capital(name)} of ${members.length} number${members.length === 1 ? "" : "s"}${where}, computed as you type.`;
   }
 
   function checkItem(check) {
@@ -135,12 +155,15 @@
     const error = html("p", { class: "error", role: "alert", hidden: true });
     if (!body.querySelector(".upstream") || body.dataset.shape !== state.shape.join()) {
       body.dataset.shape = state.shape.join();
-      body.replaceChildren(upstreamEditor(explanation, error), error, html("div", { class: "bars" }), html("ol", { class: "steps", id: "backward-steps" }));
+      body.replaceChildren(upstreamEditor(explanation, error), error, html("div", { class: "bars" }), html("ol", { class: "steps", id: "backward-steps" }),
+        html("details", { id: "aside" }, [html("summary"), html("ol", { class: "steps beside", id: "aside-steps" })]));
     } else for (const input of body.querySelectorAll(".upstream input")) input.refresh();
     // One scale for the gradients; dx, divided by d, has its own.
     const shown = rows.slice(0, -1).map((row) => ({ ...row, values: row.values.slice(0, 64) }));
     body.querySelector(".bars").replaceChildren(bars(shown, labels), bars([{ ...rows[rows.length - 1], values: rows[rows.length - 1].values.slice(0, 64) }], labels));
-    list("backward-steps", explanation.steps.filter((one) => one.id in words.backward));
+    const steps = explanation.steps.filter((one) => one.id in words.backward && one.id !== "upstream");
+    list("backward-steps", steps.filter((one) => !ASIDE.includes(one.id)));
+    fold("aside", steps.filter((one) => ASIDE.includes(one.id)));
   }
 
   function upstreamEditor(explanation, error) {
@@ -161,13 +184,11 @@
     return html("details", { open: state.x.length <= 16 }, [html("summary", { text: "Upstream gradient g (change it)" }), box]);
   }
 
-  function drawRest(members, explanation) {
+  function drawRest(members, explanation, numbers) {
     const x = members.map((i) => state.x[i]);
-    const output = step(explanation, "output");
+    at("line").hidden = !x.length;
     if (!x.length) return;
-    const affine = state.norm === "dyt" ? "The tanh bends the distribution: only here does its shape change."
-      : state.weight || state.bias ? "The weight and bias differ from element to element, so the shape may change." : "The shape stays: normalization moves and stretches, nothing else.";
-    flow.drawDistribution(x, members.map((i) => output[i]), affine);
+    flow.drawLine(numbers, members, (id) => { const values = step(explanation, id); return values && members.map((i) => values[i]); });
     flow.drawAgainst(x, state);
     flow.drawFlow(x, state);
     sharing.draw(state, view);
@@ -181,12 +202,16 @@
     at("title").textContent = `${capital(words.norms[state.norm].name)}, step by step`;
     at("lead").textContent = lead(explanation, members);
     at("notes").replaceChildren(...explanation.notes.map((text) => html("li", { text })));
-    list("forward", explanation.steps.filter((one) => one.id in words.forward));
-    at("checks").replaceChildren(...explanation.checks.map(checkItem), ...startChecks().map(checkItem));
+    const forward = explanation.steps.filter((one) => one.id in words.forward && one.id !== "input");
+    const beside = forward.filter((one) => BESIDE.includes(one.id) && !(state.correction && one.id !== "eps_effect" && has(state, "correction")));
+    list("forward", forward.filter((one) => !beside.includes(one)));
+    fold("beside", beside);
+    at("input-note").textContent = explanation.steps[0].meaning;
+    drawChecks([...explanation.checks, ...startChecks()]);
     editor.showResults(step(explanation, "output"));
     editor.refresh();
     drawBackward(explanation, members);
-    drawRest(members, explanation);
+    drawRest(members, explanation, numbers);
     at("footer").textContent = "Everything on this page is computed in your browser in float64; nothing is sent anywhere." + (state.dtype === "float64" ? "" : ` The numbers came from ${state.dtype}; what you type is not rounded to it.`);
     // In a notebook's frame the page has no address of its own.
     if (window.location.protocol !== "about:") window.history.replaceState(null, "", JSON.stringify(state) === JSON.stringify(start) ? window.location.pathname : encode(state));
@@ -234,8 +259,8 @@
 
   function buildSharing() {
     const options = at("sharing-options");
-    options.replaceChildren(html("label", { class: "field" }, ["LayerNorm over", editor.select([["", "the channels of one position (transformers)"], ["1", "a whole sample (images)"]], view.whole ? "1" : "", (value) => { view.whole = value === "1"; update(); }, "LayerNorm over")]));
-    if (state.shape.length > 2 && state.norm !== "image") options.append(html("label", { class: "field" }, ["channels are axis", editor.select([["", "1"], ["1", state.shape.length - 1]], view.channelLast ? "1" : "", (value) => { view.channelLast = value === "1"; view.selected = 0; update(); }, "channels are axis")]));
+    options.replaceChildren(["layer", "rms"].includes(state.norm) ? "" : html("label", { class: "field" }, ["LayerNorm over", editor.select([["", "the channels of one position (transformers)"], ["1", "a whole sample (images)"]], view.whole ? "1" : "", (value) => { view.whole = value === "1"; update(); }, "LayerNorm over")]));
+    if (state.shape.length > 2 && missing(layout(state).channel_axis)) options.append(html("label", { class: "field" }, ["channels are axis", editor.select([["", "1"], ["1", state.shape.length - 1]], view.channelLast ? "1" : "", (value) => { view.channelLast = value === "1"; view.selected = 0; update(); }, "channels are axis")]));
   }
 
   function wire() {

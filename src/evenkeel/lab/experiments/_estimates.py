@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,22 @@ class Estimate:
         return f"{format_number(self.value)} (95 % interval {format_number(self.low)} to {format_number(self.high)})"
 
 
+def intervals(named: Mapping[str, Estimate]) -> list[tuple[str, float | None, float | None, float | None]]:
+    """Return estimates as a claim holds them: a name, the value and the ends of its interval."""
+    return [(name, known(item.value), known(item.low), known(item.high)) for name, item in named.items() if item]
+
+
+def known(number: float) -> float | None:
+    """Return a finite number, None for another."""
+    return number if math.isfinite(number) else None
+
+
+def spread(named: Mapping[str, Sequence[float]]) -> list[tuple[str, float | None, float | None, float | None]]:
+    """Return the mean of each name's numbers with their range, in the same form."""
+    there = {name: numbers for name, numbers in named.items() if numbers}
+    return [(name, statistics.fmean(numbers), min(numbers), max(numbers)) for name, numbers in there.items()]
+
+
 def t95(degrees: int) -> float:
     """Return the two-sided 95 % quantile of Student's t."""
     return T95[min(max(degrees, 0), len(T95) - 1)]
@@ -52,14 +68,25 @@ def measured(values: Iterable[Measurement]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
-def mean_of(values: Iterable[Measurement], *, scale: float = 1.0) -> Estimate:
-    """Return the mean of scale times what was measured; the 95 % interval is Student's t's, infinite with one value."""
+def mean_of(
+    values: Iterable[Measurement], *, scale: float = 1.0, within: tuple[float, float] = (-math.inf, math.inf)
+) -> Estimate:
+    """Return the mean of scale times what was measured; the 95 % interval is Student's t's, infinite with one value.
+
+    Args:
+        values: what was measured.
+        scale: a factor.
+        within: the numbers that are possible, such as 0 to 100 for a percentage of all; the interval ends there.
+    """
     numbers = [scale * value for value in measured(values)]
     mean = statistics.fmean(numbers) if numbers else math.nan
     if len(numbers) < 2:
         return Estimate(mean, -math.inf, math.inf)
     half = t95(len(numbers) - 1) * statistics.stdev(numbers) / math.sqrt(len(numbers))
-    return Estimate(mean, mean - half, mean + half)
+    return Estimate(mean, max(mean - half, within[0]), min(mean + half, within[1]))
+
+
+PERCENT = (0.0, 100.0)
 
 
 def exactly(value: float) -> Estimate:
@@ -119,6 +146,17 @@ def below(smaller: Estimate, larger: Estimate) -> str:
 def estimates_in_words(estimates: Mapping[str, Estimate], unit: str = "") -> str:
     """Return the names that were measured, each with its value."""
     return join_words([f"{name} {format_number(item.value)}{unit}" for name, item in estimates.items() if item])
+
+
+def level(name: str, value: float | None, series: Sequence[Series]) -> list[Series]:
+    """Return a horizontal line under the curves, for a limit that a verdict uses; nothing without value or curves."""
+    places = [x for item in series for x in item.x]
+    return [Series(name, [min(places), max(places)], [value, value])] if places and value is not None else []
+
+
+def covers(item: Estimate, value: float) -> bool:
+    """Whether an interval covers a value, so that no difference from it is seen."""
+    return item.low <= value <= item.high
 
 
 def curves(groups: Mapping[str, Iterable[Any]], points: Callable[[Any], Iterable[Point]]) -> list[Series]:

@@ -15,6 +15,7 @@ from evenkeel._options.numbers import MOST_THREADS
 from evenkeel.report import Figure, join_words
 
 Trial = dict[str, Any]  # names the measurement: strings and numbers
+Interval = tuple[str, float | None, float | None, float | None]  # None for what is not known or not finite
 Record = dict[str, Any]  # the trial's own entries and what was measured, as JSON can hold them
 
 # What a measurement can say of a claim, and how a page writes it.
@@ -35,6 +36,9 @@ class Claim:
         source: who says it: authors, year, and where.
         measured: what this run measured, with numbers and their uncertainty.
         verdict: a key of `VERDICTS`: agrees, partly, disagrees, undecided (the uncertainty covers both).
+        intervals: the numbers behind it, to be drawn: a name, the value and the ends of its interval each.
+        quantity: what these numbers are, with their unit.
+        allowed: the range that the verdict compares them with, where it does; None for an open end.
 
     Raises:
         StudyError: the verdict is none of these.
@@ -49,6 +53,9 @@ class Claim:
     source: str
     measured: str
     verdict: str
+    intervals: Sequence[Interval] = ()
+    quantity: str = ""
+    allowed: tuple[float | None, float | None] | None = None
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

@@ -7,11 +7,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenkeel.lab.experiments._experiment import VERDICTS, Experiment, Record
-from evenkeel.report import Figure, Finding, Page, Section, Table, format_number, join_words
+from evenkeel.report import (
+    Axis,
+    Cell,
+    Figure,
+    Finding,
+    Intervals,
+    Page,
+    Row,
+    Section,
+    Style,
+    Table,
+    assign_styles,
+    bars,
+    format_number,
+    join_words,
+)
 
 # How a tally says it, and which verdicts a reader wants to see first.
 TALLY = {"agrees": "agree", "partly": "agree in part", "disagrees": "disagree", "undecided": "are undecided"}
 SURPRISE = ("disagrees", "partly", "undecided", "agrees")
+# One colour for all verdicts: the icon and the name tell them apart.
+PLAIN: Style = assign_styles(["verdicts"])["verdicts"]
+ICONS = {"agrees": "✓", "partly": "◐", "disagrees": "✗", "undecided": "?"}
 
 
 @dataclass(frozen=True)
@@ -38,24 +56,38 @@ def draw(experiment: Experiment, summary: dict[str, Any], records: Sequence[Reco
 
 
 def experiments_page(runs: Sequence[Measured]) -> Page:
-    """Build the page: what disagrees with the literature first, then a section for each experiment.
+    """Build the page: how many claims hold, then a section for each experiment with its claims and figures.
 
     Args:
         runs: experiments with their summary and their records.
     """
     claims = [claim for run in runs for claim in run.summary["claims"]]
     lead = f"{len(claims)} claims of the literature, each beside what this run measured: {tally(claims)}."
-    listed = sorted(claims, key=lambda claim: SURPRISE.index(claim["verdict"]))
-    findings = [claim_finding(claim) for claim in listed if len(runs) == 1 or claim["verdict"] != "agrees"]
-    sections = [section(run) for run in runs]
+    sections = [counts_section(claims)] if len(runs) > 1 and claims else []
+    sections += [section(run) for run in runs]
     if runs:
         sections.append(Section("What was run", tables=[options_table(run) for run in runs]))
     footer = ", ".join(f"{name} {runs[0].summary[name]}" for name in ("evenkeel", "torch")) if runs else ""
     title = runs[0].experiment.title if len(runs) == 1 else "Normalization, measured"
-    return Page(title, [lead] if claims else [], findings, sections, footer)
+    return Page(title, [lead] if claims else [], [], sections, footer)
 
 
-def claim_finding(claim: Mapping[str, str]) -> Finding:
+def counts_section(claims: Sequence[Mapping[str, Any]]) -> Section:
+    """Return the verdicts as a picture, and the claims that do not agree, by name."""
+    counts = {verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS}
+    rows = [Row(verdict_text(verdict), count) for verdict, count in counts.items() if count]
+    panel = bars(rows, x=Axis("claims", integer=True), styles=dict.fromkeys((row.name for row in rows), PLAIN))
+    title = f"{counts['agrees']} of {len(claims)} claims agree with what was measured"
+    caption = "Undecided: the interval covers both. Agreement means at the sizes tried here."
+    return Section(title, figures=[Figure("verdicts", title, caption, [panel])])
+
+
+def verdict_text(verdict: str) -> str:
+    """Return a verdict with its icon."""
+    return f"{ICONS[verdict]} {VERDICTS[verdict]}"
+
+
+def claim_finding(claim: Mapping[str, Any]) -> Finding:
     """Return a claim with its verdict and what was measured."""
     title = f"{VERDICTS[claim['verdict']].capitalize()}: {claim['claim']}"
     return Finding(title, f"{claim['measured']}. Claim: {claim['source']}.")
@@ -68,11 +100,12 @@ def tally(claims: Sequence[Mapping[str, str]]) -> str:
 
 
 def section(run: Measured) -> Section:
-    """Return an experiment's part of the page."""
+    """Return an experiment's part of the page, under the message of its first figure."""
     state = "" if run.summary["complete"] else " Not every trial has run: what follows is of those that have."
-    tables = [claims_table(run.summary)] if run.summary["claims"] else []
+    tables = [claims_table(run.summary, drawn=True)] if run.summary["claims"] else []
     experiment = run.experiment
-    return Section(experiment.title, [experiment.question + state, experiment.method], tables, run.figures)
+    heading = run.figures[0].title if run.figures else experiment.title
+    return Section(heading, [experiment.question + state, experiment.method], tables, run.figures)
 
 
 def options_table(run: Measured) -> Table:
@@ -92,13 +125,28 @@ def option_text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def claims_table(summary: dict[str, Any]) -> Table:
-    """Return the claims of an experiment: claim, source, measured, verdict.
+def claims_table(summary: dict[str, Any], *, drawn: bool = False) -> Table:
+    """Return the claims of an experiment: claim, source, measured, verdict; what surprises first where drawn.
 
     Args:
         summary: the content of summary.json.
+        drawn: whether the numbers are drawn in a column of their own, as for a page.
     """
+    claims = summary["claims"]
+    if not drawn:
+        rows: list[list[Cell]] = [
+            [claim["claim"], claim["source"], claim["measured"], VERDICTS[claim["verdict"]]] for claim in claims
+        ]
+        return Table(["claim", "source", "measured", "verdict"], rows, title="Claims")
+    listed = sorted(claims, key=lambda claim: SURPRISE.index(claim["verdict"]))
     rows = [
-        [claim["claim"], claim["source"], claim["measured"], VERDICTS[claim["verdict"]]] for claim in summary["claims"]
+        [verdict_text(claim["verdict"]), claim["claim"], claim_picture(claim), claim["measured"], claim["source"]]
+        for claim in listed
     ]
-    return Table(["claim", "source", "measured", "verdict"], rows, title="Claims")
+    return Table(["verdict", "claim", "interval", "measured", "source"], rows)
+
+
+def claim_picture(claim: Mapping[str, Any]) -> Intervals | None:
+    """Return the numbers behind a claim as a picture, if it has any."""
+    rows = claim.get("intervals")
+    return Intervals(rows, claim.get("quantity", ""), claim.get("allowed")) if rows else None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from evenkeel.lab.experiments._experiment import Options, Trial
+from evenkeel.lab.experiments._experiment import Options, Record, Trial
 from evenkeel.lab.training import (
     Corpus,
     load_corpus,
@@ -129,6 +130,15 @@ class ArmOptions(TrainingOptions):
 def standard_text(context: int) -> Corpus:
     """Return the default text, the source of Python's standard library."""
     return load_corpus(None, context=context)
+
+
+FAILED = "counts as failed"
+
+
+def least_failed(records: Sequence[Record]) -> float | None:
+    """Return the least loss of the trainings that learned nothing: what is above counts as failed."""
+    losses = [r["loss"] for r in records if r["failed"] and r["loss"] is not None]
+    return min(losses, default=None)
 
 
 def drawn_loss(loss: float | None) -> float:

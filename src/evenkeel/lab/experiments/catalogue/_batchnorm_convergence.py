@@ -9,11 +9,13 @@ from typing import Any
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.experiments._digits import DigitsOptions, make_network
-from evenkeel.lab.experiments._estimates import curves
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
-from evenkeel.report import Axis, Figure, Row, assign_styles, dots, format_number, join_words, lines
+from evenkeel.lab.experiments._estimates import curves, level, spread
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Interval, Record, Trial, select
+from evenkeel.report import MUTED, Axis, Figure, Row, assign_styles, dots, format_number, join_words, lines
 
 NAMES = {"none": "no norm", "batch": "BatchNorm"}
+TARGET = "target"
+STEPS_DRAWN = "steps to the accuracy (range of the seeds)"
 IOFFE = "Ioffe & Szegedy 2015"
 
 Steps = Mapping[int, int | None]  # of each seed to the target, None where it was not reached
@@ -81,6 +83,8 @@ def same_rate_claim(plain: Steps, norm: Steps) -> Claim:
         source=IOFFE,
         measured=f"At x1: no norm {in_words(plain)}, BatchNorm {in_words(norm)}",
         verdict=fewer(norm, plain),
+        intervals=drawn_steps({"no norm": plain, "BatchNorm": norm}),
+        quantity=STEPS_DRAWN,
     )
 
 
@@ -92,6 +96,8 @@ def faster_claim(base: Steps, fast: Steps, factor: float) -> Claim:
         source=f"{IOFFE}, section 4.2.2 (x5, x30)",
         measured=f"With BatchNorm: x1 {in_words(base)}, x{factor:g} {in_words(fast)}",
         verdict="partly" if shorter != "agrees" and None not in fast.values() else shorter,
+        intervals=drawn_steps({"x1": base, f"x{factor:g}": fast}),
+        quantity=STEPS_DRAWN,
     )
 
 
@@ -103,7 +109,14 @@ def plain_claim(base: Steps, fast: Steps, factor: float) -> Claim:
         source=f"{IOFFE}, section 4.2.2",
         measured=f"Without norm: x1 {in_words(base)}, x{factor:g} {in_words(fast)}",
         verdict="agrees" if all(missed) else "partly" if any(missed) else "disagrees",
+        intervals=drawn_steps({"x1": base, f"x{factor:g}": fast}),
+        quantity=STEPS_DRAWN,
     )
+
+
+def drawn_steps(named: dict[str, Steps]) -> list[Interval]:
+    """Return the mean and range of the steps over the seeds that reached the accuracy."""
+    return spread({name: [count for count in counts.values() if count is not None] for name, counts in named.items()})
 
 
 def fewer(these: Steps, those: Steps) -> str:
@@ -124,17 +137,23 @@ def draw(options: ConvergenceOptions, records: Sequence[Record]) -> list[Figure]
     target, styles = f"{100 * options.target:g} %", assign_styles(names.values())
     accuracy = Axis("test accuracy", log=False, include=(0.0, 1.0))
     panels = [
-        lines(series, x=Axis("step"), y=accuracy, styles=styles, heading="Accuracy"),
+        lines(
+            [*series, *level(TARGET, options.target, series)],
+            x=Axis("step"),
+            y=accuracy,
+            styles=styles | {TARGET: MUTED},
+            heading="Accuracy",
+        ),
         dots(rows, x=Axis(f"steps to {target}", log=True), styles=styles, heading="Steps to the target"),
     ]
     arrivals = {
         name: [r["reached"] for r in select(records, norm=norm) if r["reached"]] for norm, name in NAMES.items()
     }
-    fewest = join_words([f"{name} {min(steps, default='never')}" for name, steps in arrivals.items()])
+    fewest = [f"{f'in {min(steps)} steps' if steps else 'never'} with {name}" for name, steps in arrivals.items()]
     return [
         Figure(
             name="batchnorm-convergence",
-            title=f"Fewest steps to {target} over all rates: {fewest}",
+            title=f"At its best rate the network reaches {target} {join_words(fewest)}",
             caption=f"A curve ends where it reaches the target. x1 is a learning rate of {options.lr:g}.",
             panels=panels,
         )

@@ -21,7 +21,15 @@ from evenkeel.lab.experiments._digits import (
     make_network,
     train_digits,
 )
-from evenkeel.lab.experiments._estimates import Estimate, band, estimates_in_words, growth_exponent, mean_of, verdict
+from evenkeel.lab.experiments._estimates import (
+    Estimate,
+    band,
+    covers,
+    growth_exponent,
+    intervals,
+    mean_of,
+    verdict,
+)
 from evenkeel.lab.experiments._experiment import (
     Claim,
     Experiment,
@@ -124,6 +132,8 @@ def judge(options: NoiseOptions, records: Sequence[Record]) -> list[Claim]:
                 measured="The same difference without batch statistics: "
                 + join_words([f"{norm} {changes[norm]}" for norm in controls]),
                 verdict="agrees" if alone else "disagrees" if never else "undecided",
+                intervals=intervals({norm: changes[norm] for norm in ("batch", *controls)}),
+                quantity="change of the loss gap (nats)",
             )
         )
     return claims + [claim for claim in (mode_claim(records), control_claim(options, records)) if claim]
@@ -137,22 +147,32 @@ def gap_claim(options: NoiseOptions, change: Estimate) -> Claim:
         measured=f"The loss gap at batch {min(options.batches)} less that at {max(options.batches)} is {change} nats; "
         "a negative number is a narrower gap",
         verdict=verdict(change, -math.inf, 0.0),
+        intervals=intervals({"batch": change}),
+        quantity="change of the loss gap (nats)",
+        allowed=(None, 0.0),
     )
+
+
+def mode_slope(records: Sequence[Record]) -> Estimate:
+    """Return the exponent of the difference between the modes in the batch size."""
+    return growth_exponent((r["batch"], r["mode_difference"]) for r in select(records, norm="batch"))
 
 
 def mode_claim(records: Sequence[Record]) -> Claim | None:
     """Train mode against eval mode by batch size."""
-    points = [(r["batch"], r["mode_difference"]) for r in select(records, norm="batch")]
-    slope = growth_exponent(points)
+    slope = mode_slope(records)
     if not slope:
         return None
-    worst = max(difference or 0.0 for _, difference in points)
+    worst = max(r["mode_difference"] or 0.0 for r in select(records, norm="batch"))
     return Claim(
         claim="BatchNorm's outputs in training and in evaluation drift apart as batches shrink",
         source="Ioffe 2017 (Batch Renormalization)",
         measured=f"The relative difference changes with the batch size to the power {slope}; at most "
         f"{format_number(worst)}",
         verdict=verdict(slope, -math.inf, 0.0),
+        intervals=intervals({"exponent": slope}),
+        quantity="exponent in the batch size",
+        allowed=(None, 0.0),
     )
 
 
@@ -175,7 +195,7 @@ def draw(options: NoiseOptions, records: Sequence[Record]) -> list[Figure]:
     """Gap and difference between the modes by batch size."""
     if not records:
         return []
-    x, styles = Axis("images of a batch", integer=True), assign_styles(options.norms)
+    x, styles = Axis("images of a batch", log=True), assign_styles(options.norms)
     panels = []
     for key, heading, y in (
         ("gap", "Gap", Axis("test loss − training loss (nats)")),
@@ -183,17 +203,24 @@ def draw(options: NoiseOptions, records: Sequence[Record]) -> list[Figure]:
     ):
         series = [band(norm, [(r["batch"], r[key]) for r in select(records, norm=norm)]) for norm in options.norms]
         panels.append(lines(series, x=x, y=y, styles=styles, heading=heading))
-    changes = estimates_in_words({norm: gap_change(options, records, norm) for norm in options.norms})
-    ends = f"from batch {max(options.batches)} to {min(options.batches)}"
     return [
         Figure(
             name="batchnorm-noise",
-            title=f"Change of the loss gap {ends}, in nats: {changes}" if changes else "Loss gap by batch size",
+            title=noise_title(options, records),
             caption="Test loss less training loss after the same number of steps; and the relative difference between "
             "the outputs in training and in evaluation mode, drawn at 1e-8 where there is none. Bands span the seeds.",
             panels=panels,
         )
     ]
+
+
+def noise_title(options: NoiseOptions, records: Sequence[Record]) -> str:
+    """What small batches do to BatchNorm's gap and to its two modes."""
+    change, slope = gap_change(options, records, "batch"), mode_slope(records)
+    seen = "change" if not change or covers(change, 0.0) else "narrow" if change.value < 0 else "widen"
+    gap = f"Smaller batches {'do not visibly change' if seen == 'change' else seen} BatchNorm's gap"
+    apart = ", and drive its two modes apart" if slope and slope.high < 0 else ""
+    return f"{gap} between training and test{apart}"
 
 
 BATCHNORM_NOISE = Experiment(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenkeel.lab.experiments._estimates import Estimate, band, below, exactly, mean_of, verdict
+from evenkeel.lab.experiments._estimates import Estimate, band, below, covers, exactly, intervals, mean_of, verdict
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._transformer import TrainingOptions
 from evenkeel.lab.training import seconds_in_turn
@@ -96,12 +96,18 @@ def judge(options: BiasOptions, records: Sequence[Record]) -> list[Claim]:
             source="Chowdhery et al. 2022 (PaLM); Touvron et al. 2023 (Llama)",
             measured=f"The validation loss changes by {loss} nats per byte without biases, after {options.steps} steps",
             verdict=verdict(loss, -float("inf"), 0.02),
+            intervals=intervals({"without biases": loss}),
+            quantity="change of the loss (nats per byte)",
+            allowed=(None, 0.02),
         ),
         Claim(
             claim="It makes the model smaller and faster",
             source="the usual account",
             measured=f"Parameters change by {format_number(size.value)} %, the time of a training step by {seconds} %",
             verdict=below(seconds, exactly(0)),
+            intervals=intervals({"step time": seconds, "parameters": exactly(size.value)}),
+            quantity="change (%)",
+            allowed=(None, 0.0),
         ),
     ]
 
@@ -116,7 +122,9 @@ def draw(options: BiasOptions, records: Sequence[Record]) -> list[Figure]:
     return [
         Figure(
             name="bias-terms",
-            title=f"Without biases the validation loss changes by {format_number(loss.value)} nats per byte",
+            title="Leaving out the biases makes no difference seen in the loss"
+            if covers(loss, 0.0)
+            else f"Leaving out the biases changes the loss by {format_number(loss.value)} nats per byte",
             caption="Both models share every weight and every batch; bands span the seeds.",
             panels=[panel],
         )

@@ -11,14 +11,23 @@ from torch import Tensor, nn
 
 import evenkeel.functional as ek
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._estimates import Estimate, band, estimates_in_words, mean_of, verdict
+from evenkeel.lab.experiments._estimates import (
+    Estimate,
+    band,
+    exactly,
+    intervals,
+    level,
+    mean_of,
+    verdict,
+)
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.experiments._transformer import ArmOptions
 from evenkeel.lab.transformer import Transformer, find_arm, residual_statistics
-from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
+from evenkeel.report import MUTED, Axis, Figure, assign_styles, format_number, join_words, lines
 
 # Below this share of its power, a mean changes a normalized vector by less than 1 % in length.
 NEARLY_CENTRED = 0.01
+LIMIT = "nearly centred"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +95,9 @@ def judge(options: CentringOptions, records: Sequence[Record]) -> list[Claim]:
                 f"most {format_number(worst)} at any norm); LayerNorm and RMSNorm of the same input differ by "
                 f"{difference} of its length",
                 verdict="partly" if share.high <= NEARLY_CENTRED < worst else verdict(share, 0.0, NEARLY_CENTRED),
+                intervals=intervals({"all norms": share, "largest of one": exactly(worst)}),
+                quantity="the mean's share of the power",
+                allowed=(0.0, NEARLY_CENTRED),
             )
         )
     return claims
@@ -100,21 +112,18 @@ def draw(options: CentringOptions, records: Sequence[Record]) -> list[Figure]:
         for arm in options.arms
         for when, moment in (("at the start", "start"), ("trained", "end"))
     }
-    panels = [
-        lines(
-            [band(name, [(index, norm[key]) for index, norm in norms]) for name, norms in curves.items()],
-            x=Axis("norm, in order", integer=True),
-            y=Axis(label, log=True),
-            styles=assign_styles(curves),
-            heading=label,
-        )
-        for key, label in (("share", "mean² / RMS²"), ("difference", "|LayerNorm − RMSNorm| / |RMSNorm|"))
-    ]
-    shares = estimates_in_words({arm: pooled(records, arm, "share") for arm in options.arms})
+    panels = []
+    for key, label in (("share", "mean² / RMS²"), ("difference", "|LayerNorm − RMSNorm| / |RMSNorm|")):
+        series = [band(name, [(index, norm[key]) for index, norm in norms]) for name, norms in curves.items()]
+        limit = level(LIMIT, NEARLY_CENTRED, series) if key == "share" else []
+        x, styles = Axis("norm, in order", integer=True), assign_styles(curves) | {LIMIT: MUTED}
+        panels.append(lines([*series, *limit], x=x, y=Axis(label, log=True), styles=styles, heading=label))
+    means = {arm: pooled(records, arm, "share") for arm in options.arms}
+    shares = [f"{format_number(100 * share.value, digits=2)} % with {arm}" for arm, share in means.items() if share]
     return [
         Figure(
             name="centring",
-            title=f"Share of the mean in what reaches a norm of a trained model: {shares}",
+            title=f"Of the power that reaches a norm after training the mean holds {join_words(shares)}",
             caption="For a vector in which all components are independent with mean 0, the share is 1/width, "
             f"{format_number(1 / options.width)} here. Bands span the seeds.",
             panels=panels,

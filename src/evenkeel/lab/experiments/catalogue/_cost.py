@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
-from evenkeel.lab.experiments._estimates import Estimate, band, below, exactly, mean_of, verdict
+from evenkeel.lab.experiments._estimates import Estimate, band, below, covers, exactly, intervals, mean_of, verdict
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import both_passes, measure_cost, sample_windows, seconds_in_turn, training_step
@@ -100,7 +100,14 @@ def kept_bytes(call: Callable[[], object]) -> int:
 def saving(records: Sequence[Record], key: str, base: str = "LayerNorm", other: str = "RMSNorm") -> Estimate:
     """Return how much less the other takes, in percent."""
     pairs = [(r[key][base], r[key][other]) for r in records]
-    return mean_of(100 * (1 - less / more) for more, less in pairs if None not in (more, less))
+    return mean_of(100 * (1 - b / a) for a, b in pairs if None not in (a, b))
+
+
+def less(item: Estimate, digits: int | None = None) -> str:
+    """Return a saving in words: so many percent less, or more where it is negative; with digits, without interval."""
+    size = item if item.value >= 0 else Estimate(-item.value, -item.high, -item.low)
+    shown = str(size) if digits is None else format_number(size.value, digits=digits)
+    return f"{shown} % {'less' if size is item else 'more'}"
 
 
 def share(records: Sequence[Record], name: str) -> list[tuple[float, float]]:
@@ -113,29 +120,39 @@ def judge(options: CostOptions, records: Sequence[Record]) -> list[Claim]:
     if not records:
         return []
     by_width = {width: saving(select(records, width=width), "step") for width in options.widths}
-    steps = [f"{format_number(item.value, digits=2)} % at width {width}" for width, item in by_width.items() if item]
+    steps = [f"{less(item, digits=2)} at width {width}" for width, item in by_width.items() if item]
     alone, pooled, memory = (saving(records, key) for key in ("alone", "step", "kept_step"))
+    torchs = saving(records, "alone", "torch LayerNorm", "torch RMSNorm")
+    norms = mean_of(value for _, value in share(records, "LayerNorm"))
     return [
         Claim(
             claim="RMSNorm instead of LayerNorm saves 7 to 41 % of a whole model's time",
             source=f"{ZHANG}, over its models; 64 % is the partial variant",
-            measured=f"A training step takes {pooled} % less with RMSNorm: {join_words(steps)}. Norms take "
-            f"{mean_of(value for _, value in share(records, 'LayerNorm'))} % of a step as LayerNorm, which is the most "
-            "that any norm could save",
+            measured=f"With RMSNorm a training step takes {less(pooled)}: {join_words(steps)}. Norms take {norms} % of "
+            "a step as LayerNorm, which is the most that any norm could save",
             verdict=verdict(pooled, 7, float("inf")),
+            intervals=intervals({"a step": pooled, "norms' share": norms}),
+            quantity="saved, and at most to save (%)",
+            allowed=(7.0, None),
         ),
         Claim(
             claim="RMSNorm itself is faster than LayerNorm",
             source=ZHANG,
-            measured=f"Forward and backward alone take {alone} % less; with torch's own norms "
-            f"{saving(records, 'alone', 'torch LayerNorm', 'torch RMSNorm')} %",
+            measured=f"Forward and backward alone, ours takes {less(alone)}; torch's RMSNorm takes {less(torchs)} than "
+            "torch's LayerNorm",
             verdict=below(exactly(0), alone),
+            intervals=intervals({"ours": alone, "torch's": torchs}),
+            quantity="time saved (%)",
+            allowed=(0.0, None),
         ),
         Claim(
             claim="RMSNorm needs less activation memory than LayerNorm",
             source="the usual account",
             measured=f"What autograd keeps in a step is less by {memory} %",
             verdict=below(exactly(1), memory),
+            intervals=intervals({"a step": memory}),
+            quantity="memory saved (%)",
+            allowed=(1.0, None),
         ),
     ]
 
@@ -151,12 +168,13 @@ def draw(options: CostOptions, records: Sequence[Record]) -> list[Figure]:
         if (timed := [(r, r["alone"][name]) for r in records if r["alone"][name] is not None])
     ]
     shares = [band(name, share(records, name)) for name in ARMS]
-    x, styles = Axis("width", integer=True), assign_styles(CONTENDERS)
-    change = format_number(-saving(records, "step").value)
+    x, styles = Axis("width", log=True), assign_styles(CONTENDERS)
+    norm, step = saving(records, "alone"), saving(records, "step")
+    of_step = "no difference is seen" if covers(step, 0.0) else f"it takes {less(step, digits=2)}"
     return [
         Figure(
             name="cost",
-            title=f"RMSNorm instead of LayerNorm changes a training step's time by {change} %",
+            title=f"Alone, RMSNorm takes {less(norm, digits=2)} time than LayerNorm; of a training step {of_step}",
             caption="Times are medians of calls in turn; bands span the repetitions. The share counts each norm alone, "
             "forward and backward, on the input that reaches it: a lower bound.",
             panels=[

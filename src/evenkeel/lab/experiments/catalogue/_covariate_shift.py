@@ -18,10 +18,18 @@ from evenkeel.lab.experiments._digits import (
     make_network,
     train_digits,
 )
-from evenkeel.lab.experiments._estimates import Estimate, below, curves, estimates_in_words, geometric_mean, mean_of
+from evenkeel.lab.experiments._estimates import (
+    PERCENT,
+    Estimate,
+    below,
+    curves,
+    geometric_mean,
+    intervals,
+    mean_of,
+)
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.transformer import derive_seed
-from evenkeel.report import Axis, Figure, assign_styles, join_words, lines
+from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
 
 SANTURKAR = "Santurkar et al. 2018"
 NAMES = {"none": "no norm", "batch": "BatchNorm", "noisy": "BatchNorm + noise"}
@@ -127,7 +135,8 @@ def pooled_drift(records: Sequence[Record], network: str) -> Estimate:
 
 def pooled_accuracy(records: Sequence[Record], network: str) -> Estimate:
     """Return the mean test accuracy along the way, in percent, over the seeds: high when training is fast."""
-    return mean_of((mean_of(r["accuracy"][1:]).value for r in select(records, network=network)), scale=100)
+    means = (mean_of(r["accuracy"][1:]).value for r in select(records, network=network))
+    return mean_of(means, scale=100, within=PERCENT)
 
 
 def judge(options: ShiftOptions, records: Sequence[Record]) -> list[Claim]:
@@ -136,26 +145,32 @@ def judge(options: ShiftOptions, records: Sequence[Record]) -> list[Claim]:
     speeds = {network: pooled_accuracy(records, network) for network in NAMES}
     if not all(drifts.values()) or not all(speeds.values()):
         return []
-    drifts_in_words = join_words([f"{NAMES[network]} {drift}" for network, drift in drifts.items()])
     speeds_in_words = join_words([f"{NAMES[network]} {speed} %" for network, speed in speeds.items()])
     return [
         Claim(
             claim="BatchNorm reduces internal covariate shift: the inputs of the activations drift less",
             source="Ioffe & Szegedy 2015; disputed by " + SANTURKAR,
-            measured=f"Mean drift in {options.every} steps, in standard deviations: {drifts_in_words}",
+            measured=f"Mean drift in {options.every} steps, in standard deviations: no norm {drifts['none']}, "
+            f"BatchNorm {drifts['batch']}",
             verdict=below(drifts["batch"], drifts["none"]),
+            intervals=intervals({NAMES[network]: drifts[network] for network in ("none", "batch")}),
+            quantity="drift (standard deviations)",
         ),
         Claim(
             claim="Noise after BatchNorm makes the inputs drift more than in the network without norm",
             source=f"{SANTURKAR}, figure 2",
-            measured=f"Mean drift: {drifts_in_words}",
+            measured=f"With noise the drift is {drifts['noisy']}",
             verdict=below(drifts["none"], drifts["noisy"]),
+            intervals=intervals({NAMES[network]: drifts[network] for network in ("none", "noisy")}),
+            quantity="drift (standard deviations)",
         ),
         Claim(
             claim="BatchNorm with that noise still trains faster than no norm, so the drift is not what matters",
             source=f"{SANTURKAR}, figure 2",
             measured=f"Mean test accuracy over {options.steps} steps: {speeds_in_words}",
             verdict=below(speeds["none"], speeds["noisy"]),
+            intervals=intervals({NAMES[network]: speed for network, speed in speeds.items()}),
+            quantity="mean test accuracy (%)",
         ),
     ]
 
@@ -168,11 +183,12 @@ def draw(options: ShiftOptions, records: Sequence[Record]) -> list[Figure]:
     drifts = curves(trained, lambda r: zip(r["steps"][1:], (layers[-1] for layers in r["drift"]), strict=True))
     accuracies = curves(trained, lambda r: zip(r["steps"][1:], r["accuracy"][1:], strict=True))
     x, styles = Axis("step"), assign_styles(NAMES.values())
-    means = estimates_in_words({name: pooled_drift(records, network) for network, name in NAMES.items()})
+    pooled = {name: pooled_drift(records, network) for network, name in NAMES.items()}
+    means = [f"{format_number(drift.value, digits=2)} ({name})" for name, drift in pooled.items() if drift]
     return [
         Figure(
             name="covariate-shift",
-            title=f"Mean drift of the activations' inputs, in standard deviations: {means}",
+            title=f"In {options.every} steps the activations' inputs drift by {join_words(means)} standard deviations",
             caption=f"Drift over {options.every} steps of what reaches the last hidden layer's activation, for the "
             "same images. Bands span the seeds.",
             panels=[

@@ -14,7 +14,16 @@ from torch import Tensor, nn
 
 from evenkeel._errors import StudyError
 from evenkeel.lab.experiments._digits import require_sklearn
-from evenkeel.lab.experiments._estimates import Estimate, below, curves, estimates_in_words, geometric_mean, mean_of
+from evenkeel.lab.experiments._estimates import (
+    PERCENT,
+    Estimate,
+    below,
+    curves,
+    exactly,
+    geometric_mean,
+    intervals,
+    mean_of,
+)
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
 from evenkeel.lab.transformer import derive_seed
 from evenkeel.report import Axis, Figure, Row, assign_styles, bars, format_number, join_words, lines
@@ -137,7 +146,7 @@ def judge(options: ScalingOptions, records: Sequence[Record]) -> list[Claim]:
     if not all(best):
         return []
     losses = [mean_of(r["final"] for r in same) for same in best]
-    scores = [mean_of((r["accuracy"] for r in same), scale=100) for same in best]
+    scores = [mean_of((r["accuracy"] for r in same), scale=100, within=PERCENT) for same in best]
     # the condition number of dependent columns is infinite, recorded as None
     conditions = [math.inf if same[0]["condition"] is None else same[0]["condition"] for same in best]
     moved = [imbalance(same) for same in best]
@@ -151,6 +160,8 @@ def judge(options: ScalingOptions, records: Sequence[Record]) -> list[Claim]:
             f"training loss is {losses[0]} on raw and {losses[1]} on standardized features; test accuracy {scores[0]} "
             f"and {scores[1]} %",
             verdict=below(losses[1], losses[0]),
+            intervals=intervals(dict(zip(PREPARATIONS, losses, strict=True))),
+            quantity="training loss (nats)",
         ),
         Claim(
             claim="They hurt because they make the problem ill-conditioned",
@@ -158,6 +169,8 @@ def judge(options: ScalingOptions, records: Sequence[Record]) -> list[Claim]:
             measured=f"Condition number of the features' Gram matrix: {format_number(conditions[0])} raw, "
             f"{format_number(conditions[1])} standardized",
             verdict="agrees" if conditions[1] < conditions[0] / 10 else "disagrees",
+            intervals=intervals({name: exactly(c) for name, c in zip(PREPARATIONS, conditions, strict=True)}),
+            quantity="condition number",
         ),
     ]
     if all(moved):
@@ -168,6 +181,8 @@ def judge(options: ScalingOptions, records: Sequence[Record]) -> list[Claim]:
                 measured="The weights of the feature that moved farthest went this many times as far as the median "
                 f"feature's: {moved[0]} raw, {moved[1]} standardized",
                 verdict=below(moved[1], moved[0]),
+                intervals=intervals(dict(zip(PREPARATIONS, moved, strict=True))),
+                quantity="farthest over median movement",
             )
         )
     return claims
@@ -192,11 +207,12 @@ def draw(options: ScalingOptions, records: Sequence[Record]) -> list[Figure]:
         style = dict.fromkeys(names, styles[preparation])
         heading = f"Which weights moved, {preparation}"
         panels.append(bars(rows, x=Axis("share of the way", include=(0.0,)), styles=style, heading=heading))
-    ends = estimates_in_words({name: mean_of(r["final"] for r in same) for name, same in best.items()})
+    finals = {name: mean_of(r["final"] for r in same) for name, same in best.items()}
+    ends = [f"{format_number(end.value)} on {name}" for name, end in finals.items() if end]
     return [
         Figure(
             name="feature-scaling",
-            title=f"Training loss after {options.steps} steps, each at its best rate: {ends}",
+            title=f"At its best rate the training loss comes to {join_words(ends)} features",
             caption="The share of a feature is how far its weights in the first layer moved, of the way of all.",
             panels=panels,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,16 +11,25 @@ import torch
 from torch import nn
 
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._estimates import band, curves, geometric_mean, growth_exponent, mean_of, verdict
+from evenkeel.lab.experiments._estimates import (
+    band,
+    curves,
+    geometric_mean,
+    growth_exponent,
+    intervals,
+    mean_of,
+    verdict,
+)
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, grouped, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import sample_windows
 from evenkeel.lab.transformer import Transformer, derive_seed, find_arm, next_byte_loss
-from evenkeel.report import Axis, Figure, Series, assign_styles, format_number, lines
+from evenkeel.report import MUTED, Axis, Figure, Series, assign_styles, format_number, join_words, lines
 
 XIONG = "Xiong et al. 2020"
 # How far a measured exponent may lie from the predicted one and still be called the same.
 EXPONENT_TOLERANCE = 0.1
+BOUNDS = ("1 + l/2", "1 + 3l/2")
 GRADIENT = Axis("gradient norm", log=True)
 
 
@@ -159,6 +168,9 @@ def last_layer_claim(options: GradientOptions, records: Sequence[Record], arm: s
         source=f"{XIONG}, theorem 1",
         measured=f"Over {depths} at width {options.width}, its exponent is {exponent}; predicted {predicted:g}",
         verdict=verdict(exponent, predicted - EXPONENT_TOLERANCE, predicted + EXPONENT_TOLERANCE),
+        intervals=intervals({"exponent": exponent}),
+        quantity=f"exponent; predicted {predicted:g}",
+        allowed=(predicted - EXPONENT_TOLERANCE, predicted + EXPONENT_TOLERANCE),
     )
 
 
@@ -174,6 +186,9 @@ def width_claim(options: GradientOptions, records: Sequence[Record], arm: str) -
         measured=f"Over widths {min(options.widths)} to {max(options.widths)} at {options.depth} blocks, its exponent "
         f"in d sqrt(ln d) is {exponent}; at most 1 was predicted",
         verdict=verdict(exponent, -math.inf, 1.0),
+        intervals=intervals({"exponent": exponent}),
+        quantity="exponent; at most 1 predicted",
+        allowed=(None, 1.0),
     )
 
 
@@ -210,6 +225,9 @@ def post_stream_claim(options: GradientOptions, records: Sequence[Record]) -> Cl
         source=f"{XIONG}, lemma 2",
         measured=f"In the last block it is {power} times d, over all depths",
         verdict=verdict(power, 1.5 * 0.95, 1.5 * 1.05),
+        intervals=intervals({"last block": power}),
+        quantity="E ||x||² / d; predicted 1.5",
+        allowed=(1.5 * 0.95, 1.5 * 1.05),
     )
 
 
@@ -232,6 +250,9 @@ def vanishing_claim(options: GradientOptions, records: Sequence[Record]) -> Clai
         measured=f"At {deepest} blocks the first feed-forward layer's gradient is {with_} times the last one's with "
         f"attention, and {without} times without",
         verdict=verdict(with_, 0.0, 0.1),
+        intervals=intervals({"attention": with_, "without": without}),
+        quantity="first gradient over last; vanished to 0.1",
+        allowed=(None, 0.1),
     )
 
 
@@ -244,28 +265,47 @@ def draw(options: GradientOptions, records: Sequence[Record]) -> list[Figure]:
         arm: last_gradients(select(records, arm=arm, depth=options.depth, attention=True), lambda r: r["width"])
         for arm in options.arms
     }
-    slopes = {arm: growth_exponent(points) for arm, points in by_depth.items()}
-    exponents = [f"{arm} {format_number(slope.value, digits=2)}" for arm, slope in slopes.items() if slope]
     last = Figure(
         name="last-gradient",
-        title=f"The last layer's gradient grows with depth to the power {', '.join(exponents)}",
+        title=last_gradient_title(options, records),
         caption="The gradient of the second map of the last feed-forward layer at initialization; bands span"
-        " the seeds.",
+        " the seeds. The dotted lines are what theorem 1 predicts of Pre-LN, drawn through its first point.",
         panels=[
             lines(
-                [band(arm, points) for arm, points in curves.items()],
-                x=Axis(label, integer=True),
+                [band(arm, points) for arm, points in curves.items()] + predicted_curve(curves, law),
+                x=Axis(label, log=True),
                 y=GRADIENT,
-                styles=assign_styles(options.arms),
+                styles=assign_styles(options.arms) | dict.fromkeys(LAWS, MUTED),
                 heading=heading,
             )
-            for curves, label, heading in (
-                (by_depth, "blocks", f"Width {options.width}"),
-                (by_width, "width", f"{options.depth} blocks"),
+            for curves, label, heading, law in (
+                (by_depth, "blocks L", f"Width {options.width}", "(1 + L/2)^-1/2"),
+                (by_width, "width d", f"{options.depth} blocks", "d sqrt(ln d)"),
             )
         ],
     )
     return [last, layers_figure(options, records), stream_figure(options, records)]
+
+
+def last_gradient_title(options: GradientOptions, records: Sequence[Record]) -> str:
+    """How the last layer's gradient changes with depth, by the exponents that the claims have."""
+    texts = []
+    for arm, (_, x) in PREDICTED.items():
+        exponent = growth_exponent(last_gradients(sweep(options, records, arm, attention=True), x))
+        if exponent:
+            steady, falls = abs(exponent.value) < EXPONENT_TOLERANCE, exponent.value < 0
+            change = "keeps its size" if steady else "falls" if falls else "grows"
+            texts.append(f"{change} with {arm} (exponent {format_number(exponent.value, digits=2)})")
+    return f"With depth the last layer's gradient {join_words(texts)}" if texts else "The last layer's gradient"
+
+
+def predicted_curve(curves: Mapping[str, Sequence[tuple[float, float | None]]], law: str) -> list[Series]:
+    """Return a law of theorem 1 through the first point of Pre-LN, if that was measured."""
+    measured = band(law, curves.get("pre-layer", ()))
+    if not measured.y or not measured.y[0]:
+        return []
+    scale = measured.y[0] / LAWS[law](measured.x[0])
+    return [Series(law, measured.x, [scale * LAWS[law](x) for x in measured.x])]
 
 
 def deepest_profiles(options: GradientOptions, records: Sequence[Record], key: str, start: int) -> list[Series]:
@@ -277,18 +317,24 @@ def deepest_profiles(options: GradientOptions, records: Sequence[Record], key: s
 def layers_figure(options: GradientOptions, records: Sequence[Record]) -> Figure:
     """Gradient norm of every feed-forward layer at the greatest depth."""
     series = deepest_profiles(options, records, "gradients", 1)
-    ratios = [
-        f"{item.name} {format_number(item.y[0] / item.y[-1], digits=2)}"
-        for item in series
-        if item.y and item.y[0] is not None and item.y[-1]
-    ]
     x = Axis("block (1 is next to the embedding)", integer=True)
     return Figure(
         name="gradients-by-layer",
-        title=f"First block's gradient over the last one's at {max(options.depths)} blocks: {', '.join(ratios)}",
+        title=layers_title(options, records),
         caption="The gradient of the second map of every feed-forward layer at initialization, with attention.",
         panels=[lines(series, x=x, y=GRADIENT, styles=assign_styles(options.arms))],
     )
+
+
+def layers_title(options: GradientOptions, records: Sequence[Record]) -> str:
+    """How the first block's gradient compares with the last one's, as a geometric mean over the seeds."""
+    texts = []
+    for arm in options.arms:
+        deepest = select(sweep(options, records, arm, attention=True), depth=max(options.depths))
+        ratio = geometric_mean(r["gradients"][0] / r["gradients"][-1] for r in deepest if all(r["gradients"]))
+        if ratio:
+            texts.append(f"{format_number(ratio.value, digits=2)} with {arm}")
+    return f"The first block's gradient is {join_words(texts)} times the last one's"
 
 
 def stream_figure(options: GradientOptions, records: Sequence[Record]) -> Figure:
@@ -296,18 +342,24 @@ def stream_figure(options: GradientOptions, records: Sequence[Record]) -> Figure
     layers = list(range(max(options.depths) + 1))
     series = [
         *deepest_profiles(options, records, "stream", 0),
-        Series("1 + l/2", layers, [1 + layer / 2 for layer in layers]),
-        Series("1 + 3l/2", layers, [1 + 3 * layer / 2 for layer in layers]),
+        Series(BOUNDS[0], layers, [1 + layer / 2 for layer in layers]),
+        Series(BOUNDS[1], layers, [1 + 3 * layer / 2 for layer in layers]),
     ]
-    ends = [f"{item.name} {format_number(item.y[-1])}" for item in series[:-2] if item.y]
+    ends = [f"{format_number(item.y[-1])} with {item.name}" for item in series[:-2] if item.y]
     x, y = Axis("blocks passed", integer=True), Axis("E ||x||² / d", log=True)
     return Figure(
         name="stream-at-init",
-        title=f"Power of the stream after {max(options.depths)} blocks: {', '.join(ends)}",
-        caption="E ||x_l||² / d at initialization, with attention, beside the bounds predicted for Pre-LN.",
-        panels=[lines(series, x=x, y=y, styles=assign_styles(item.name for item in series))],
+        title=f"Through {max(options.depths)} blocks the stream's power comes to {join_words(ends)}",
+        caption="E ||x_l||² / d at initialization, with attention, beside the bounds predicted for Pre-LN (dotted).",
+        panels=[lines(series, x=x, y=y, styles=assign_styles(options.arms) | dict.fromkeys(BOUNDS, MUTED))],
     )
 
+
+# What theorem 1 says of the last layer's gradient in Pre-LN: with depth, and at most with width.
+LAWS: dict[str, Callable[[float], float]] = {
+    "(1 + L/2)^-1/2": lambda depth: (1 + depth / 2) ** -0.5,
+    "d sqrt(ln d)": lambda width: width * math.sqrt(math.log(width)),
+}
 
 # arm -> the predicted exponent of the last layer's gradient, and in what
 PREDICTED: dict[str, tuple[float, Callable[[Record], float]]] = {

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenkeel.lab.experiments._estimates import curves
+from evenkeel.lab.experiments._estimates import curves, exactly, intervals, level
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, require_ascending, select
-from evenkeel.lab.experiments._transformer import LOSS_AXIS, SHOWN_LOSS, TrainingOptions, drawn_loss
+from evenkeel.lab.experiments._transformer import (
+    FAILED,
+    LOSS_AXIS,
+    SHOWN_LOSS,
+    TrainingOptions,
+    drawn_loss,
+    least_failed,
+)
 from evenkeel.lab.transformer import find_arm
-from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.report import MUTED, Axis, Figure, assign_styles, join_words, lines
 
 WARMUPS = {"with warm-up": True, "without warm-up": False}
 
@@ -95,6 +101,8 @@ def norm_claim(highest: dict[str, float]) -> Claim:
         source="Ioffe & Szegedy 2015; Ba et al. 2016",
         measured=f"With warm-up, {join_words(rates)} (every seed learned; rates a factor of about 3 apart)",
         verdict="agrees" if all(higher) else "partly" if any(higher) else "disagrees",
+        intervals=intervals({arm: exactly(rate) for arm, rate in highest.items()}),
+        quantity="highest usable learning rate",
     )
 
 
@@ -106,6 +114,8 @@ def warmup_claim(options: RateOptions, highest: dict[bool, float], arm: str, *, 
         source="Xiong et al. 2020",
         measured=f"At {options.depth} blocks, {join_words([up_to(name, highest[on]) for name, on in WARMUPS.items()])}",
         verdict="agrees" if (highest[True] > highest[False]) == needs else "disagrees",
+        intervals=intervals({name: exactly(highest[on]) for name, on in WARMUPS.items()}),
+        quantity="highest usable learning rate",
     )
 
 
@@ -116,15 +126,18 @@ def draw(options: RateOptions, records: Sequence[Record]) -> list[Figure]:
     panels = []
     for heading, warmup in WARMUPS.items():
         groups = grouped(select(records, warmup=warmup), "arm", options.arms)
-        series = curves(groups, lambda r: [(math.log10(r["rate"]), drawn_loss(r["loss"]))])
-        x, styles = Axis("log10 of the learning rate"), assign_styles(options.arms)
+        series = curves(groups, lambda r: [(r["rate"], drawn_loss(r["loss"]))])
+        x, styles = Axis("learning rate", log=True), assign_styles(options.arms) | {FAILED: MUTED}
+        series += level(FAILED, least_failed(records), series)
         panels.append(lines(series, x=x, y=LOSS_AXIS, styles=styles, heading=heading.capitalize()))
-    best = {arm: [r["loss"] for r in select(records, arm=arm) if r["loss"] is not None] for arm in options.arms}
-    lowest = [f"{arm} {format_number(min(losses))}" for arm, losses in best.items() if losses]
+    highest = {
+        arm: rate for arm in options.arms if (rate := highest_rate(options, records, arm, warmup=True)) is not None
+    }
+    reach = join_words([up_to(arm, rate) for arm, rate in highest.items()]) if highest else "not yet measured"
     return [
         Figure(
             name="learning-rate",
-            title=f"Lowest loss over all rates after {options.steps} steps: {join_words(lowest)}",
+            title=f"Usable learning rates with warm-up: {reach}",
             caption=f"Mean over the seeds; bands span them. Trainings that were lost are drawn at {SHOWN_LOSS:g}.",
             panels=panels,
         )

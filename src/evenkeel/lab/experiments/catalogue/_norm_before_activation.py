@@ -7,9 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenkeel.lab.experiments._digits import ACTIVATIONS, ORDERS, DigitsOptions, make_network
-from evenkeel.lab.experiments._estimates import Estimate, below, curves, estimates_in_words, exactly, mean_of
+from evenkeel.lab.experiments._estimates import (
+    Estimate,
+    below,
+    covers,
+    curves,
+    exactly,
+    intervals,
+    mean_of,
+)
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, require_known, select
-from evenkeel.report import Axis, Figure, assign_styles, lines
+from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +63,9 @@ def judge(options: OrderOptions, records: Sequence[Record]) -> list[Claim]:
             measured=f"Test accuracy, averaged over {options.steps} steps, is higher by {gain} percentage points "
             "with the norm before the activation than after it",
             verdict=below(exactly(0), gain),
+            intervals=intervals({activation: gain}),
+            quantity="accuracy gained (points)",
+            allowed=(0.0, None),
         )
         for activation, gain in gains.items()
         if gain
@@ -72,11 +83,15 @@ def draw(options: OrderOptions, records: Sequence[Record]) -> list[Figure]:
         trained = {name: select(records, activation=activation, order=order) for order, name in names.items()}
         series = curves(trained, lambda r: zip(r["steps"], r["accuracy"], strict=True))
         panels.append(lines(series, x=x, y=y, styles=styles, heading=activation))
-    gains = estimates_in_words({activation: advantage(records, activation) for activation in options.activations})
+    gains = {activation: advantage(records, activation) for activation in options.activations}
+    told = [f"{format_number(gain.value, digits=2)} points ({name})" for name, gain in gains.items() if gain]
+    unseen = all(covers(gain, 0.0) for gain in gains.values() if gain)
     return [
         Figure(
             name="norm-before-activation",
-            title=f"Accuracy gained by norm before activation, in percentage points: {gains}",
+            title="No difference is seen between the norm before and after the activation"
+            if unseen
+            else f"The norm before the activation gains {join_words(told)} of accuracy",
             caption="Averaged over the training; bands span the seeds.",
             panels=panels,
         )

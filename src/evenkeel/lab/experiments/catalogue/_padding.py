@@ -11,11 +11,12 @@ import torch
 
 import evenkeel.functional as ek
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._estimates import band, mean_of
+from evenkeel.lab.experiments._estimates import band, exactly, intervals, level, mean_of, spread
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
 from evenkeel.lab.transformer import derive_seed
-from evenkeel.report import Axis, Figure, format_number, lines
+from evenkeel.report import MUTED, Axis, Figure, assign_styles, format_number, lines
 
+LIMIT = "rounding"
 ROUNDING = 1e-5  # of float32 outputs near 1, after sums over thousands of positions
 
 
@@ -93,6 +94,9 @@ def judge(options: PaddingOptions, records: Sequence[Record]) -> list[Claim]:
                 f"{format_number(largest(padded, 'polluted'))}, the largest at a padding share of "
                 f"{format_number(worst['padding'])}",
                 verdict="agrees" if least > ROUNDING else "disagrees",
+                intervals=spread({"BatchNorm": [r["polluted"] for r in padded if r["polluted"] is not None]}),
+                quantity="RMS error, from least to most",
+                allowed=(ROUNDING, None),
             )
         )
     claims.append(clean_claim("A mask keeps padding out of BatchNorm's statistics", "masked", records))
@@ -109,6 +113,9 @@ def clean_claim(claim: str, key: str, records: Sequence[Record]) -> Claim:
         measured=f"largest RMS error {format_number(worst)} over {len(records)} batches, "
         f"where rounding is below {ROUNDING:g}",
         verdict="agrees" if worst <= ROUNDING else "disagrees",
+        intervals=intervals({"largest": exactly(worst)}),
+        quantity="RMS error",
+        allowed=(None, ROUNDING),
     )
 
 
@@ -121,13 +128,15 @@ def draw(options: PaddingOptions, records: Sequence[Record]) -> list[Figure]:
     series = [band(name, [(shares[r["length"]], r[key]) for r in records]) for key, name in names.items()]
     x, y = Axis("share of padded positions"), Axis("RMS error at valid positions", log=True, floor=1e-8)
     worst = format_number(largest(records, "polluted"))
+    undone = "; a mask undoes it" if largest(records, "masked") <= ROUNDING else ""
+    series += level(LIMIT, ROUNDING, series)
     return [
         Figure(
             name="padding",
-            title=f"Padding moves BatchNorm's output by up to {worst} standard deviations",
+            title=f"Padding moves BatchNorm's output by up to {worst} standard deviations{undone}",
             caption="Each norm on the padded batch against the same norm on the valid positions alone; bands span the "
             "seeds. Errors below 1e-8 are drawn there.",
-            panels=[lines(series, x=x, y=y)],
+            panels=[lines(series, x=x, y=y, styles=assign_styles(names.values()) | {LIMIT: MUTED})],
         )
     ]
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._estimates import Estimate, below, curves, mean_of
+from evenkeel.lab.experiments._estimates import Estimate, below, curves, intervals, mean_of
 from evenkeel.lab.experiments._experiment import (
     Claim,
     Experiment,
@@ -204,6 +204,8 @@ def judge(options: RecurrentOptions, records: Sequence[Record]) -> list[Claim]:
                     source=BA,
                     measured=f"Training loss averaged over {options.steps} steps, in nats: {losses}",
                     verdict=below(speeds["layer"], speeds["none"]),
+                    intervals=intervals(speeds),
+                    quantity="mean training loss (nats)",
                 )
             )
         batch, layer = (change_beyond(options, records, cell, norm) for norm in ("batch", "layer"))
@@ -215,6 +217,8 @@ def judge(options: RecurrentOptions, records: Sequence[Record]) -> list[Claim]:
                     measured=f"From length {within(options)} to {max(options.lengths)} the loss changes by {batch} "
                     f"nats with BatchNorm and by {layer} with LayerNorm",
                     verdict=below(layer, batch),
+                    intervals=intervals({"batch": batch, "layer": layer}),
+                    quantity="change of the loss (nats)",
                 )
             )
     return claims
@@ -239,11 +243,12 @@ def draw(options: RecurrentOptions, records: Sequence[Record]) -> list[Figure]:
         heading = f"{cell.upper()}, validation (trained on {options.length} bytes)"
         panels.append(lines(lengths, x=Axis("bytes of a sequence", integer=True), y=y, styles=styles, heading=heading))
         finals_by_norm = {norm: finals(records, cell, norm, longest) for norm in NORMS}
-        ends += [f"{cell.upper()} {norm} {format_number(end.value)}" for norm, end in finals_by_norm.items() if end]
+        losses = [f"{format_number(end.value)} ({norm})" for norm, end in finals_by_norm.items() if end]
+        ends += [f"the {cell.upper()} ends at {join_words(losses)}"] if losses else []
     return [
         Figure(
             name="recurrent",
-            title=f"Validation loss on {longest} bytes: {join_words(ends)}",
+            title=f"On {longest} bytes {join_words(ends)} nats",
             caption="The validation loss is over the second half of each sequence. Bands span the seeds.",
             panels=panels,
         )

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from evenkeel.lab.experiments._estimates import band, below, mean_of
+from evenkeel.lab.experiments._estimates import band, below, intervals, mean_of
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.experiments._transformer import ArmOptions
 from evenkeel.lab.transformer import Transformer
-from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
+from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
 
 # A power that changes by less than this factor over the whole depth neither grows nor shrinks.
 FLAT = 1.5
@@ -110,6 +110,7 @@ def shape_of(arm_profiles: Sequence[Sequence[float]]) -> tuple[str, str]:
     return ("linear" if all(better) else "either" if any(better) else "exponential"), numbers
 
 
+TOLD = ("none", "pre-layer", "post-layer")  # in the title
 # arm, moment, what is claimed, the shapes that bear it out, source
 PREDICTIONS = (
     ("none", "start", "Without a norm the stream grows exponentially with depth", ("exponential",), "He et al. 2015"),
@@ -142,6 +143,8 @@ def judge(options: GrowthOptions, records: Sequence[Record]) -> list[Claim]:
                 source="Sun et al. 2025 (LayerNorm scaling)",
                 measured=f"After training the power grows {damped} fold with it and {plain} fold without",
                 verdict=below(damped, plain),
+                intervals=intervals({"with it": damped, "without": plain}),
+                quantity="growth of the power, fold",
             )
         )
     return claims
@@ -160,11 +163,12 @@ def draw(options: GrowthOptions, records: Sequence[Record]) -> list[Figure]:
         ]
         panels.append(lines(series, x=x, y=y, styles=assign_styles(options.arms), heading=heading))
     ends = {arm: growths(records, arm) for arm in options.arms}
-    growth = [f"{arm} {format_number(statistics.fmean(values))}" for arm, values in ends.items() if values]
+    told = [arm for arm in TOLD if ends.get(arm)] or list(ends)[:3]
+    growth = [f"{format_number(statistics.fmean(ends[arm]), digits=2)}-fold ({arm})" for arm in told if ends[arm]]
     return [
         Figure(
             name="residual-growth",
-            title=f"Growth of the stream's power over {options.depth} blocks after training: {', '.join(growth)}",
+            title=f"After training the stream's power grows {join_words(growth)} over {options.depth} blocks",
             caption="Mean over the seeds; bands span them.",
             panels=panels,
         )

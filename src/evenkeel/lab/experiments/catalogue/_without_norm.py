@@ -9,11 +9,18 @@ from typing import Any
 
 import torch
 
-from evenkeel.lab.experiments._estimates import curves
+from evenkeel.lab.experiments._estimates import curves, exactly, intervals, level, measured, spread
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, require_ascending, select
-from evenkeel.lab.experiments._transformer import LOSS_AXIS, SHOWN_LOSS, TrainingOptions, drawn_loss
+from evenkeel.lab.experiments._transformer import (
+    FAILED,
+    LOSS_AXIS,
+    SHOWN_LOSS,
+    TrainingOptions,
+    drawn_loss,
+    least_failed,
+)
 from evenkeel.lab.transformer import Transformer
-from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.report import MUTED, Axis, Figure, assign_styles, format_number, join_words, lines
 
 # name -> (arm, what is done to the maps that end a sublayer)
 REMEDIES = {
@@ -95,6 +102,8 @@ def judge(options: WithoutOptions, records: Sequence[Record]) -> list[Claim]:
                 measured=f"At learning rate {options.lr:g} the plain model learned up to {tried['no norm'] or 'no'} "
                 f"blocks, LayerNorm up to {tried['LayerNorm'] or 'no'} (of {max(options.depths)} tried)",
                 verdict="agrees" if tried["no norm"] < tried["LayerNorm"] else "disagrees",
+                intervals=intervals({name: exactly(tried[name]) for name in ("no norm", "LayerNorm")}),
+                quantity="deepest that learned (blocks)",
             )
         )
     return claims + [remedy_claim(options, records, remedy, tried) for remedy in SOURCES if remedy in tried]
@@ -114,6 +123,8 @@ def remedy_claim(options: WithoutOptions, records: Sequence[Record], remedy: str
         source=SOURCES[remedy],
         measured=f"It learned up to {tried[remedy] or 'no'} blocks; validation loss at {last}: {join_words(ends)}",
         verdict="agrees" if tried[remedy] == last else "partly" if tried[remedy] > tried["no norm"] else "disagrees",
+        intervals=spread({name: measured(values) for name, values in losses.items()}),
+        quantity=f"validation loss at {last} blocks (range)",
     )
 
 
@@ -122,13 +133,15 @@ def draw(options: WithoutOptions, records: Sequence[Record]) -> list[Figure]:
     if not records:
         return []
     series = curves(grouped(records, "remedy", REMEDIES), lambda r: [(r["depth"], drawn_loss(r["loss"]))])
-    panel = lines(series, x=Axis("blocks", integer=True), y=LOSS_AXIS, styles=assign_styles(REMEDIES))
-    plain = deepest_learned(options, records, "no norm")
-    reach = f"learns up to {plain} blocks" if plain else f"learns at no depth from {min(options.depths)} on"
+    series += level(FAILED, least_failed(records), series)
+    styles = assign_styles(REMEDIES) | {FAILED: MUTED}
+    panel = lines(series, x=Axis("blocks", log=True), y=LOSS_AXIS, styles=styles)
+    deepest = {name: deepest_learned(options, records, name) for name in REMEDIES if select(records, remedy=name)}
+    reach = [f"{name} to {depth or 'no'} blocks" for name, depth in deepest.items()]
     return [
         Figure(
             name="without-norm",
-            title=f"Without norm the plain model {reach}; the remedies differ",
+            title=f"Every training learned: {join_words(reach)}",
             caption=f"Validation loss after {options.steps} steps; bands span the seeds. Trainings that were lost are "
             f"drawn at {SHOWN_LOSS:g}.",
             panels=[panel],
