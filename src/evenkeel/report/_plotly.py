@@ -43,17 +43,36 @@ def hover(x: Axis, y: Axis | None = None) -> str:
     return "<b>%{fullData.name}</b><br>" + "<br>".join(coordinates) + "<extra></extra>"
 
 
-def label(name: str, note: str, style: Style, point: tuple[float, float], log: bool) -> dict[str, Any]:
+def label(name: str, note: str, style: Style, point: tuple[float, float], logs: tuple[bool, bool]) -> dict[str, Any]:
     """Return a direct label and its point in axis coordinates (the logarithm on a logarithmic axis)."""
-    x, y = point
+    x, y = (math.log10(value) if log else value for value, log in zip(point, logs, strict=True))
     return {
         "name": escape_label(shorten(name)),
         "note": [escape_label(line) for line in textwrap.wrap(note, NOTE_WIDTH)],
         "glyph": style.glyph,
         "color": style.colour,
         "x": x,
-        "y": math.log10(y) if log else y,
+        "y": y,
     }
+
+
+def level(y: Axis, log: bool) -> dict[str, Any]:
+    """Return the part of a layout that draws the axis' level, if it has one: a line with its name below it."""
+    if y.level is None or not drawable(y.level[1], log):
+        return {}
+    name, value = y.level
+    across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "layer": "below"}
+    text = {
+        "text": escape_label(name),
+        "xref": "paper",
+        "x": 0,
+        "xanchor": "left",
+        "yanchor": "top",
+        "showarrow": False,
+    }
+    place = {"y": math.log10(value) if log else value, "font": {"color": LIGHT["muted"], "size": 12}}
+    line = {"color": LIGHT["muted"], "dash": "dot", "width": 1}
+    return {"shapes": [across | {"line": line}], "annotations": [text | place]}
 
 
 def padded(values: Sequence[float], *, log: bool, room: float = 0.06) -> tuple[float, float]:
@@ -92,6 +111,8 @@ def layout(
         }
         if axis is None:
             axes[name] |= {"showticklabels": False, "showgrid": False}
+        elif axis.at:
+            axes[name] |= {"tickvals": list(axis.at), "ticktext": [f"{value:g}" for value in axis.at]}
         elif axis.ticks:
             axes[name] |= {"tickvals": list(range(len(axis.ticks))), "ticktext": [escape_label(t) for t in axis.ticks]}
     return axes | {

@@ -60,14 +60,32 @@
     return { tickmode: "array", tickvals, ticktext };
   }
 
+  // Plotly's own choice can leave a small plot with one tick.
+  function evenStep(span, most) {
+    const power = 10 ** Math.floor(Math.log10(span / most));
+    return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => span / step <= most);
+  }
+
+  function evenTicks(low, high, most) {
+    const step = evenStep(high - low, most);
+    const tickvals = [];
+    for (let n = Math.ceil(low / step); n * step <= high; n += 1) tickvals.push(Number((n * step).toPrecision(6)));
+    return { tickmode: "array", tickvals, ticktext: tickvals.map((value) => value.toLocaleString("en")) };
+  }
+
   function axes(layout, hints, width, narrow) {
-    const span = layout.xaxis.range[1] - layout.xaxis.range[0];
-    layout.xaxis.nticks = Math.max(3, Math.floor(width / 70));
-    layout.yaxis.nticks = narrow ? 5 : 7;
-    if (hints.integer_x) layout.xaxis.dtick = niceStep(span, Math.max(3, Math.floor(width / 40)));
-    for (const axis of [layout.xaxis, layout.yaxis]) {
-      if (axis.type !== "log") continue;
-      if (axis.range[1] - axis.range[0] > 0.5) Object.assign(axis, logTicks(axis.range));
+    const most = { xaxis: Math.max(4, Math.floor(width / 70)), yaxis: narrow ? 5 : 7 };
+    for (const name of ["xaxis", "yaxis"]) {
+      const axis = layout[name];
+      const [low, high] = axis.range;
+      if (axis.tickvals || axis.showticklabels === false) continue;
+      if (axis.type === "log") {
+        Object.assign(axis, high - low < 1 ? evenTicks(10 ** low, 10 ** high, most[name]) : logTicks(axis.range));
+      } else if (name === "xaxis" && hints.integer_x) {
+        axis.dtick = niceStep(high - low, Math.max(3, Math.floor(width / 40)));
+      } else if (high > low) {
+        axis.dtick = evenStep(high - low, most[name]);
+      }
     }
   }
 
