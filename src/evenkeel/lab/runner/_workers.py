@@ -43,13 +43,15 @@ class Worker:
             pass_fds=() if keep is None else (keep,),
         )
         self.send(setup)
-        threading.Thread(target=self._listen, args=(messages,), daemon=True).start()
+        self.listener = threading.Thread(target=self._listen, args=(messages,), daemon=True)
+        self.listener.start()
 
     def _listen(self, messages: queue.SimpleQueue[Any]) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.endswith(b"\n"):  # else the process was killed while it wrote
-                messages.put((self, json.loads(line)))
+        with self.process.stdout as lines:
+            for line in lines:
+                if line.endswith(b"\n"):  # else the process was killed while it wrote
+                    messages.put((self, json.loads(line)))
         messages.put((self, None))
 
     def send(self, value: Mapping[str, Any]) -> None:
@@ -74,6 +76,7 @@ class Worker:
         """End the process at once."""
         self.process.kill()
         self.process.wait()
+        self.listener.join()
         self.close()
 
 
