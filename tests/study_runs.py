@@ -6,8 +6,15 @@ from evenkeel.lab import Observer
 
 RATE = 0.002
 TINY = {
-    **{"depth": 1, "width": 8, "heads": 2, "context": 8, "batch": 2, "steps": 12, "threads": 1},
-    **{"lr": (RATE,), "seeds": 1},
+    "depth": 1,
+    "width": 8,
+    "heads": 2,
+    "context": 8,
+    "batch": 2,
+    "steps": 12,
+    "threads": 1,
+    "lr": (RATE,),
+    "seeds": 1,
 }
 
 

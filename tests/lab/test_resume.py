@@ -125,7 +125,9 @@ def test_missing_records_beside_a_checkpoint_say_what_to_delete(tmp_path, text):
         run_study(settings, out, text=text, observer=InterruptAfter(5), checkpoint_seconds=0)
     path = folder(out, "none") / "records.jsonl"
     path.unlink()
-    with pytest.raises(ek.StudyError, match=r"is shorter than its checkpoint says; delete the directory .*none-lr0.002-seed0"):
+    with pytest.raises(
+        ek.StudyError, match=r"is shorter than its checkpoint says; delete the directory .*none-lr0.002-seed0"
+    ):
         run_study(settings, out, text=text, resume=True)
     assert not path.exists()
 

@@ -14,7 +14,9 @@ from evenkeel.lab.studies import study_page
 
 
 def test_a_study_writes_what_it_promises(tmp_path, text):
-    settings = StudySettings(**TINY | {"arms": ("none", "pre-batch", "llama"), "seeds": 2, "seed": 3, "lr": (0.001, 0.01)})
+    settings = StudySettings(
+        **TINY | {"arms": ("none", "pre-batch", "llama"), "seeds": 2, "seed": 3, "lr": (0.001, 0.01)}
+    )
     out = tmp_path / "out"
     summary = run_study(settings, out, text=text)
     assert summary == json.loads((out / "summary.json").read_text())

@@ -52,7 +52,9 @@ def test_clipping_bounds_the_update_but_not_the_recorded_gradient(tmp_path, text
     corpus = load_corpus(text, context=8)
     norms = {}
     for clip in (None, 1e-3):
-        training = ArmTraining(Run(find_arm("none"), RATE, 0), StudySettings(**TINY, clip=clip), corpus, tmp_path / str(clip))
+        training = ArmTraining(
+            Run(find_arm("none"), RATE, 0), StudySettings(**TINY, clip=clip), corpus, tmp_path / str(clip)
+        )
         training.records_path.parent.mkdir()
         with training.start() as file:
             training.train_step(file)
@@ -74,7 +76,9 @@ def test_clipping_bounds_the_update_but_not_the_recorded_gradient(tmp_path, text
     ],
 )
 def test_what_counts_as_divergence(tmp_path, text, losses, diverged):
-    training = ArmTraining(Run(find_arm("none"), RATE, 0), StudySettings(**TINY), load_corpus(text, context=8), tmp_path)
+    training = ArmTraining(
+        Run(find_arm("none"), RATE, 0), StudySettings(**TINY), load_corpus(text, context=8), tmp_path
+    )
     training.losses = losses
     assert training.has_diverged() is diverged
 

@@ -119,13 +119,13 @@ def cost_title(cost: Cost) -> str:
     if not shares:
         name = next(iter(cost.steps))
         return f"A training step of {spoken(name)} takes {format_number(1000 * cost.steps[name].value)} ms"
-    least, most = (choose(shares, key=lambda name: shares[name].value) for choose in (min, max))
-    title = f"Norms take {percent(shares[most].value)} of a training step in {most}"
-    if least != most and shares[least].high < shares[most].low:
-        title = (
-            f"Norms take {percent(shares[least].value)} ({least}) to {percent(shares[most].value)} ({most}) of a step"
-        )
-    return title
+    ordered = sorted(shares, key=lambda name: shares[name].value)
+    least, most = ordered[0], ordered[-1]
+    if shares[least].high >= shares[most].low:  # not told apart
+        return f"Norms take about {percent(shares[most].value)} of a training step"
+    low, high = (format_number(100 * shares[name].value) for name in (least, most))
+    surely = all(shares[name].high < shares[most].low for name in ordered[:-1])
+    return f"Norms take {low} to {high} % of a training step{f', most in {most}' if surely else ''}"
 
 
 def ratio_sentence(cost: Cost) -> str:

@@ -147,6 +147,13 @@ def rates_text(arm: Arm) -> str:
     return f"{opening(arm.spoken)}: {', '.join(parts)}."
 
 
+def losses_text(arm: Arm) -> str:
+    """The range of an arm's mean losses over its rates."""
+    losses = [cell.loss for cell in map(arm.at, arm.rates) if cell.final_losses]
+    ends = dict.fromkeys(map(loss_text, (min(losses), max(losses)))) if losses else ["none"]
+    return f"{arm.spoken} {' to '.join(ends)}{f' ({arm.fate()})' if arm.fate() else ''}"
+
+
 def baseline_text(baseline: float | None) -> str:
     """What byte frequencies alone give."""
     if baseline is None:
@@ -167,18 +174,21 @@ def find_rates(study: Study) -> Found | None:
     many = len(rates) > 1
     reach = f"at every rate from {rate_range(rates)}" if many else "more than byte frequencies"
     learn, none = ("learn" if everywhere[1:] else "learns"), ("at none" if many else "no more than these")
+    warmup = [arm.name for arm in stuck if arm.name.endswith("+warmup")]
+    even = ", even with longer warm-up" if warmup else ""
     if everywhere and stuck:
-        pairs = ((who(everywhere), who(without_twins(stuck))) for who in (named, counted))
-        title = shortest(*(f"{some} {learn} {reach}; {others} {none}" for some, others in pairs))
+        pairs = [(who(everywhere), who(without_twins(stuck))) for who in (named, counted)]
+        short = reach.partition(" from ")[0]
+        titles = [f"{some} {learn} {to}; {others} {none}{even}" for some, others in pairs for to in (reach, short)]
+        title = shortest(*titles)
     elif everywhere:
         title = shortest(*(f"{who(everywhere)} {learn} {reach}" for who in (named, counted)))
     else:
-        ends = "end" if stuck[1:] else "ends"
-        title = shortest(*(f"{who(stuck)} {ends} no better than byte frequencies" for who in (named, counted)))
-    listed = [rates_text(arm) for arm in [*stuck, *everywhere]]
-    warmup = [arm.name for arm in stuck if arm.name.endswith("+warmup")]
+        verb = "end" if stuck[1:] else "ends"
+        title = shortest(*(f"{who(stuck)} {verb} no better than byte frequencies" for who in (named, counted)))
+    ends = [losses_text(arm) for arm in [*everywhere, *stuck]]
     longer = f"A warm-up over half of the steps does not help here ({join_words(warmup)})." if warmup else ""
-    text = sentences(*listed, longer, baseline_text(study.baseline))
+    text = sentences(f"Final losses over the rates: {join_words(ends)}.", longer, baseline_text(study.baseline))
     return Found(title, text, math.log(span) if many else math.log(2))
 
 
@@ -333,7 +343,8 @@ def find_cost(study: Study) -> Found | None:
     shares = {name: 100 * share.value for name, share in cost.shares.items() if share.value > 0}
     text = sentences(
         "One norm of each kind and shape, timed alone, forward and backward, and counted as often as it occurs, in "
-        f"percent of the same round's step: {listed(shares)}.",
+        f"percent of the same round's step: {listed(shares)}. Inside a step they take more, since alone they find "
+        "their input in the cache.",
         ratio_sentence(cost),
     )
     return Found(cost_title(cost), text, -math.log(1 - min(0.99, max(shares.values()) / 100)))

@@ -38,7 +38,8 @@ def arm_text(arm: Arm) -> str:
 
 def drawing(placement: str) -> str:
     """A sublayer with its norms as an SVG element: the stream from left to right, F in the branch, N for a norm."""
-    place = PLACEMENTS.get(placement, PLACEMENTS["none"])
+    placement = placement if placement in PLACEMENTS else "none"  # nothing of a damaged summary gets into the SVG
+    place = PLACEMENTS[placement]
     boxes = [(62, 8, "F", False)]
     boxes += [(34, 8, "N", True)] if place.before else []
     boxes += [(90, 8, "N", True)] if place.after else []
@@ -46,7 +47,7 @@ def drawing(placement: str) -> str:
     parts = [_path("M2 38H148"), _path("M16 38V16H108V32"), '<circle cx="108" cy="38" r="6" fill="var(--surface)"/>']
     parts += [_path("M108 34v8M104 38h8"), '<circle cx="108" cy="38" r="6" fill="none" stroke="currentColor"/>']
     parts += [_box(*box) for box in boxes]
-    words = {"none": "no norm"}.get(placement, f"norms of a sublayer, {placement}")
+    words = "a sublayer without norm" if placement == "none" else f"a sublayer with its norms, {placement}"
     return f'<svg viewBox="0 0 150 48" role="img" aria-label="{words}">{"".join(parts)}</svg>'
 
 

@@ -16,8 +16,8 @@ from evenkeel.lab.studies.page._outcome import (
 from evenkeel.lab.studies.page._words import gap_text, loss_text, opening, rounded_gap, sentences
 from evenkeel.report import Axis, Cell, Figure, Row, Style, Table, dots, lines
 
-# A curve of more points than this is drawn as means over consecutive points; the page stays small and readable.
-CURVE_POINTS = 160
+# A curve of more points than this is drawn as means over consecutive points; single batches are noise.
+CURVE_POINTS = 20
 STEP = Axis("training step", integer=True)
 LOSS = "loss (nats per byte)"
 
@@ -42,7 +42,7 @@ def loss_axis(baseline: float | None, losses: Sequence[float]) -> Axis:
 def loss_figure(arms: Sequence[Arm], styles: Styles, baseline: float | None) -> Figure | None:
     """Validation and training loss over the steps, each arm at its best rate."""
     points = max((len(run.get("train", {}).get("step", ())) for arm in arms for run in arm.runs), default=1)
-    stride = -(-points // CURVE_POINTS)
+    stride = max(1, -(-points // CURVE_POINTS))
     thinned = "Training loss" if stride == 1 else f"Training loss, means of {stride} points"
     curves = {
         "Validation loss": [over_seeds(arm, validation_curve, remarks=True) for arm in arms],
