@@ -64,7 +64,7 @@ def place_panel(panel: Panel, number: int, count: int, layout: Layout) -> None:
     if panel.hints.get("integer_x"):
         low, high = x["range"]
         x |= {"tickformat": "d", "dtick": nice_step(high - low, MOST_TICKS)}
-    layout[f"xaxis{end}"] = x | {"domain": [left, left + width], "anchor": f"y{end}"}
+    layout[f"xaxis{end}"] = x | {"domain": [left, min(1.0, left + width)], "anchor": f"y{end}"}
     layout[f"yaxis{end}"] = y | {"anchor": f"x{end}"}
     for annotation in spec.get("annotations", ()):
         relative = {"xref": f"x{end} domain"} if annotation.get("xref") == "paper" else {"xref": f"x{end}"}

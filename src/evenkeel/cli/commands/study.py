@@ -46,7 +46,8 @@ def study(
     arms: Annotated[
         str | None,
         option(
-            f"Comma-separated, of {', '.join(arm_names())}; +{LONG_WARMUP} behind one: warm-up over half the steps.",
+            f"Comma-separated, of {', '.join(arm_names())}. "
+            f"With +{LONG_WARMUP} behind it, an arm warms up over half of the steps.",
             panel=COMPARED,
             default=", ".join(DEFAULT_ARMS),
         ),
