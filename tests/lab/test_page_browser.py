@@ -10,7 +10,7 @@ from page_summaries import summary
 from playwright.sync_api import Browser
 from playwright.sync_api import Page as BrowserPage
 
-from evenkeel.lab.studies import study_page, write_report
+from evenkeel.lab.studies import find, study_page, write_report
 
 pytestmark = pytest.mark.slow
 
@@ -31,6 +31,8 @@ def report(tmp_path_factory) -> Path:
     names = ("none", "post-layer", "pre-layer", "pre-rms", "peri-rms", "pre-batch", HOSTILE)
     statuses = {("none", 0.02): "diverged", ("post-layer", 0.02): "running"}
     data = summary(names, seeds=2, statuses=statuses, rates=(0.002, 0.02))
+    data["corpus"]["frequency_loss"] = 2.0
+    data["findings"] = find(data)
     data["panels"] = sum(len(figure.panels) for figure in study_page(data).figures())
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_report(data, path)

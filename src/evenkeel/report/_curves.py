@@ -29,7 +29,7 @@ def lines(
 
     Args:
         series: the curves; one without any drawable value is left out of the plot and kept in the table.
-        x: the horizontal axis.
+        x: the horizontal axis, logarithmic where it says so and all positions are positive.
         y: the vertical axis.
         styles: style per series name; assigned in order when omitted.
         heading: the heading of the panel in its figure.
@@ -46,8 +46,8 @@ def lines(
     table = _wide_table(series, x)
     beyond = {item.name: _beyond(item, y) for item in series}
     series = [_bounded(item, y) for item in series]
-    logs = bool(x.log), y.is_log(value for item in series for value in _all_values(item))
-    log = logs[1]
+    log = y.is_log(value for item in series for value in _all_values(item))
+    wide = bool(x.log) and all(position > 0 for item in series for position in (*item.x, *item.lost))
     top = _top(series, y, log)
     traces: list[dict[str, Any]] = []
     labels: list[dict[str, Any]] = []
@@ -63,7 +63,7 @@ def lines(
             item.name, [point for point in points if point[0] in beyond[item.name]], "triangle-up-open", style
         )
         traces += _marks(item.name, points[-1:] if item.broken else [], "x", style)
-        labels.append(_plotly.label(item.name, item.note, style, (points or lost)[-1], logs))
+        labels.append(_plotly.label(item.name, item.note, style, (points or lost)[-1], (wide, log)))
     drawn = (value for trace in traces for value in trace["y"])
     values = [
         value for value in (*drawn, *(max(value, y.floor) for value in y.include)) if _plotly.drawable(value, log)
@@ -73,13 +73,13 @@ def lines(
     layout = _plotly.layout(
         x,
         y,
-        (-0.5, len(x.ticks) - 0.5) if x.ticks else _plotly.padded(positions, log=logs[0], room=0.02),
+        (-0.5, len(x.ticks) - 0.5) if x.ticks else _plotly.padded(positions, log=wide, room=0.02),
         _plotly.padded(values, log=log),
-        logs=logs,
+        logs=(wide, log),
         height=HEIGHT,
     )
     layout |= _plotly.level(y, log)
-    return _plotly.panel(traces, layout, table, heading, labels, integer_x=x.integer)
+    return _plotly.panel(traces, layout, table, heading, labels, integer_x=x.integer and not wide)
 
 
 def histograms(

@@ -45,14 +45,14 @@ def hover(x: Axis, y: Axis | None = None) -> str:
 
 def label(name: str, note: str, style: Style, point: tuple[float, float], logs: tuple[bool, bool]) -> dict[str, Any]:
     """Return a direct label and its point in axis coordinates (the logarithm on a logarithmic axis)."""
-    x, y = (math.log10(value) if log else value for value, log in zip(point, logs, strict=True))
+    x, y = point
     return {
         "name": escape_label(shorten(name)),
         "note": [escape_label(line) for line in textwrap.wrap(note, NOTE_WIDTH)],
         "glyph": style.glyph,
         "color": style.colour,
-        "x": x,
-        "y": y,
+        "x": math.log10(x) if logs[0] else x,
+        "y": math.log10(y) if logs[1] else y,
     }
 
 
@@ -63,6 +63,7 @@ def level(y: Axis, log: bool) -> dict[str, Any]:
     name, value = y.level
     across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "layer": "below"}
     text = {
+        "name": "level",
         "text": escape_label(name),
         "xref": "paper",
         "x": 0,

@@ -80,9 +80,10 @@
       const [low, high] = axis.range;
       if (axis.tickvals || axis.showticklabels === false) continue;
       if (axis.type === "log") {
-        Object.assign(axis, high - low < 1 ? evenTicks(10 ** low, 10 ** high, most[name]) : logTicks(axis.range));
+        const ticks = logTicks(axis.range);
+        Object.assign(axis, ticks.tickvals.length > 2 ? ticks : evenTicks(10 ** low, 10 ** high, most[name]));
       } else if (name === "xaxis" && hints.integer_x) {
-        axis.dtick = niceStep(high - low, Math.max(3, Math.floor(width / 40)));
+        axis.dtick = niceStep(high - low, Math.max(5, Math.floor(width / 40)));
       } else if (high > low) {
         axis.dtick = evenStep(high - low, most[name]);
       }
@@ -146,8 +147,11 @@
       l: rows ? 14 : narrow ? 52 : 60, t: rows ? 8 : 30, b: 46, pad: 0,
       r: labels.length ? Math.ceil(widest) + LABEL_GAP + 8 : 12,
     };
+    // The name of a level needs a plot that is wider than itself.
+    const plain = (note) => note.name !== "level" || textWidth(note.text, 12) < width - layout.margin.l - layout.margin.r;
+    layout.annotations = (layout.annotations || []).filter(plain);
     axes(layout, panel.hints, width - layout.margin.l - layout.margin.r, narrow);
-    layout.annotations = (layout.annotations || []).concat(
+    layout.annotations = layout.annotations.concat(
       flatTitle(layout, layout.margin.l), placeLabels(labels, layout, width, size));
     plot.style.height = layout.height + "px";
     window.Plotly.react(plot, data, layout, { displayModeBar: false, showTips: false, responsive: false });

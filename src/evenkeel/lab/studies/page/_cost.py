@@ -84,10 +84,9 @@ def cost_figure(
     """Time of a training step and the share of it spent in norms."""
     if cost is None:
         return None
-    notes = {
-        name: f"× {format_number(ratio.low)} to {format_number(ratio.high)}" if name != cost.base else ""
-        for name, ratio in cost.ratios.items()
-    }
+    # a ratio that cannot be told from 1 is none
+    apart = {name for name, ratio in cost.ratios.items() if not ratio.low <= 1 <= ratio.high}
+    notes = {name: f"× {format_number(cost.ratios[name].value)}" if name in apart else "" for name in cost.steps}
     heading = f"Step time (×: relative to {spoken(cost.base)})" if len(cost.steps) > 1 else "Step time"
     steps = [_row(name, interval.scaled(1000), notes[name]) for name, interval in cost.steps.items()]
     shares = [_row(name, interval.scaled(100), "") for name, interval in cost.shares.items()]
