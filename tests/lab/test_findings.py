@@ -104,6 +104,14 @@ def test_who_learns_at_every_rate_and_who_at_none():
     assert "Byte frequencies alone give 3.200" in rest
 
 
+def test_a_hundredth_below_byte_frequencies_is_not_learned():
+    found = texts(*rates("post-layer", (3.19, 3.25, 3.3)), *rates("pre-rms", (2.9, 2.5, 2.8)))
+    assert only(found, "at every rate").startswith(
+        "pre-rms learns at every rate from 0.001 to 0.1; post-layer at none. "
+    )
+    assert "Byte frequencies alone give 3.200" in only(found, "at every rate")
+
+
 def test_arms_that_learned_only_frequencies_at_one_rate():
     found = texts(run("pre-rms", 2.5), run("post-layer", 3.3))
     assert only(found, "byte frequencies; ").startswith("pre-rms learns more than byte frequencies; post-layer no more")

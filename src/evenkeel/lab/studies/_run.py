@@ -25,9 +25,9 @@ from evenkeel.lab.runner import FrozenFile, run_directory, run_jobs, stamp, thre
 from evenkeel.lab.studies._observer import Observer, Run, runs_of
 from evenkeel.lab.studies._schemas import STUDY_FORMAT, FrozenStudy
 from evenkeel.lab.studies._summary import read_costs, summarize
-from evenkeel.lab.studies._training import ArmTraining, is_finished, train_arm
+from evenkeel.lab.studies._training import VALIDATION_BATCHES, ArmTraining, is_finished, train_arm
 from evenkeel.lab.studies.page import write_report
-from evenkeel.lab.training import Corpus, even_windows, load_corpus, measure_in_turn
+from evenkeel.lab.training import Corpus, even_windows, frequency_loss, load_corpus, measure_in_turn
 from evenkeel.lab.transformer import Transformer
 
 WORKER = "evenkeel.lab.studies._worker"
@@ -200,6 +200,9 @@ def freeze(
             f"{out} is not empty and holds no study (it has {foreign.name}); choose a new directory with --out"
         )
     versions = stamp()
+    # what the models are compared with has to be measured on the bytes that they are: 3.13 there, 3.08 on all of them
+    windows = even_windows(corpus, VALIDATION_BATCHES * settings.batch, context=settings.context)
+    frequencies = frequency_loss(corpus.train, windows[:, 1:].flatten())
     asked = {
         "format": STUDY_FORMAT,
         "evenkeel": versions["evenkeel"],
@@ -208,7 +211,7 @@ def freeze(
         "created": versions["created"],
         "settings": settings.as_dict(),
         "text": None if text is None else str(text.resolve()),
-        "corpus": corpus.describe(),
+        "corpus": corpus.describe() | {"frequency_loss": frequencies},
     }
     return STUDY_FILE.freeze(out, asked, resume=resume, force=force)
 

@@ -11,12 +11,13 @@ from evenkeel.lab.training._cost import (
 )
 from evenkeel.lab.training._steps import even_windows, loss_backward, make_optimizer, sample_windows, validation_loss
 from evenkeel.lab.training._student import t95
-from evenkeel.lab.training._text import Corpus, load_corpus
+from evenkeel.lab.training._text import Corpus, frequency_loss, load_corpus
 
 __all__ = [
     "Corpus",
     "both_passes",
     "even_windows",
+    "frequency_loss",
     "load_checkpoint",
     "load_corpus",
     "loss_backward",

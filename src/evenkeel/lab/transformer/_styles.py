@@ -35,6 +35,14 @@ PLACEMENT_MARKS: dict[str, tuple[str, str]] = {
     "damped": ("star", "★"),
     "deepnorm": ("cross", "✚"),
 }
+# A model family has its norm's colour with a mark of its own.
+PRESET_MARKS: dict[str, tuple[str, str]] = {
+    "gpt2": ("triangle-left", "◄"),
+    "bert": ("triangle-right", "►"),
+    "llama": ("pentagon", "⬟"),
+    "gemma2": ("hexagon", "⬢"),
+    "olmo2": ("star-diamond", "✦"),
+}
 OPEN = {"●": "○", "■": "□", "▲": "△", "◆": "◇", "▼": "▽", "★": "☆", "✚": "✛"}
 NORM = re.compile(r"\b(?:(layer|rms|batch|group|instance|dyt)(?:[ _-]?norm)?|(no|without) norm)\b", re.IGNORECASE)
 
@@ -76,7 +84,7 @@ def known_style(name: str) -> Style | None:
     except StudyError:
         match = NORM.search(name)
         return NORM_STYLES[(match.group(1) or "none").lower()] if match else None
-    marker, glyph = PLACEMENT_MARKS[arm.placement]
+    marker, glyph = PRESET_MARKS.get(name.partition("+")[0]) or PLACEMENT_MARKS[arm.placement]
     style = dataclasses.replace(NORM_STYLES[arm.norm], marker=marker, glyph=glyph)
     return open_mark(style) if arm.long_warmup else style
 

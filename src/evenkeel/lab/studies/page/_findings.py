@@ -15,7 +15,7 @@ from typing import Any
 from evenkeel.lab.studies.page._arms import Arm, all_rates, finite, group_arms, mean, named, ranked, without_twins
 from evenkeel.lab.studies.page._cost import cost_of, cost_title, ratio_sentence
 from evenkeel.lab.studies.page._map import gradient_ratio, growth_without_norm, stream_growth, total_gradients
-from evenkeel.lab.studies.page._outcome import front, loss_title, noise_of, training_rates, verdict
+from evenkeel.lab.studies.page._outcome import front, learning_bar, loss_title, noise_of, training_rates, verdict
 from evenkeel.lab.studies.page._probed import by_layer, stages
 from evenkeel.lab.studies.page._words import about, gap_text, loss_text, opening, percent, rate_range, sentences, spoken
 from evenkeel.report import format_number, join_words
@@ -46,6 +46,11 @@ class Study:
     def baseline(self) -> float | None:
         """The loss of byte frequencies alone."""
         return (self.summary.get("corpus") or {}).get("frequency_loss")
+
+    @property
+    def bar(self) -> float:
+        """The loss below which a run has learned."""
+        return learning_bar(self.best, self.baseline)
 
     @property
     def normed(self) -> list[Arm]:
@@ -80,9 +85,9 @@ def find(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 def message(summary: Mapping[str, Any], arms: Sequence[Arm]) -> str:
     """The one line that the page opens with."""
     study = Study(summary, arms, [arm.best for arm in arms])
-    plain = [arm for arm in arms if arm.plain and not training_rates(arm, study.baseline)]
+    plain = [arm for arm in arms if arm.plain and not training_rates(arm, study.bar)]
     rates = all_rates(arms)
-    everywhere = [arm for arm in study.normed if len(training_rates(arm, study.baseline)) == len(rates)]
+    everywhere = [arm for arm in study.normed if len(training_rates(arm, study.bar)) == len(rates)]
     if study.ended and plain and everywhere:
         depth = (summary.get("settings") or {}).get("depth")
         model = f"a {depth}-block transformer" if depth else "this transformer"
@@ -107,8 +112,8 @@ def find_without_norm(study: Study) -> Found | None:
     plain = next((arm for arm in study.arms if arm.plain), None)
     if plain is None or plain.with_status("running"):
         return None
-    rates, works = plain.rates, training_rates(plain, study.baseline)
-    reached = {arm.name: max(training_rates(arm, study.baseline), default=0.0) for arm in study.normed}
+    rates, works = plain.rates, training_rates(plain, study.bar)
+    reached = {arm.name: max(training_rates(arm, study.bar), default=0.0) for arm in study.normed}
     reach = max(reached.values(), default=0.0)
     diverged = [rate for rate in rates if plain.at(rate).with_status("diverged")]
     if works and (max(works) >= reach or not diverged):
@@ -158,14 +163,15 @@ def baseline_text(baseline: float | None) -> str:
     """What byte frequencies alone give."""
     if baseline is None:
         return ""
-    return f"Byte frequencies alone give {loss_text(baseline)} nats per byte: no better means nothing learned."
+    learning = "learning means to gain a tenth of what the best arm gains over them"
+    return f"Byte frequencies alone give {loss_text(baseline)} nats per byte; {learning}."
 
 
 def find_rates(study: Study) -> Found | None:
     """Which arms learn at every rate, and which at none."""
     rates = all_rates(study.arms)
     arms = [arm for arm in study.normed if not arm.with_status("running")]
-    working = {arm.name: training_rates(arm, study.baseline) for arm in arms}
+    working = {arm.name: training_rates(arm, study.bar) for arm in arms}
     stuck = [arm for arm in arms if not working[arm.name]]
     everywhere = [arm for arm in arms if len(working[arm.name]) == len(rates)]
     if study.baseline is None or not (stuck or (everywhere and len(rates) > 1)):

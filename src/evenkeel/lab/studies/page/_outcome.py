@@ -11,6 +11,8 @@ from evenkeel.lab.studies.page._words import gap_text, loss_text, opening
 from evenkeel.lab.training import t95
 from evenkeel.report import join_words
 
+LEARNED = 0.1  # of the best arm's gain over byte frequencies
+
 
 @dataclass(frozen=True)
 class Noise:
@@ -90,14 +92,21 @@ def verdict(arms: Sequence[Arm]) -> str:
     return f"{spread}: the {gap} to {order[1].spoken} is more than the {loss_text(needed)} that chance explains."
 
 
-def trains(cell: Arm, baseline: float | None) -> bool:
-    """Whether an arm at one rate learned more than byte frequencies, with every seed."""
-    return cell.complete and (baseline is None or max(cell.final_losses) < baseline)
+def learning_bar(best: Sequence[Arm], baseline: float | None) -> float:
+    """The loss below which a run has learned: a tenth of the way from byte frequencies to the best arm.
+
+    A model that gives the bytes' frequencies and nothing else ends a hundredth below or above their loss.
+    """
+    if baseline is None:
+        return math.inf
+    lowest = min((arm.loss for arm in ranked(best)), default=baseline)
+    return baseline - LEARNED * max(0.0, baseline - lowest)
 
 
-def training_rates(arm: Arm, baseline: float | None) -> list[float]:
-    """The learning rates at which an arm learns more than byte frequencies."""
-    return [rate for rate in arm.rates if trains(arm.at(rate), baseline)]
+def training_rates(arm: Arm, bar: float) -> list[float]:
+    """The learning rates at which every run of an arm finished below the bar."""
+    cells = {rate: arm.at(rate) for rate in arm.rates}
+    return [rate for rate, cell in cells.items() if cell.complete and max(cell.final_losses) < bar]
 
 
 def fate_sentence(arms: Sequence[Arm]) -> str:
