@@ -49,6 +49,11 @@ def test_records_are_those_of_the_serial_study_byte_for_byte(tmp_path, text):
     assert children(os.getpid()) == []
 
 
+def test_no_workers_are_refused(tmp_path, text):
+    with pytest.raises(ek.StudyError, match="workers must be at least 1, but is 0"):
+        run_study(StudySettings(**TINY), tmp_path / "out", text=text, workers=0)
+
+
 def test_a_killed_worker_is_told_and_its_run_goes_on(tmp_path, text):
     settings = StudySettings(**TINY | {"arms": ARMS[:2], "steps": 400})
     observer = KillWorkers(times=1)

@@ -78,6 +78,8 @@ def run_study(
         >>> summary["arms"][0]["status"]
         'finished'
     """
+    if workers < 1:
+        raise StudyError(f"workers must be at least 1, but is {workers}")
     observer = observer or Observer()
     corpus = load_corpus(text, context=settings.context)
     with run_directory(out) as lock, threads(settings.threads):
