@@ -51,7 +51,7 @@ def test_the_picture_is_a_map_of_rates_with_diverged_trainings_marked():
     assert row["peri-rms"] == pytest.approx(1.43 + 0.1 - 0.01)
     assert row["pre-rms"] is None
     notes = {label["name"]: " ".join(label["note"]) for label in page.picture.panels[0].labels}
-    assert notes["none"] == "ends at 2.300; diverges at 0.02"
+    assert notes["none"] == "ends at 2.190; diverges at 0.02"
 
 
 def test_losses_far_above_byte_frequencies_are_arrows_at_the_top():

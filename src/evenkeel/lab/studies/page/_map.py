@@ -50,9 +50,8 @@ def rate_series(arm: Arm) -> Series:
     """An arm's mean final loss by rate, with the range over seeds, and the rates at which a seed diverged."""
     cells = {rate: arm.at(rate) for rate in arm.rates}
     finished = {rate: cell for rate, cell in cells.items() if cell.final_losses and not cell.with_status("diverged")}
-    far = [loss for cell in finished.values() for loss in cell.final_losses]
     lost = [rate for rate, cell in cells.items() if cell.with_status("diverged")]
-    notes = [f"ends at {loss_text(max(far))}"] if arm.plain and far else []
+    notes = [f"ends at {loss_text(min(cell.loss for cell in finished.values()))}"] if arm.plain and finished else []
     notes += [f"diverges at {rate_range(lost)}"] if lost else []
     return Series(
         arm.name,
