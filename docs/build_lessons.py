@@ -254,6 +254,7 @@ def draw_figures(measured: Mapping[str, Measured], names: Sequence[str], folder:
         page = browser.new_page(viewport={"width": WINDOW, "height": 900}, color_scheme="light")
         page.goto(report.as_uri())
         page.wait_for_selector("html[data-drawn]", timeout=120_000)
+        page.evaluate("document.querySelectorAll('details.menu').forEach((menu) => { menu.open = true; })")
         for name in names:
             with page.expect_download() as download:
                 page.get_by_role("button", name=f"Download {name}", exact=True).click()

@@ -17,7 +17,7 @@ from evenkeel.lab import StudyResult, experiment, study
 from evenkeel.lab.experiments import ExperimentResult
 from evenkeel.report import Axis, Figure, Row, Series, Table, dots, frame_page, lines, plotly_figure, render_document
 
-SIZES = {"depth": 1, "width": 8, "heads": 2, "context": 8, "batch": 2, "steps": 6}
+SIZES = {"depth": 1, "width": 8, "heads": 2, "context": 8, "batch": 2, "steps": 6, "lr": 0.002, "seeds": 1}
 PADDING = {"seeds": 1, "lengths": (4, 8), "features": 3, "batch": 4}
 X = np.random.default_rng(0).normal(size=(50, 2))
 
@@ -153,7 +153,7 @@ def test_names_cannot_leave_the_frame():
 
 def test_figures_are_those_of_plotly(results):
     result = results["study"]
-    assert {"loss", "ranking", "gradients"} <= result.figures().keys()
+    assert {"map", "loss", "ranking", "residual"} <= result.figures().keys()
     for name, title in result.figures().items():
         figure = result.figure(name)
         assert isinstance(figure, go.Figure)
@@ -203,7 +203,7 @@ def test_logarithmic_axes_have_few_ticks_of_one_size(values, ticks):
 def test_a_study_from_python_is_that_of_the_command(text, tmp_path, capsys):
     options = {"text": text, "arms": ("none",), "threads": 1, **SIZES}
     result = study(out=tmp_path / "out", **options)
-    assert "none seed 0: step 6/6, validation loss" in capsys.readouterr().err
+    assert "1/1 none, rate 0.002, seed 0: finished at step 6/6, validation loss" in capsys.readouterr().err
     assert result.directory == tmp_path / "out"
     assert json.loads((tmp_path / "out" / "summary.json").read_text()) == result.summary
     assert StudyResult.read(tmp_path / "out").table().rows == result.table().rows

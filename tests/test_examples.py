@@ -98,7 +98,7 @@ def test_a_study_of_own_text_ranks_norms(tmp_path):
     assert "of text; loss in nats per byte" in said
     for arm in ("none", "post-layer", "pre-layer", "pre-rms"):
         assert numbers(said, rf"\d +{arm} +(\S+) +\S+")[0] < 3.0  # a guess among 256 bytes has a loss of 5.55
-    assert "figures: ranking, loss, gradients" in said
+    assert "figures: map, ranking, loss" in said
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -56,8 +56,8 @@ def study_pages(name):
     for arm in data["arms"]:
         arm |= {"feed_forward": name, "placement": name}
         for probe in arm["probes"]:
-            for histogram in probe["histograms"]:
-                histogram["norm"] = name
+            for row in (*probe["norms"], probe["widest"]):
+                row["norm"] = name
     yield study_page(data)
     yield study_page(data | {"findings": [{"title": name, "text": name}]})
 

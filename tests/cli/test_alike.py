@@ -15,7 +15,8 @@ from evenkeel.cli import main
 from evenkeel.cli.app import app
 
 ROOT = typer.main.get_command(app)
-SMALL = "--depth 1 --width 8 --heads 1 --context 8 --batch 2 --steps 2 --arms none --quiet --text text.txt"
+SMALL = "--depth 1 --width 8 --heads 1 --context 8 --batch 2 --steps 2 --lr 0.01 --seeds 1 --arms none --quiet"
+SMALL += " --text text.txt"
 PADDING = "--experiment padding --set lengths=4,8 --set features=3 --set batch=4 --seeds 1 --quiet"
 # Every way to write something: the command, and what it writes.
 WRITERS = {

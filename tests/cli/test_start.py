@@ -101,7 +101,8 @@ def test_the_library_is_whole_once_it_is_imported():
 # A module in the place of a package: Ctrl-C in the middle of its import, and a package that makes something else of it.
 INTERRUPT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
 SWALLOW = "try:\n    import interrupted_part\nexcept BaseException as error:\n    raise ImportError(error)\n"
-SMALL = "--arms none --depth 1 --width 8 --heads 1 --context 8 --batch 2 --steps 1 --quiet --out out --text text.txt"
+SMALL = "--arms none --depth 1 --width 8 --heads 1 --context 8 --batch 2 --steps 1 --lr 0.01 --seeds 1 --quiet"
+SMALL += " --out out --text text.txt"
 
 
 @pytest.mark.parametrize(

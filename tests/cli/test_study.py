@@ -13,8 +13,8 @@ import pytest
 from evenkeel.cli import main
 from evenkeel.lab import ranking_table
 
-SIZES = {"depth": 1, "width": 8, "heads": 2, "context": 8, "batch": 2, "steps": 12, "threads": 1}
-TINY = ["--arms=none,pre-rms", *(f"--{name}={value}" for name, value in SIZES.items())]
+SIZES = {"depth": 1, "width": 8, "heads": 2, "context": 8, "batch": 2, "steps": 12, "threads": 1, "seeds": 1}
+TINY = ["--arms=none,pre-rms", *(f"--{name}={value}" for name, value in SIZES.items()), "--lr=0.002", "--workers=1"]
 
 
 @pytest.fixture
@@ -34,14 +34,16 @@ def test_a_study_prints_ranking_findings_and_report(tmp_path, text, capsys):
     printed, progress = capsys.readouterr()
     summary = json.loads((out / "summary.json").read_text())
     for number, finding in enumerate(summary["findings"][:3], start=1):
-        assert f"{number}. {finding['title']}. {finding['text']}" in printed.splitlines()
+        assert f"{number}. {finding['title']}." in printed.splitlines()
     assert printed.rstrip().endswith(f"report: {out / 'report.html'}")
+    assert max(map(len, printed.splitlines()[:-1])) <= 100
     table = printed.split("1. ")[0].splitlines()
     assert max(map(len, table)) <= 100
     for row in ranking_table(summary).rows:
         assert any(line.split()[:2] == [row[0], row[1]] for line in table)
-    assert "pre-rms seed 0: step 12/12, validation loss" in progress
+    assert "2/2 pre-rms, rate 0.002, seed 0: finished at step 12/12, validation loss" in progress
     assert "tokens/s" in progress
+    assert "timing the steps of 2 arms in turn" in progress
 
 
 def test_a_directory_whose_name_is_not_utf8(tmp_path, text):
@@ -55,12 +57,18 @@ def test_a_directory_whose_name_is_not_utf8(tmp_path, text):
 
 def test_options_reach_the_settings(tmp_path, text):
     out = tmp_path / "out"
-    options = (
-        "--lr 0.01 --warmup 3 --clip 1 --weight-decay 0 --feed-forward swiglu --no-bias --qk-norm --seed 7 --seeds 2"
-    )
+    options = "--lr 0.01,0.1 --warmup 3 --clip 1 --weight-decay 0 --feed-forward swiglu --no-bias --qk-norm"
+    options += " --seed 7 --seeds 2"
     assert study("--text", text, "--out", out, *TINY, *options.split(), "--quiet") == 0
     settings = json.loads((out / "study.json").read_text())["settings"]
-    expected = {"lr": 0.01, "warmup": 3, "clip": 1.0, "weight_decay": 0.0, "feed_forward": "swiglu", "bias": False}
+    expected = {
+        "lr": [0.01, 0.1],
+        "warmup": 3,
+        "clip": 1.0,
+        "weight_decay": 0.0,
+        "feed_forward": "swiglu",
+        "bias": False,
+    }
     expected |= {"qk_norm": True, "seed": 7, "seeds": 2, "steps": 12, "arms": ["none", "pre-rms"]}
     assert {name: settings[name] for name in expected} == expected
 
@@ -90,6 +98,10 @@ def test_resume_takes_what_was_not_typed_from_the_study(tmp_path, text, capsys):
         (["--steps", "-5"], "steps must be at least 1, but is -5"),
         (["--width", "10", "--heads", "3"], "width 10 is not a multiple of heads 3"),
         (["--lr", "nan"], "lr must be a positive number"),
+        (["--lr", "0.1,high"], "lr must be numbers with commas between them, but is '0.1,high'"),
+        (["--lr", ","], "no learning rate given"),
+        (["--workers", "0"], "Invalid value for '--workers'"),
+        (["--workers", "2", "--experiment", "padding"], "experiments run in one process; leave --workers out"),
         (["--width", "wide"], "Invalid value for '--width'"),
         (["--resume"], "--resume needs --out"),
         (["--wdith", "3"], "--wdith"),
@@ -117,12 +129,14 @@ def test_an_output_directory_is_not_overwritten(tmp_path, text, capsys):
     assert list(tmp_path.iterdir()) == [text]
 
 
+@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_study_says_how_to_resume(tmp_path, text, number, code):
+def test_an_interrupted_study_says_how_to_resume(tmp_path, text, number, code, workers):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "evenkeel", "study", "--text", text, "--out", out, *TINY, "--steps", "100000"]
+    command += ["--workers", str(workers)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    records = out / "arms" / "none-seed0" / "records.jsonl"
+    records = out / "arms" / "none-lr0.002-seed0" / "records.jsonl"
     while not (records.exists() and b'"train"' in records.read_bytes()):
         assert process.poll() is None
         time.sleep(0.02)
@@ -148,5 +162,5 @@ def test_progress_on_a_terminal(tmp_path, text):
             break
     os.close(master)
     assert process.wait() == 0
-    for shown in (b"pre-rms seed 0", b"tokens/s", b"loss ", b"left"):
+    for shown in (b"pre-rms, rate 0.002, seed 0", b"tokens/s", b"loss ", b"left", b"1/2 runs"):
         assert shown in seen

@@ -10,7 +10,7 @@ from damaged_states import ODD, assert_one_line, damaged_bytes, replace_part
 from lab.experiments.tiny import TINY as TINY_EXPERIMENTS
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
-from study_runs import TINY
+from study_runs import TINY, folder
 
 from evenkeel import EvenkeelError, StudyError
 from evenkeel.lab import StudySettings, read_study, run_study
@@ -70,7 +70,7 @@ def test_a_damaged_study_is_refused_in_one_line(study):
 
 def test_damaged_records_of_a_study_are_refused_in_one_line(study):
     frozen = read_study(study)
-    check(study / "arms" / "pre-rms-seed0" / "records.jsonl", lambda: study_page(summarize(study, frozen)))
+    check(folder(study, "pre-rms") / "records.jsonl", lambda: study_page(summarize(study, frozen)))
 
 
 @pytest.mark.parametrize("name", ["padding", "centring", "cost", "learning-rate"])

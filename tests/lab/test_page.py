@@ -10,27 +10,78 @@ from evenkeel import StudyError
 from evenkeel.lab.studies import ranking_table, study_page, write_report
 from evenkeel.report import Figure, Page, render_page
 
-FIGURES = ["ranking", "loss", "gradients", "residual", "distribution", "centring", "updates", "cost"]
+FIGURES = ["map", "ranking", "loss", "residual", "around-norms", "distribution", "centring", "cost"]
 STATUSES = ["finished", "diverged", "running"]
+RATES = (0.0002, 0.002, 0.02)
 
 
 def figures(page: Page) -> dict[str, Figure]:
-    return {figure.name: figure for section in page.sections for figure in section.figures}
+    return {figure.name: figure for figure in page.figures()}
 
 
 def words(page: Page) -> str:
     """Everything that the page claims in words."""
     parts = [*page.lead, *(text for finding in page.findings for text in (finding.title, finding.text))]
-    for section in page.sections:
-        parts += [*section.paragraphs, *(text for figure in section.figures for text in (figure.title, figure.caption))]
+    parts += [text for section in page.sections for text in section.paragraphs]
+    parts += [text for figure in page.figures() for text in (figure.title, figure.caption)]
     return "\n".join(parts)
 
 
 def test_a_full_study_has_every_figure():
     page = study_page(summary())
     assert list(figures(page)) == FIGURES
-    assert "6 arms: none, post-layer, pre-layer, pre-rms, peri-rms and pre-batch" in page.lead[0]
+    assert [key.name for key in page.keys] == list(LAYOUT)
+    assert "An arm is one variant" in page.lead[0]
+    assert "was trained in 6 arms at the rate 0.002 with one seed, 300 steps each" in page.lead[0]
     assert "11.0 MB for training" in page.lead[0]
+
+
+def test_the_picture_is_a_map_of_rates_with_diverged_trainings_marked():
+    data = summary(rates=RATES, seeds=2, statuses={("none", 0.02): "diverged", ("pre-rms", 0.0002): "running"})
+    page = study_page(data)
+    headings = [panel.heading for panel in page.picture.panels]
+    assert headings[0] == "Final validation loss at learning rates from 0.0002 to 0.02"
+    assert headings[2].startswith("Residual stream before training: grows 1.7-fold without norm")
+    spec = page.picture.panels[0].spec
+    assert spec["layout"]["xaxis"]["type"] == "log"
+    assert spec["layout"]["xaxis"]["ticktext"] == ["0.0002", "0.002", "0.02"]
+    crosses = [(trace["name"], trace["x"]) for trace in spec["data"] if trace.get("marker", {}).get("symbol") == "x"]
+    assert crosses == [("none", [0.02])]
+    row = dict(zip(page.picture.panels[0].table.columns, page.picture.panels[0].table.rows[0], strict=True))
+    assert row["peri-rms"] == pytest.approx(1.43 + 0.1 - 0.01)
+    assert row["pre-rms"] is None
+    notes = {label["name"]: " ".join(label["note"]) for label in page.picture.panels[0].labels}
+    assert notes["none"] == "ends at 2.190; diverges at 0.02"
+
+
+def test_losses_far_above_byte_frequencies_are_arrows_at_the_top():
+    data = summary(("none", "pre-rms"), rates=RATES)
+    data["corpus"]["frequency_loss"] = 2.0
+    for arm in data["arms"]:
+        if arm["name"] == "none":
+            arm["final_validation_loss"] = 188.0
+    (panel, *_) = study_page(data).picture.panels
+    assert panel.spec["layout"]["yaxis"]["range"][1] < 2.7
+    (arrows,) = [trace for trace in panel.spec["data"] if trace.get("marker", {}).get("symbol") == "triangle-up-open"]
+    assert (arrows["name"], arrows["x"]) == ("none", list(RATES))
+    assert panel.table.rows[0][1] == 188.0
+    assert panel.spec["layout"]["shapes"][0]["y0"] == 2.0
+
+
+def test_the_details_are_those_of_each_arm_s_best_rate():
+    found = figures(study_page(summary(("none", "pre-rms"), rates=RATES)))
+    assert found["loss"].title == "pre-rms ends at the lowest validation loss, 1.430 nats per byte"
+    (table, by_rate) = study_page(summary(("none", "pre-rms"), rates=RATES)).sections[0].tables
+    assert [row[1:4] for row in table.rows] == [["pre-rms", "0.002", "1.430"], ["none", "0.002", "2.180"]]
+    assert by_rate.columns == ["arm", "0.0002", "0.002", "0.02"]
+    assert by_rate.rows[1] == ["pre-rms", "1.530", "1.430", "1.530"]
+
+
+def test_a_key_says_and_draws_what_an_arm_is():
+    keys = {key.name: key for key in study_page(summary(("none", "post-layer", "peri-rms"))).keys}
+    assert keys["peri-rms"].text == "RMSNorm before and after each sublayer (Peri)"
+    assert [key.drawing.count(">N<") for key in keys.values()] == [0, 1, 2]
+    assert keys["none"].text == "no norm anywhere"
 
 
 def test_the_lowest_comparable_arm_is_named_and_the_leaking_one_never():
@@ -71,13 +122,15 @@ def test_one_seed_is_said_to_give_no_uncertainty():
     assert "One seed an arm gives no uncertainty" in figures(study_page(summary()))["ranking"].caption
 
 
-@pytest.mark.parametrize(("shift", "said"), [(0.0, "overlap, so these runs do not tell"), (0.5, "do not overlap")])
-def test_several_seeds_are_judged_by_their_ranges(shift, said):
-    data = summary(("pre-rms", "peri-rms"), seeds=3)  # ranges 1.43 to 1.47 and 1.41 to 1.45
+@pytest.mark.parametrize(("shift", "said"), [(0.0, "is no difference seen"), (0.5, "is more than the")])
+def test_several_seeds_are_judged_by_their_spread(shift, said):
+    data = summary(("pre-rms", "peri-rms"), seeds=3)  # 1.43 to 1.47 and 1.41 to 1.45
     for arm in data["arms"]:
         if arm["name"] == "pre-rms":
             arm["final_validation_loss"] += shift
-    assert said in figures(study_page(data))["ranking"].caption
+    caption = figures(study_page(data))["ranking"].caption
+    assert "differ by a standard deviation of 0.020" in caption
+    assert said in caption
 
 
 def test_several_seeds_are_drawn_as_mean_and_range():
@@ -92,8 +145,9 @@ def test_a_tie_is_a_tie():
     for arm in data["arms"]:
         arm["final_validation_loss"] = 1.5
     found = figures(study_page(data))
-    assert found["loss"].title == "pre-layer and pre-rms end at the lowest validation loss, 1.500 nats per byte"
-    assert found["ranking"].title == "pre-layer and pre-rms share the first place to three decimals"
+    assert found["loss"].title == "No difference seen between pre-layer and pre-rms, which end lowest"
+    assert found["ranking"].title == "2 arms share the first place: no difference seen between them"
+    assert [row[0] for row in ranking_table(data).rows] == ["1", "1"]
 
 
 def test_a_difference_is_that_of_the_numbers_shown():
@@ -104,31 +158,12 @@ def test_a_difference_is_that_of_the_numbers_shown():
     assert title == "pre-layer ranks first, 0.001 nats per byte below pre-rms"
 
 
-def test_gradients_are_summed_over_a_block_and_their_unevenness_is_measured():
-    # Block b (from 0) has norm sqrt(3² + 4²) × decay^-b: 5 in block 1; pre-batch decays fastest, 1.4³ over 4 blocks.
-    figure = figures(study_page(summary()))["gradients"]
-    first = dict(zip(figure.panels[0].table.columns, figure.panels[0].table.rows[0], strict=True))
+def test_gradients_are_summed_over_a_block():
+    # Block b (from 0) has norm sqrt(3² + 4²) × decay^-b: 5 in block 1.
+    panel = figures(study_page(summary()))["map"].panels[1]
+    first = dict(zip(panel.table.columns, panel.table.rows[0], strict=True))
     assert first["pre-rms"] == pytest.approx(5.0)
-    assert figure.title == "pre-batch has the most uneven gradient at initialization: block 1's is 2.74 times block 4's"
-    assert "The most even is peri-rms, where block 1's gradient is 1.06 times block 4's." in figure.caption
-    assert figure.panels[0].spec["layout"]["yaxis"]["type"] == "log"
-
-
-def test_even_gradients_are_called_even():
-    data = summary(("pre-layer", "pre-rms"))
-    for arm in data["arms"]:
-        for row in arm["probes"][0]["gradients"]:
-            row["norm"] = 1.0
-    title = figures(study_page(data))["gradients"].title
-    assert title == "The gradient is nearly even across blocks in every arm, at initialization"
-
-
-def test_zero_gradients_are_named_where_the_axis_cannot_show_them():
-    data = summary(("none", "pre-rms"))
-    for row in data["arms"][0]["probes"][0]["gradients"]:
-        row["norm"] = 0.0
-    caption = figures(study_page(data))["gradients"].caption
-    assert "Exactly zero gradients, which a logarithmic axis cannot show, occur in the arm without norm." in caption
+    assert panel.spec["layout"]["yaxis"]["type"] == "log"
 
 
 def test_residual_growth_is_the_ratio_over_the_blocks():
@@ -154,6 +189,16 @@ def test_the_share_of_the_mean_is_its_maximum_with_its_place():
     )
 
 
+def test_every_norm_s_input_and_output_is_shown():
+    # two norms a block of four, at RMS 0.9 × 2.5 × growth^block in the last probe
+    figure = figures(study_page(summary()))["around-norms"]
+    assert figure.title == "Norms bring values of RMS 2.25 to 5.06 to 1.00 to 1.00 (after step 300)"
+    before = figure.panels[0].table
+    assert before.columns == ["norm, in the order of the forward pass", *list(LAYOUT)[1:]]
+    assert len(before.rows) == 8
+    assert before.rows[-1][3] == pytest.approx(0.9 * 2.5 * 1.31**3)
+
+
 def test_the_widest_input_of_each_kind_of_norm_is_shown():
     # RMS 0.9 × 2.5 × growth³ before the last block's norm; the histogram is cut at five deviations.
     figure = figures(study_page(summary()))["distribution"]
@@ -164,39 +209,27 @@ def test_the_widest_input_of_each_kind_of_norm_is_shown():
 def test_cost_is_relative_to_the_arm_without_norm():
     # A step takes 50 ms without norm; a share of 24 % in norms makes it 1 / 0.76 times as long.
     figure = figures(study_page(summary()))["cost"]
-    assert figure.title == (
-        "A step takes up to 1.32 times that of the arm without norm (pre-batch), "
-        "and norms take up to 24.0 % of a step (pre-batch)"
-    )
-    assert "The shortest step is that of the arm without norm: 50.0 ms." in figure.caption
+    assert figure.title == "Norms take 7.00 to 24.0 % of a training step, most in pre-batch"
+    rows = [row["text"] for row in figure.panels[0].spec["layout"]["annotations"]]
+    assert rows[0] == "<b>none</b>  50.0 ms"
+    assert rows[-1] == "<b>pre-batch</b>  65.8 ms · × 1.32"
+    assert figure.panels[0].table.rows[0][2:4] == pytest.approx([1000 * 0.05 * 0.985, 1000 * 0.05 * 1.015])
     assert "differ" not in figure.caption
 
 
-def test_unlike_arms_and_disturbed_timings_are_said():
+def test_unlike_arms_are_said():
     data = summary(("pre-layer", "pre-rms"))
-    data["arms"][1] |= {"feed_forward": "swiglu", "parameters": 1}
-    data["arms"][0]["cost"]["norm_share"] = 5.3
-    caption = figures(study_page(data))["cost"].caption
-    assert "The arms also differ in feed-forward and number of parameters" in caption
-    assert "A share above 100 % (pre-layer) means that timing was disturbed" in caption
-
-
-def test_the_extreme_updates_are_named():
-    # 0.002 × (1 + index % 3) × growth^block / 2.5: largest for pre-rms' last attention, index 11, 3 × 0.0008 × 1.31³.
-    figure = figures(study_page(summary()))["updates"]
-    assert figure.title.startswith("Updates after step 300 are at most 0.00540 of the weights")
-    assert figure.title.endswith("(attention of block 4 in pre-rms)")
-    headings = ["Attention", "Feed-forward", "Norms", "Outside the blocks"]
-    assert [panel.heading for panel in figure.panels] == headings
+    data["arms"][1] |= {"feed_forward": "swiglu"}
+    assert "The arms also differ in feed-forward" in figures(study_page(data))["cost"].caption
 
 
 def test_the_training_curve_is_thinned_by_means():
     data = summary(("pre-rms",), steps=800)
     losses = data["arms"][0]["train"]["loss"]
     panel = figures(study_page(data))["loss"].panels[1]
-    assert panel.heading == "Training loss, means of 5 points"
-    assert len(panel.table.rows) == 160
-    assert panel.table.rows[0] == [5, pytest.approx(sum(losses[:5]) / 5)]
+    assert panel.heading == "Training loss, means of 40 points"
+    assert len(panel.table.rows) == 20
+    assert panel.table.rows[0] == [40, pytest.approx(sum(losses[:40]) / 40)]
 
 
 def test_recorded_findings_come_first_and_unchanged():
@@ -231,7 +264,7 @@ def test_a_diverged_curve_ends_in_a_cross_and_other_seeds_stand_for_their_arm():
     assert crosses == ["none"]
     assert {label["name"]: " ".join(label["note"]) for label in panel.labels} == {
         "none": "diverged at step 60",
-        "pre-rms": "1 of 3 seeds diverged",
+        "pre-rms": "1 of 3 runs diverged",
     }
     assert panel.table.rows[-1][2] == pytest.approx((1.43 + 1.47) / 2)
 
@@ -243,10 +276,11 @@ def test_an_arm_without_the_last_probe_is_named():
 
 def test_missing_measurements_leave_out_their_figures_and_name_them():
     data = summary(("pre-rms",))
-    data["arms"][0] |= {"probes": [], "cost": None}
+    data["arms"][0]["probes"], data["costs"] = [], {}
     page = study_page(data)
-    assert list(figures(page)) == ["ranking", "loss"]
-    assert "without a figure: gradient norms, residual growth" in page.sections[-1].paragraphs[0]
+    assert list(figures(page)) == ["map", "ranking", "loss"]
+    assert len(page.picture.panels) == 1
+    assert "without a figure: residual growth, values around the norms" in page.sections[-1].paragraphs[0]
 
 
 @pytest.mark.parametrize("change", [{"arms": []}, {"arms": [], "settings": {}, "corpus": {}, "machine": {}}])
@@ -263,15 +297,17 @@ def test_null_and_empty_measurements_are_no_values():
             row["rms"] = row["mean2_over_rms2"] = None
         for row in probe["gradients"]:
             row["norm"] = None
-        probe["histograms"] = [{"norm": "n", "block": 0, "before": histogram(1.0) | {"counts": [0] * 40}}]
-        probe["histograms"][0]["after"] = probe["histograms"][0]["before"]
+        for row in probe["norms"]:
+            row["before"] = row["after"] = None
+        empty = histogram(1.0) | {"counts": [0] * 40}
+        probe["widest"] = {"norm": "n", "block": 0, "before": empty, "after": empty}
     page = study_page(json.loads(json.dumps(data)))
-    assert list(figures(page)) == ["ranking", "loss", "updates", "cost"]
+    assert list(figures(page)) == ["map", "ranking", "loss", "cost"]
 
 
 def test_another_format_is_refused():
-    with pytest.raises(StudyError, match="format 2"):
-        study_page({"format": 2})
+    with pytest.raises(StudyError, match="format 1"):
+        study_page({"format": 1})
 
 
 def test_a_large_study_stays_under_five_megabytes(tmp_path):

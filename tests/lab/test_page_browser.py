@@ -10,7 +10,7 @@ from page_summaries import summary
 from playwright.sync_api import Browser
 from playwright.sync_api import Page as BrowserPage
 
-from evenkeel.lab.studies import study_page, write_report
+from evenkeel.lab.studies import find, study_page, write_report
 
 pytestmark = pytest.mark.slow
 
@@ -29,8 +29,11 @@ INK = "document.querySelector('.plot .xtick text').style.fill"
 def report(tmp_path_factory) -> Path:
     """A study with everything that makes drawing hard: several seeds, fates, a leak and a hostile name."""
     names = ("none", "post-layer", "pre-layer", "pre-rms", "peri-rms", "pre-batch", HOSTILE)
-    data = summary(names, seeds=2, statuses={"none": "diverged", "post-layer": "running"})
-    data["panels"] = sum(len(f.panels) for section in study_page(data).sections for f in section.figures)
+    statuses = {("none", 0.02): "diverged", ("post-layer", 0.02): "running"}
+    data = summary(names, seeds=2, statuses=statuses, rates=(0.002, 0.02))
+    data["corpus"]["frequency_loss"] = 2.0
+    data["findings"] = find(data)
+    data["panels"] = sum(len(figure.panels) for figure in study_page(data).figures())
     path = tmp_path_factory.mktemp("page") / "report.html"
     write_report(data, path)
     (path.parent / "panels").write_text(str(data["panels"]))
@@ -92,6 +95,27 @@ def test_labels_overlap_neither_each_other_nor_the_edge(browser, report, width):
     page.context.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_screen_has_the_message_the_picture_and_three_findings(browser, report, scheme):
+    page, _ = drawn(browser, report, LAPTOP, color_scheme=scheme)
+    found = page.evaluate(
+        "[...document.querySelectorAll('h1, .opening .plot, .top li')].map((e) => e.getBoundingClientRect().bottom)"
+    )
+    assert len(found) == 5
+    assert max(found) <= 844
+    page.context.close()
+
+
+def test_every_axis_of_a_phone_has_two_ticks_at_least(browser, report):
+    page, _ = drawn(browser, report, PHONE)
+    counts = """[...document.querySelectorAll('.plot')].flatMap((plot) => ['xtick', 'ytick']
+        .map((tick) => plot.querySelectorAll(`.${tick} text`).length).filter((count) => count))"""
+    found = page.evaluate(counts)
+    assert len(found) > 20
+    assert min(found) >= 2
+    page.context.close()
+
+
 def test_page_and_figures_follow_the_system_and_the_button(browser, report):
     page, _ = drawn(browser, report, LAPTOP, color_scheme="light")
     light = page.evaluate(BACKGROUND), page.evaluate(INK)
@@ -136,7 +160,8 @@ def test_without_javascript_the_tables_can_be_read(browser, report):
 def test_a_download_holds_the_data(browser, report):
     page, _ = drawn(browser, report, LAPTOP)
     with page.expect_download() as download:
-        page.get_by_role("link", name="ranking.csv").click()
+        page.locator("#ranking summary").click()
+        page.get_by_role("link", name="Download ranking.csv").click()
     text = Path(download.value.path()).read_text()
     assert text.startswith("name,final validation loss (nats per byte),lowest,highest,remark\n")
     assert HOSTILE in text
@@ -144,7 +169,8 @@ def test_a_download_holds_the_data(browser, report):
 
 
 def saved(page: BrowserPage, name: str) -> Path:
-    """The picture that the keyboard saves."""
+    """The picture that the keyboard saves from its figure's menu."""
+    page.evaluate("document.querySelectorAll('details.menu').forEach((menu) => { menu.open = true; })")
     page.get_by_role("button", name=f"Download {name}", exact=True).focus()
     with page.expect_download() as download:
         page.keyboard.press("Enter")
@@ -174,6 +200,7 @@ def test_a_picture_is_the_figure_as_drawn(browser, report, scheme, ground):
 def test_a_picture_that_cannot_be_made_is_said(browser, report):
     page, _ = drawn(browser, report, PHONE)
     page.evaluate("() => { window.Plotly.toImage = () => Promise.reject(new Error('no memory')); }")
+    page.locator("details.menu summary").first.click()
     page.locator("button[data-file$='.png']").first.click()
     page.locator("#notice").wait_for(state="visible")
     assert "(no memory)" in page.locator("#notice").inner_text()

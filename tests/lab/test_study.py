@@ -14,40 +14,44 @@ from evenkeel.lab.studies import study_page
 
 
 def test_a_study_writes_what_it_promises(tmp_path, text):
-    settings = StudySettings(arms=("none", "pre-batch", "llama"), seeds=2, seed=3, **TINY)
+    settings = StudySettings(
+        **TINY | {"arms": ("none", "pre-batch", "llama"), "seeds": 2, "seed": 3, "lr": (0.001, 0.01)}
+    )
     out = tmp_path / "out"
     summary = run_study(settings, out, text=text)
     assert summary == json.loads((out / "summary.json").read_text())
-    assert [(arm["name"], arm["seed"]) for arm in summary["arms"]] == [
-        (name, seed) for seed in (3, 4) for name in ("none", "pre-batch", "llama")
+    assert [(arm["name"], arm["lr"], arm["seed"]) for arm in summary["arms"]] == [
+        (name, lr, seed) for seed in (3, 4) for name in ("none", "pre-batch", "llama") for lr in (0.001, 0.01)
     ]
-    assert [arm["leaks"] for arm in summary["arms"]] == [False, True, False] * 2
+    assert [arm["leaks"] for arm in summary["arms"]] == [False, False, True, True, False, False] * 2
+    assert [arm["leak"] > 0 for arm in summary["arms"]] == [arm["leaks"] for arm in summary["arms"]]
     assert summary["settings"] == settings.as_dict()
     assert summary["corpus"]["train_bytes"] + summary["corpus"]["validation_bytes"] == text.stat().st_size
     for arm in summary["arms"]:
         assert arm["status"] == "finished"
         assert arm["train"]["step"] == list(range(12))
-        assert arm["validation"]["step"] == list(range(13))
+        assert arm["validation"]["step"] == [0, 3, 6, 9, 12]
         assert arm["final_validation_loss"] == arm["validation"]["loss"][-1]
-        assert [probe["step"] for probe in arm["probes"]] == [0, 3, 11]
-        assert arm["probes"][0]["updates"] == []
-        assert len(arm["probes"][1]["updates"]) == len(arm["probes"][1]["gradients"])
-        assert arm["cost"]["step_seconds"] > 0
-    assert summary["arms"][0]["cost"]["norm_seconds"] == 0
+        assert [probe["step"] for probe in arm["probes"]] == [0, 11]
+        assert (arm["probes"][1]["widest"] is None) == (arm["name"] == "none")
+    costs = summary["costs"]
+    assert list(costs) == ["none", "pre-batch", "llama"]
+    assert all(len(cost["step_seconds"]) == len(cost["norm_seconds"]) == 9 for cost in costs.values())
+    assert [min(cost["norm_seconds"]) > 0 for cost in costs.values()] == [False, True, True]
     assert summary["findings"]
     assert (out / "report.html").stat().st_size > 1000
     assert write_report(summary, tmp_path / "again.html").exists()
 
 
 def test_a_diverging_arm_ends_and_the_study_goes_on(tmp_path, text):
-    settings = StudySettings(arms=("none", "pre-rms"), **{**TINY, "steps": 60, "lr": 30.0, "depth": 3})
+    settings = StudySettings(arms=("none", "pre-rms"), **{**TINY, "steps": 60, "lr": (30.0,), "depth": 3})
     summary = run_study(settings, tmp_path / "out", text=text)
     none, rms = summary["arms"]
     assert none["status"] == "diverged"
     assert none["final_validation_loss"] is None
     assert len(none["train"]["step"]) < 60
     assert len(rms["train"]["step"]) > 0
-    assert summary["findings"][0]["title"].startswith("The arm without norm")
+    assert summary["findings"][0]["title"].startswith("Without norm, training diverged at step ")
 
 
 def test_directories_that_are_refused(tmp_path, text):
@@ -62,10 +66,10 @@ def test_directories_that_are_refused(tmp_path, text):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out", "text.txt"]
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', '{"format": 2}'])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 2}', '{"format": 1}', '{"format": 3}'])
 def test_a_foreign_study_json_is_refused(tmp_path, content):
     (tmp_path / "study.json").write_text(content)
-    with pytest.raises(ek.StudyError, match=r"study\.json (is not a study's|has format 2)"):
+    with pytest.raises(ek.StudyError, match=r"study\.json (is not a study's|has format [13])"):
         read_study(tmp_path)
 
 
@@ -73,7 +77,7 @@ def test_a_directory_in_use_is_refused(tmp_path, text):
     settings, out = StudySettings(arms=("none",), **TINY), tmp_path / "out"
 
     class Second(Observer):
-        def step_done(self, step, loss, tokens_per_second):
+        def step_done(self, run, step, loss, tokens_per_second):
             run_study(settings, out, text=text, resume=True)
 
     with pytest.raises(ek.StudyError, match="is in use by another study"):
@@ -108,6 +112,9 @@ def test_the_report_says_how_many_copies_were_left_out(tmp_path, text):
         ({"width": 10, "heads": 4}, "width 10 is not a multiple of heads 4"),
         ({"lr": 0.0}, "lr must be a positive number, but is 0.0"),
         ({"lr": math.nan}, "lr must be a positive number, but is nan"),
+        ({"lr": (0.1, -1.0)}, "lr must be a positive number, but is -1.0"),
+        ({"lr": ()}, "no learning rate given"),
+        ({"lr": (0.1, 0.2, 0.1)}, "lr names 0.1 more than once"),
         ({"clip": -1.0}, "clip must be a positive number"),
         ({"weight_decay": -1.0}, "weight decay must be zero or more"),
         ({"warmup": 11, "steps": 10}, "warmup must be from 0 to the number of steps (10), but is 11"),
@@ -116,6 +123,7 @@ def test_the_report_says_how_many_copies_were_left_out(tmp_path, text):
         ({"arms": ()}, "no arms given"),
         ({"arms": ("none", "none")}, "arm none is named more than once"),
         ({"arms": ("pre-rmsnorm",)}, "unknown arm 'pre-rmsnorm'; did you mean pre-rms, "),
+        ({"arms": ("pre-rms+warm",)}, "unknown arm 'pre-rms+warm'; did you mean pre-rms+warmup?"),
         (
             {"arms": ("none", "pre-batch"), "batch": 1, "context": 1},
             "arm pre-batch needs more than one position for BatchNorm's statistics, but batch and context are both 1",

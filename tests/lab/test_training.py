@@ -4,16 +4,16 @@ import math
 
 import pytest
 import torch
-from study_runs import TINY
+from study_runs import RATE, TINY
 
-from evenkeel.lab import StudySettings, find_arm, load_corpus, run_study, runner
+from evenkeel.lab import Run, StudySettings, find_arm, load_corpus, run_study, runner
 from evenkeel.lab.studies import ArmTraining
 
 
 def test_the_data_order_is_the_same_for_every_arm_and_differs_between_seeds(tmp_path, text):
     corpus, settings = load_corpus(text, context=8), StudySettings(**TINY)
     one, other, anew = (
-        ArmTraining(find_arm(name), seed, settings, corpus, tmp_path)
+        ArmTraining(Run(find_arm(name), RATE, seed), settings, corpus, tmp_path)
         for name, seed in (("none", 0), ("llama", 0), ("none", 1))
     )
     assert torch.equal(one.batch(5), other.batch(5))
@@ -23,14 +23,14 @@ def test_the_data_order_is_the_same_for_every_arm_and_differs_between_seeds(tmp_
 
 def test_windows_stay_inside_the_text(tmp_path, text):
     corpus, settings = load_corpus(text, context=8), StudySettings(**{**TINY, "batch": 64})
-    training = ArmTraining(find_arm("none"), 0, settings, corpus, tmp_path)
+    training = ArmTraining(Run(find_arm("none"), RATE, 0), settings, corpus, tmp_path)
     assert training.batch(0).shape == (64, 9)
     assert math.isfinite(training.validate())
 
 
 def test_the_learning_rate_warms_up_and_decays(tmp_path, text):
-    settings = StudySettings(**{**TINY, "steps": 100, "lr": 1.0, "warmup": 10})
-    training = ArmTraining(find_arm("none"), 0, settings, load_corpus(text, context=8), tmp_path)
+    settings = StudySettings(**{**TINY, "steps": 100, "warmup": 10})
+    training = ArmTraining(Run(find_arm("none"), 1.0, 0), settings, load_corpus(text, context=8), tmp_path)
     rates = []
     for training.step in range(100):
         rates.append(training.learning_rate())
@@ -40,11 +40,21 @@ def test_the_learning_rate_warms_up_and_decays(tmp_path, text):
     assert rates[99] == pytest.approx(0.1, abs=0.001)
 
 
+def test_a_long_warmup_takes_half_of_the_steps(tmp_path, text):
+    settings, arm = StudySettings(**{**TINY, "steps": 100}), find_arm("post-layer+warmup")
+    training = ArmTraining(Run(arm, 1.0, 0), settings, load_corpus(text, context=8), tmp_path)
+    training.step = 24
+    assert (arm.placement, arm.norm, training.warmup) == ("post", "layer", 50)
+    assert training.learning_rate() == pytest.approx(0.5)
+
+
 def test_clipping_bounds_the_update_but_not_the_recorded_gradient(tmp_path, text):
     corpus = load_corpus(text, context=8)
     norms = {}
     for clip in (None, 1e-3):
-        training = ArmTraining(find_arm("none"), 0, StudySettings(**TINY, clip=clip), corpus, tmp_path / str(clip))
+        training = ArmTraining(
+            Run(find_arm("none"), RATE, 0), StudySettings(**TINY, clip=clip), corpus, tmp_path / str(clip)
+        )
         training.records_path.parent.mkdir()
         with training.start() as file:
             training.train_step(file)
@@ -66,7 +76,9 @@ def test_clipping_bounds_the_update_but_not_the_recorded_gradient(tmp_path, text
     ],
 )
 def test_what_counts_as_divergence(tmp_path, text, losses, diverged):
-    training = ArmTraining(find_arm("none"), 0, StudySettings(**TINY), load_corpus(text, context=8), tmp_path)
+    training = ArmTraining(
+        Run(find_arm("none"), RATE, 0), StudySettings(**TINY), load_corpus(text, context=8), tmp_path
+    )
     training.losses = losses
     assert training.has_diverged() is diverged
 

@@ -24,6 +24,7 @@ from evenkeel.report import (
     histograms,
     join_words,
     lines,
+    plotly_figure,
 )
 
 
@@ -211,3 +212,34 @@ def test_points_that_a_logarithmic_axis_lacks_are_left_out():
     panel = dots([Row("a", 1.0, points=(-1.0, 0.5)), Row("b", 100.0)], x=Axis("loss"))
     assert panel.spec["layout"]["xaxis"]["type"] == "log"
     assert panel.spec["data"][0]["x"] == [0.5]
+
+
+def test_values_above_the_ceiling_are_arrows_and_lost_positions_crosses():
+    series = [Series("a", [1, 10], [2.0, 50.0]), Series("b", [1], [1.0], lost=[10])]
+    panel = lines(
+        series, x=Axis("rate", log=True, at=[1, 10]), y=Axis("loss", log=False, ceiling=3.0, level=("c", 1.5))
+    )
+    marks = {trace["marker"]["symbol"]: trace for trace in panel.spec["data"] if trace["mode"] == "markers"}
+    assert (marks["triangle-up-open"]["x"], marks["triangle-up-open"]["y"]) == ([10], [3.0])
+    assert (marks["x"]["x"], marks["x"]["y"]) == ([10], [3.0])
+    layout = panel.spec["layout"]
+    assert layout["yaxis"]["range"][1] < 3.2
+    assert (layout["xaxis"]["type"], layout["xaxis"]["tickvals"], layout["xaxis"]["ticktext"]) == (
+        "log",
+        [1, 10],
+        ["1", "10"],
+    )
+    assert (layout["shapes"][0]["y0"], layout["annotations"][0]["text"]) == (1.5, "c")
+    assert panel.table.rows[1][:2] == [10, 50.0]
+    assert [label["x"] for label in panel.labels] == [1, 0]
+
+
+def test_a_series_that_was_lost_everywhere_keeps_its_label():
+    panel = lines([Series("a", [], [], lost=[1, 2]), Series("b", [1, 2], [1.0, 2.0])], x=Axis("x"), y=Axis("y"))
+    assert [(label["name"], label["x"], label["y"]) for label in panel.labels] == [("a", 2, 2.0), ("b", 2, 2.0)]
+
+
+def test_a_level_comes_along_into_a_notebook():
+    panel = lines([Series("a", [1, 2], [1.0, 2.0])], x=Axis("x"), y=Axis("y", level=("level", 1.5)))
+    figure = plotly_figure(Figure("f", "t", "c", [panel, panel]))
+    assert [shape.yref for shape in figure.layout.shapes] == ["y", "y2"]

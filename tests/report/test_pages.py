@@ -16,14 +16,17 @@ from rich.cells import cell_len
 
 from evenkeel import EvenkeelError, InvalidArgumentError
 from evenkeel.report import (
+    COLOURS,
     Axis,
     Figure,
     Finding,
     Intervals,
+    Key,
     Page,
     Section,
     Series,
     Sparkline,
+    Style,
     Table,
     embed_json,
     lines,
@@ -44,8 +47,32 @@ def example_page(name: str = "a") -> Page:
     return Page(name, [name], [Finding(name, name)], [section], name)
 
 
+def opening_page(name: str = "a") -> Page:
+    """The example with a picture that it opens with, and a legend."""
+    panels = [lines([Series(name, [0, 1], [2.0, 1.0])], x=Axis(name), y=Axis(name), heading=name) for _ in range(2)]
+    picture = Figure(name="picture", title=name, caption=name, panels=panels)
+    style = Style(colour=COLOURS[0], dash="solid", marker="circle", glyph="●")
+    keys = [Key(name, name, style, '<svg role="img"></svg>'), Key(name, name)]
+    findings = [Finding(f"{name}{number}", name) for number in range(4)]
+    page = example_page(name)
+    return Page(page.title, page.lead, findings, page.sections, page.footer, picture, keys)
+
+
+def test_a_page_with_a_picture_opens_with_its_message_and_three_findings():
+    html = render_page(opening_page("m"))
+    elements = Elements(html)
+    assert [tag for tag, _ in elements.found].count("svg") == 1
+    plots = [attrs for _, attrs in elements.found if attrs.get("class") == "plot"]
+    assert [plot["data-panel"] for plot in plots] == ["0", "1", "2"]
+    top = re.search(r'<ol class="top">(.*?)</ol>', html, flags=re.DOTALL).group(1)
+    assert re.findall(r"<li>(.*?)</li>", top) == ["m0.", "m1.", "m2."]
+    assert html.index("<h1") < html.index('class="opening"') < html.index('class="keys"') < html.index('id="findings"')
+    # black is the colour that needs a partner on the dark ground
+    assert 'style="color: var(--series0)"' in html
+
+
 def test_hostile_names_are_text_everywhere():
-    elements = Elements(render_page(example_page(HOSTILE)))
+    elements = Elements(render_page(opening_page(HOSTILE)))
     tags = [tag for tag, _ in elements.found]
     assert "img" not in tags
     assert "b" not in tags

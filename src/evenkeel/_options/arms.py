@@ -14,7 +14,8 @@ from evenkeel._options.names import nearest
 
 NORM_NAMES = ("none", "layer", "rms", "batch", "dyt")
 FEED_FORWARD_NAMES = ("relu", "gelu", "swiglu", "geglu")
-DEFAULT_ARMS = ("none", "post-layer", "pre-layer", "pre-rms", "peri-rms", "pre-batch")
+DEFAULT_ARMS = ("none", "post-layer", "post-layer+warmup", "pre-layer", "pre-rms", "peri-rms", "pre-batch")
+LONG_WARMUP = "warmup"  # after a plus sign in an arm's name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +72,7 @@ class Arm:
         qk_norm: whether queries and keys pass an RMSNorm over the whole projection before attention (OLMo 2's form).
         eps: the norms' epsilon.
         weight_offset: what is added to an RMSNorm's weight before use (1 in the (1 + weight) family).
+        long_warmup: whether the learning rate rises over half of the steps instead of the study's warm-up.
 
     Example:
         >>> from evenkeel.lab import find_arm
@@ -86,6 +88,7 @@ class Arm:
     qk_norm: bool = False
     eps: float = 1e-5
     weight_offset: float = 0.0
+    long_warmup: bool = False
 
     @property
     def leaks(self) -> bool:
@@ -123,7 +126,7 @@ def find_arm(name: str, *, feed_forward: str = "gelu", bias: bool = True, qk_nor
     """Return the arm of this name.
 
     Args:
-        name: one of `arm_names`.
+        name: one of `arm_names`; followed by ``+warmup``, the learning rate rises over half of the steps.
         feed_forward: the feed-forward of an arm that is not a preset.
         bias: whether an arm that is not a preset has bias terms.
         qk_norm: whether an arm that has a norm and is not a preset normalizes queries and keys.
@@ -139,11 +142,16 @@ def find_arm(name: str, *, feed_forward: str = "gelu", bias: bool = True, qk_nor
         >>> find_arm("output-only-rms", bias=False).placement
         'output-only'
     """
-    if name in PRESETS:
-        return PRESETS[name]
+    base, plus, option = name.partition("+")
     known = arm_names()
-    if name not in known:
-        raise StudyError(f"unknown arm {name!r}; did you mean {nearest(name, known)}?")
-    placement, _, norm = name.rpartition("-")
-    plain = Arm(name=name, placement=placement or "none", norm=norm, feed_forward=feed_forward, bias=bias)
-    return dataclasses.replace(plain, qk_norm=qk_norm and norm != "none")  # none means no norm anywhere
+    if base not in known or (plus and option != LONG_WARMUP):
+        suggestions = f"{base}+{LONG_WARMUP}" if base in known else nearest(base, known)
+        raise StudyError(f"unknown arm {name!r}; did you mean {suggestions}?")
+    if base in PRESETS:
+        arm = PRESETS[base]
+    else:
+        placement, _, norm = base.rpartition("-")
+        qk_norm = qk_norm and norm != "none"  # none means no norm anywhere
+        arm = Arm(name=base, placement=placement or "none", norm=norm, feed_forward=feed_forward, bias=bias)
+        arm = dataclasses.replace(arm, qk_norm=qk_norm)
+    return dataclasses.replace(arm, name=name, long_warmup=bool(plus))

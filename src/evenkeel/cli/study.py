@@ -16,7 +16,8 @@ import typer
 from evenkeel._files import path_as_text
 from evenkeel.cli import interrupts
 from evenkeel.cli.output import Output, print_json
-from evenkeel.lab import StudyResult, study
+from evenkeel.lab import StudyResult, StudySettings, study
+from evenkeel.lab.runner import cores
 from evenkeel.report import print_table
 
 TERMINATED = 128 + signal.SIGTERM
@@ -35,6 +36,7 @@ def run(
     out: Path | None,
     output: Output,
     *,
+    workers: int | None,
     resume: bool,
     force: bool,
     quiet: bool,
@@ -42,7 +44,8 @@ def run(
     """Run the study that the typed options ask for; a resumed one takes the others from what it froze."""
     out = out or new_directory("study")
     with resumable(f"evenkeel study --out {shlex.quote(path_as_text(out))} --resume"):
-        result = study(text=text, out=out, resume=resume, force=force, progress=not quiet, **typed)
+        count = workers or max(1, cores() // typed.get("threads", StudySettings.threads))
+        result = study(text=text, out=out, resume=resume, force=force, progress=not quiet, workers=count, **typed)
     show(result, out, output)
     return 0
 
@@ -64,11 +67,11 @@ def terminate(number: int, frame: FrameType | None) -> None:
 
 
 def show(result: StudyResult, out: Path, output: Output) -> None:
-    """Print the ranking, the most important findings and where the report is."""
+    """Print the ranking, the three findings of the largest effect, a line each, and where the report is."""
     if output.as_json:
         print_json(dict(result.summary) | {"report": out / "report.html"})
     else:
         print_table(result.table())
-        for number, finding in enumerate(result.summary["findings"][:TOP_FINDINGS], start=1):
-            typer.echo(f"{number}. {finding['title']}. {finding['text']}")
+        for number, finding in enumerate(result.findings()[:TOP_FINDINGS], start=1):
+            typer.echo(f"{number}. {finding.title}.")
     output.announce("report", out / "report.html")

@@ -4,6 +4,7 @@ from evenkeel.lab._run import experiment, study
 from evenkeel.lab.studies import (
     DEFAULT_ARMS,
     Observer,
+    Run,
     StudyResult,
     StudySettings,
     ranking_table,
@@ -35,6 +36,7 @@ __all__ = [
     "Corpus",
     "Observer",
     "Placement",
+    "Run",
     "StudyResult",
     "StudySettings",
     "TokenBatchNorm",

@@ -65,4 +65,4 @@ class Result(Displayed, ABC):
         return write_page(self.page(), path)
 
     def _figures(self) -> dict[str, Figure]:
-        return {figure.name: figure for section in self.page().sections for figure in section.figures}
+        return {figure.name: figure for figure in self.page().figures()}

@@ -26,6 +26,7 @@ def study(
     resume: bool = False,
     force: bool = False,
     progress: bool = True,
+    workers: int = 1,
     **settings: Any,
 ) -> StudyResult:
     """Train the same small transformer with each norm and placement on a text; the Python side of `evenkeel study`.
@@ -36,7 +37,8 @@ def study(
         resume: continue the study in `out` if there is one, with its settings where none are given here.
         force: replace the study in `out` if there is one.
         progress: whether to show, on stderr, how far it is.
-        **settings: the fields of `StudySettings`: arms, depth, width, steps, seeds, threads, …
+        workers: how many trainings run side by side, each in its own process.
+        **settings: the fields of `StudySettings`: arms, depth, width, steps, lr, seeds, threads, …
 
     Returns:
         The result: a table, figures and a page.
@@ -46,10 +48,10 @@ def study(
 
     Example:
         >>> from evenkeel import lab
-        >>> sizes = dict(depth=1, width=8, heads=1, context=8, batch=2, steps=2)
+        >>> sizes = dict(depth=1, width=8, heads=1, context=8, batch=2, steps=2, seeds=1)
         >>> result = lab.study(arms=["none", "pre-rms"], **sizes, progress=False)
         >>> len(result.table().rows), sorted(result.figures())[:2]
-        (2, ['centring', 'cost'])
+        (2, ['around-norms', 'centring'])
     """
     from evenkeel.lab.progress import make_observer
 
@@ -59,8 +61,10 @@ def study(
         if text is None and frozen and frozen["text"]:
             text = frozen["text"]
         path = None if text is None else Path(text)
-        with make_observer(merged.steps, len(merged.arms) * merged.seeds, quiet=not progress) as observer:
-            summary = run_study(merged, directory, text=path, resume=resume, force=force, observer=observer)
+        runs = len(merged.arms) * len(merged.rates) * merged.seeds
+        keep: dict[str, Any] = {"resume": resume, "force": force, "workers": workers}
+        with make_observer(merged.steps, runs, quiet=not progress) as observer:
+            summary = run_study(merged, directory, text=path, observer=observer, **keep)
         return StudyResult(summary, None if out is None else directory)
 
 

@@ -2,99 +2,182 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenkeel._progress import ProgressContext, say, shows_bars
 from evenkeel.lab.experiments import VERDICTS, Claim, Experiment, ExperimentObserver
-from evenkeel.lab.studies import Observer
+from evenkeel.lab.studies import Observer, Run
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from evenkeel._options.arms import Arm
-
 __all__ = ["Bars", "ExperimentLines", "Lines", "make_observer"]
 
 
+class Pace:
+    """How far a study is, in steps, and how long the rest takes at the pace so far; a diverged run leaves none."""
+
+    def __init__(self, steps: int, runs: int) -> None:
+        self.steps, self.runs, self.ended = steps, runs, 0
+        self.at: dict[Run, int] = {}
+        self.made = 0
+        self.began = 0.0
+
+    def start(self, run: Run, step: int) -> None:
+        """A run begins or goes on at this step."""
+        self.began = self.began or time.monotonic()
+        self.at[run] = step
+
+    def advance(self, run: Run, step: int) -> None:
+        """A run has made steps."""
+        self.made += step - self.at.get(run, step)
+        self.at[run] = step
+
+    def end(self, run: Run) -> None:
+        """A run has ended."""
+        self.at.pop(run, None)
+        self.ended += 1
+
+    @property
+    def done(self) -> int:
+        """Steps done or not needed any more."""
+        return self.ended * self.steps + sum(self.at.values())
+
+    def left(self) -> float:
+        """Return the seconds that the rest takes."""
+        rest = self.runs * self.steps - self.done
+        return (time.monotonic() - self.began) / self.made * rest if self.made else 0.0
+
+
 class Bars(ProgressContext, Observer):
-    """Two bars on stderr: the arm at hand, with loss and tokens per second, and the whole study, with the time left.
+    """Bars on stderr: the whole study with the time left, and each run at hand with loss and tokens per second.
 
     Args:
-        steps: of each arm.
-        runs: arms times seeds.
+        steps: of each run.
+        runs: how many there are.
     """
 
     def __init__(self, steps: int, runs: int) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, TextColumn
 
-        self.steps, self.runs, self.done = steps, runs, 0
+        self.pace = Pace(steps, runs)
         self.progress: Progress = Progress(
-            TextColumn("{task.description:<20.20}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[facts]:<32}", markup=False),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.description:<36.36}", markup=False),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[facts]:<36}", markup=False),
             console=Console(stderr=True),
         )
-        self.study: TaskID = self.progress.add_task("study", total=steps * runs, facts="", start=False)
-        self.bar: TaskID = self.progress.add_task("", total=steps, facts="", visible=False)
+        self.study: TaskID = self.progress.add_task("study", total=steps * runs, facts="")
+        self.bars: dict[Run, TaskID] = {}
 
-    def arm_skipped(self, arm: Arm, seed: int) -> None:
-        """Leave the arm out of what there is to do."""
-        self.runs -= 1
-        self.progress.update(self.study, total=self.runs * self.steps)
+    def run_skipped(self, run: Run) -> None:
+        """Leave the run out of what there is to do."""
+        self.pace.runs -= 1
+        self.progress.update(self.study, total=self.pace.runs * self.pace.steps)
 
-    def arm_started(self, arm: Arm, seed: int, step: int) -> None:
-        """Show the arm's bar from this step."""
-        self.progress.start_task(self.study)
-        self.progress.reset(self.bar, description=f"{arm.name} seed {seed}", completed=step, visible=True)
+    def run_started(self, run: Run, step: int) -> None:
+        """Show the run's bar from this step."""
+        self.pace.start(run, step)
+        if run not in self.bars:
+            self.bars[run] = self.progress.add_task(run.label, total=self.pace.steps, completed=step, facts="")
 
-    def step_done(self, step: int, loss: float, tokens_per_second: float) -> None:
+    def step_done(self, run: Run, step: int, loss: float, tokens_per_second: float) -> None:
         """Advance both bars."""
-        facts = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
-        self.progress.update(self.bar, completed=step, facts=facts)
-        self.progress.update(self.study, completed=self.done * self.steps + step, facts=f"{self.done}/{self.runs} arms")
+        self.pace.advance(run, step)
+        self.progress.update(
+            self.bars[run], completed=step, facts=f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+        )
+        self._show_study()
 
-    def arm_ended(self, arm: Arm, seed: int, status: str) -> None:
-        """Leave a line about the arm above the bars."""
-        self.done += 1
-        self.progress.update(self.study, completed=self.done * self.steps, facts=f"{self.done}/{self.runs} arms")
-        self.progress.console.print(f"{arm.name} seed {seed}: {status}", markup=False, highlight=False)
+    def run_ended(self, run: Run, status: str) -> None:
+        """Remove the run's bar."""
+        self.pace.end(run)
+        self.progress.remove_task(self.bars.pop(run))
+        self._show_study()
+
+    def worker_lost(self, run: Run, reason: str) -> None:
+        """Leave a line above the bars."""
+        self.progress.console.print(lost_line(run, reason), markup=False, highlight=False)
+
+    def costs_started(self, arms: int) -> None:
+        """Say what the last seconds are for."""
+        self.progress.update(self.study, facts=f"timing the steps of {arms} arms in turn")
+
+    def _show_study(self) -> None:
+        pace = self.pace
+        facts = f"{pace.ended}/{pace.runs} runs, {minutes(pace.left())} left"
+        self.progress.update(self.study, completed=pace.done, facts=facts)
 
 
 class Lines(ProgressContext, Observer):
-    """One line on stderr at each validation.
+    """A line on stderr when a run ends, and every few seconds at a validation.
 
     Args:
-        steps: of each arm.
+        steps: of each run.
+        runs: how many there are.
     """
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.label = ""
-        self.facts = ""
-        self.first = 0
-        self.started = 0.0
+    every = 10.0  # seconds
 
-    def arm_started(self, arm: Arm, seed: int, step: int) -> None:
-        """Remember which arm the next lines are about."""
-        self.label, self.facts, self.first, self.started = f"{arm.name} seed {seed}", "", step, time.monotonic()
+    def __init__(self, steps: int, runs: int) -> None:
+        self.pace = Pace(steps, runs)
+        self.losses: dict[Run, float] = {}
+        self.speeds: dict[Run, float] = {}
+        self.said = time.monotonic()
 
-    def step_done(self, step: int, loss: float, tokens_per_second: float) -> None:
+    def run_skipped(self, run: Run) -> None:
+        """Leave the run out of what there is to do."""
+        self.pace.runs -= 1
+
+    def run_started(self, run: Run, step: int) -> None:
+        """Count from this step on."""
+        self.pace.start(run, step)
+
+    def step_done(self, run: Run, step: int, loss: float, tokens_per_second: float) -> None:
         """Remember what the next line says."""
-        left = seconds_left(self.started, step - self.first, self.steps - step)
-        self.facts = f", loss {loss:.3f}, {tokens_per_second:,.0f} tokens/s, {left:.0f} s left for this arm"
+        self.pace.advance(run, step)
+        self.speeds[run] = tokens_per_second
 
-    def validated(self, step: int, loss: float) -> None:
-        """Print a line."""
-        say(f"{self.label}: step {step}/{self.steps}, validation loss {loss:.3f}{self.facts}")
+    def validated(self, run: Run, step: int, loss: float) -> None:
+        """Say how far a long run is."""
+        self.losses[run] = loss
+        if time.monotonic() - self.said >= self.every:
+            self._say(f"{run.label}: step {step}/{self.pace.steps}, validation loss {loss:.3f}", run)
 
-    def arm_ended(self, arm: Arm, seed: int, status: str) -> None:
-        """Print how the arm ended."""
-        say(f"{self.label}: {status}")
+    def run_ended(self, run: Run, status: str) -> None:
+        """Say how the run ended."""
+        step = self.pace.at.get(run, 0)
+        self.pace.end(run)
+        count = f"{self.pace.ended}/{self.pace.runs}"
+        loss = f", validation loss {self.losses.get(run, math.nan):.3f}" if status == "finished" else ""
+        self._say(f"{count} {run.label}: {status} at step {step}/{self.pace.steps}{loss}", run)
+
+    def worker_lost(self, run: Run, reason: str) -> None:
+        """Say what happened and what follows."""
+        say(lost_line(run, reason))
+
+    def costs_started(self, arms: int) -> None:
+        """Say what the last seconds are for."""
+        say(f"timing the steps of {arms} arms in turn")
+
+    def _say(self, text: str, run: Run) -> None:
+        speed = f", {self.speeds[run]:,.0f} tokens/s" if run in self.speeds else ""
+        say(f"{text}{speed}, {minutes(self.pace.left())} left")
+        self.said = time.monotonic()
+
+
+def lost_line(run: Run, reason: str) -> str:
+    """Return what to tell of a run whose process was lost."""
+    return f"{run.label}: its process {reason}; another one goes on from the last checkpoint"
+
+
+def minutes(seconds: float) -> str:
+    """Return a time to go in minutes and seconds."""
+    return f"{round(seconds) // 60}:{round(seconds) % 60:02d}"
 
 
 class Silent(ProgressContext, Observer):
@@ -143,4 +226,4 @@ def make_observer(steps: int, runs: int, *, quiet: bool) -> Bars | Lines | Silen
     """Return what shows a study's progress: bars on a terminal, lines elsewhere, nothing if quiet."""
     if quiet:
         return Silent()
-    return Bars(steps, runs) if shows_bars() else Lines(steps)
+    return Bars(steps, runs) if shows_bars() else Lines(steps, runs)

@@ -6,14 +6,15 @@ from evenkeel.report._curves import histograms, lines
 from evenkeel.report._document import embed_json, render_document
 from evenkeel.report._figure import plotly_figure
 from evenkeel.report._frame import frame_page
-from evenkeel.report._page import Finding, Page, Section, render_page, write_page
+from evenkeel.report._page import Finding, Key, Page, Section, render_page, write_page
 from evenkeel.report._panels import Axis, Figure, Histogram, Panel, Row, Series
 from evenkeel.report._rows import bars, dots
-from evenkeel.report._style import MUTED, Style, assign_styles
+from evenkeel.report._style import COLOURS, MUTED, Style, assign_styles
 from evenkeel.report._table import Cell, Table, print_table
 from evenkeel.report._text import format_number, join_words
 
 __all__ = [
+    "COLOURS",
     "MUTED",
     "Axis",
     "Cell",
@@ -21,6 +22,7 @@ __all__ = [
     "Finding",
     "Histogram",
     "Intervals",
+    "Key",
     "Page",
     "Panel",
     "Row",

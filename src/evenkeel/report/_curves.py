@@ -44,24 +44,31 @@ def lines(
     """
     styles = styles or assign_styles(item.name for item in series)
     table = _wide_table(series, x)
-    series = [_floored(item, y.floor) for item in series]
+    beyond = {item.name: _beyond(item, y) for item in series}
+    series = [_bounded(item, y) for item in series]
     log = y.is_log(value for item in series for value in _all_values(item))
-    wide = bool(x.log) and all(position > 0 for item in series for position in item.x)
+    wide = bool(x.log) and all(position > 0 for item in series for position in (*item.x, *item.lost))
+    top = _top(series, y, log)
     traces: list[dict[str, Any]] = []
     labels: list[dict[str, Any]] = []
     for item in series:
         points = [(a, b) for a, b in zip(item.x, item.y, strict=True) if _plotly.drawable(b, log)]
-        if not points:
+        if not points and not item.lost:
             continue
         style = styles[item.name]
-        traces += [*_band(item, style, log), _curve(item, style, log, x, y)]
-        if item.broken:
-            traces.append(_break(item.name, points[-1], style))
-        labels.append(_plotly.label(item.name, item.note, style, points[-1], (wide, log)))
+        lost = [(position, top) for position in item.lost]
+        traces += [*_band(item, style, log), *([_curve(item, style, log, x, y)] if points else [])]
+        traces += _marks(item.name, lost, "x", style)
+        traces += _marks(
+            item.name, [point for point in points if point[0] in beyond[item.name]], "triangle-up-open", style
+        )
+        traces += _marks(item.name, points[-1:] if item.broken else [], "x", style)
+        labels.append(_plotly.label(item.name, item.note, style, (points or lost)[-1], (wide, log)))
     drawn = (value for trace in traces for value in trace["y"])
     values = [
         value for value in (*drawn, *(max(value, y.floor) for value in y.include)) if _plotly.drawable(value, log)
     ]
+    values += [y.level[1]] if y.level and traces else []
     positions = [*(value for trace in traces for value in trace["x"]), *x.include]
     layout = _plotly.layout(
         x,
@@ -71,6 +78,7 @@ def lines(
         logs=(wide, log),
         height=HEIGHT,
     )
+    layout |= _plotly.level(y, log)
     return _plotly.panel(traces, layout, table, heading, labels, integer_x=x.integer and not wide)
 
 
@@ -120,12 +128,25 @@ def histograms(
     return _plotly.panel(traces, layout, table, heading, labels)
 
 
-def _floored(item: Series, floor: float) -> Series:
-    def raised(values: Sequence[float | None]) -> list[float | None]:
-        return [max(value, floor) if value is not None and math.isfinite(value) else None for value in values]
+def _bounded(item: Series, y: Axis) -> Series:
+    def within(values: Sequence[float | None]) -> list[float | None]:
+        finite = (value if value is not None and math.isfinite(value) else None for value in values)
+        return [None if value is None else min(max(value, y.floor), y.ceiling) for value in finite]
 
-    low, high = (None if values is None else raised(values) for values in (item.low, item.high))
-    return dataclasses.replace(item, y=raised(item.y), low=low, high=high)
+    low, high = (None if values is None else within(values) for values in (item.low, item.high))
+    return dataclasses.replace(item, y=within(item.y), low=low, high=high)
+
+
+def _beyond(item: Series, y: Axis) -> set[float]:
+    """Return the positions of values above the ceiling."""
+    return {a for a, b in zip(item.x, item.y, strict=True) if b is not None and y.ceiling < b < math.inf}
+
+
+def _top(series: Sequence[Series], y: Axis, log: bool) -> float:
+    """Return where the crosses of lost positions stand: above every value."""
+    covered = (value for item in series for value in (*_all_values(item), *y.include))
+    values = [value for value in covered if _plotly.drawable(value, log)]
+    return min(max(values, default=1.0), y.ceiling) if math.isfinite(y.ceiling) else max(values, default=1.0)
 
 
 def _all_values(item: Series) -> list[float | None]:
@@ -171,16 +192,21 @@ def _band(item: Series, style: Style, log: bool) -> list[dict[str, Any]]:
     ]
 
 
-def _break(name: str, point: tuple[float, float], style: Style) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "name": _plotly.escape_label(name),
-        "x": [point[0]],
-        "y": [point[1]],
-        "marker": {"symbol": "x", "size": 12, "color": style.colour},
-        "hoverinfo": "skip",
-    }
+def _marks(name: str, points: Sequence[tuple[float, float]], symbol: str, style: Style) -> list[dict[str, Any]]:
+    """Draw a larger mark over some points."""
+    if not points:
+        return []
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": _plotly.escape_label(name),
+            "x": [x for x, _ in points],
+            "y": [y for _, y in points],
+            "marker": {"symbol": symbol, "size": 12, "color": style.colour},
+            "hoverinfo": "skip",
+        }
+    ]
 
 
 def _wide_table(series: Sequence[Series], x: Axis) -> Table:

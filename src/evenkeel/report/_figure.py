@@ -64,12 +64,14 @@ def place_panel(panel: Panel, number: int, count: int, layout: Layout) -> None:
     if panel.hints.get("integer_x"):
         low, high = x["range"]
         x |= {"tickformat": "d", "dtick": nice_step(high - low, MOST_TICKS)}
-    layout[f"xaxis{end}"] = x | {"domain": [left, left + width], "anchor": f"y{end}"}
+    layout[f"xaxis{end}"] = x | {"domain": [left, min(1.0, left + width)], "anchor": f"y{end}"}
     layout[f"yaxis{end}"] = y | {"anchor": f"x{end}"}
     for annotation in spec.get("annotations", ()):
         relative = {"xref": f"x{end} domain"} if annotation.get("xref") == "paper" else {"xref": f"x{end}"}
         relative |= {"yref": f"y{end} domain"} if annotation.get("yref") == "paper" else {"yref": f"y{end}"}
         layout["annotations"].append(annotation | relative)
+    for shape in spec.get("shapes", ()):
+        layout.setdefault("shapes", []).append(shape | {"xref": f"x{end} domain", "yref": f"y{end}"})
     if panel.heading:
         corner = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "showarrow": False}
         text = {"text": f"<b>{escape_label(panel.heading)}</b>", "xref": f"x{end} domain", "yref": f"y{end} domain"}
@@ -88,7 +90,7 @@ def log_ticks(axis: Layout) -> Layout:
     Plotly's own come in several sizes of type.
     """
     low, high = axis.get("range", (0, 0))
-    if axis.get("type") != "log" or high - low <= 0.5:
+    if axis.get("type") != "log" or high - low <= 0.5 or "tickvals" in axis:
         return {}
     many = high - low > 2
     step = nice_step(high - low, MOST_TICKS) if many else 1

@@ -14,12 +14,14 @@ from evenkeel._files import write_text_atomically
 from evenkeel.report._document import embed_json, read_asset, render_document
 from evenkeel.report._panels import Figure, Panel
 from evenkeel.report._require import require
-from evenkeel.report._style import DARK, FONT_FAMILY, LIGHT
+from evenkeel.report._style import DARK, FONT_FAMILY, LIGHT, Style, css_colour
 from evenkeel.report._table import Table
 from evenkeel.report._text import slug
 
 # A longer table is cut on the page; its download is complete.
 ROWS_SHOWN = 200
+# Beside the picture that a page opens with.
+MOST_FINDINGS = 3
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,37 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Key:
+    """A line of a legend: what a name stands for.
+
+    Args:
+        name: as figures have it.
+        text: what it means.
+        style: how figures draw it, if they do.
+        drawing: an SVG element that shows it, or nothing; taken as it is, so never from a user.
+
+    Example:
+        >>> Key("pre-rms", "RMSNorm before each sublayer").glyph
+        ''
+    """
+
+    name: str
+    text: str
+    style: Style | None = None
+    drawing: str = ""
+
+    @property
+    def glyph(self) -> str:
+        """The mark as a character."""
+        return self.style.glyph if self.style else ""
+
+    @property
+    def colour(self) -> str:
+        """The colour as CSS that follows light and dark."""
+        return css_colour(self.style.colour) if self.style else ""
+
+
+@dataclass(frozen=True)
 class Section:
     """Part of a page under its own heading.
 
@@ -44,6 +77,7 @@ class Section:
         paragraphs: text before the tables and figures.
         tables: shown in full.
         figures: shown after the tables.
+        folded: whether tables and figures are shown only on demand.
 
     Example:
         >>> Section("What was run", ["Six arms."]).figures
@@ -54,11 +88,12 @@ class Section:
     paragraphs: Sequence[str] = ()
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
+    folded: bool = False
 
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page.
+    """A whole page; with a picture it opens with that, its message and three findings, and the rest follows.
 
     Args:
         title: the heading of the page.
@@ -66,6 +101,8 @@ class Page:
         findings: most important first, before every section.
         sections: the rest, in order.
         footer: a last line in small type.
+        picture: what the page opens with; its title is the page's message.
+        keys: the legend under it.
 
     Example:
         >>> Page("Study", ["Two arms were trained."], [Finding("a is lower", "By 0.1.")], []).footer
@@ -77,6 +114,13 @@ class Page:
     findings: Sequence[Finding]
     sections: Sequence[Section]
     footer: str = ""
+    picture: Figure | None = None
+    keys: Sequence[Key] = ()
+
+    def figures(self) -> list[Figure]:
+        """Return every figure in the order of the page."""
+        opening = [] if self.picture is None else [self.picture]
+        return [*opening, *(figure for section in self.sections for figure in section.figures)]
 
 
 def render_page(page: Page) -> str:
@@ -104,13 +148,13 @@ def render_page(page: Page) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     template = environment.from_string(read_asset("page.html"))
-    figures = [figure for section in page.sections for figure in section.figures]
-    specs = [browser_panel(panel) for figure in figures for panel in figure.panels]
+    specs = [browser_panel(panel) for figure in page.figures() for panel in figure.panels]
     body: str = template.render(
         page=page,
         payload=markupsafe.Markup(script_json({"light": LIGHT, "dark": DARK, "font": FONT_FAMILY, "panels": specs})),
         plotly=_packed_plotly() if specs else "",
         rows_shown=ROWS_SHOWN,
+        most_findings=MOST_FINDINGS,
         figure_file=figure_file,
     )
     return render_document(page.title, body, script=read_asset("page.js"))

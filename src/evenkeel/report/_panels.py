@@ -23,6 +23,9 @@ class Axis:
         ticks: names for the positions 0, 1, 2, … instead of numbers.
         include: values that the axis covers in any case, so that panels can share a scale.
         floor: smaller values are drawn at this one, so that rounding noise does not take up decades.
+        ceiling: larger values are drawn at this one, as arrows, so that what differs below takes up the axis.
+        at: positions of the ticks, where they are few.
+        level: a line across the plot, by its name and value.
 
     Example:
         >>> Axis("loss (nats per byte)").is_log([1.2, 5.6]), Axis("RMS").is_log([0.01, 5.0])
@@ -35,6 +38,9 @@ class Axis:
     ticks: Sequence[str] = ()
     include: Sequence[float] = ()
     floor: float = -math.inf
+    ceiling: float = math.inf
+    at: Sequence[float] = ()
+    level: tuple[str, float] | None = None
 
     def is_log(self, values: Iterable[float | None]) -> bool:
         """Whether these values are drawn on a logarithmic axis."""
@@ -58,6 +64,7 @@ class Series:
         high: largest value over the repetitions at each position, or None.
         note: a short remark set beside the label.
         broken: the curve ended early; its last point is drawn as a cross.
+        lost: positions without a value, since what was measured failed there; drawn as crosses at the top.
 
     Raises:
         InvalidArgumentError: the sequences differ in length.
@@ -74,6 +81,7 @@ class Series:
     high: Sequence[float | None] | None = None
     note: str = ""
     broken: bool = False
+    lost: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(values) for values in (self.x, self.y, self.low, self.high) if values is not None}

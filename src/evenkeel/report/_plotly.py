@@ -56,6 +56,26 @@ def label(name: str, note: str, style: Style, point: tuple[float, float], logs: 
     }
 
 
+def level(y: Axis, log: bool) -> dict[str, Any]:
+    """Return the part of a layout that draws the axis' level, if it has one: a line with its name below it."""
+    if y.level is None or not drawable(y.level[1], log):
+        return {}
+    name, value = y.level
+    across = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value, "layer": "below"}
+    text = {
+        "name": "level",
+        "text": escape_label(name),
+        "xref": "paper",
+        "x": 0,
+        "xanchor": "left",
+        "yanchor": "top",
+        "showarrow": False,
+    }
+    place = {"y": math.log10(value) if log else value, "font": {"color": LIGHT["muted"], "size": 12}}
+    line = {"color": LIGHT["muted"], "dash": "dot", "width": 1}
+    return {"shapes": [across | {"line": line}], "annotations": [text | place]}
+
+
 def padded(values: Sequence[float], *, log: bool, room: float = 0.06) -> tuple[float, float]:
     """Return the axis range over values, with some room on both sides; in powers of ten if logarithmic."""
     if not values:
@@ -92,6 +112,8 @@ def layout(
         }
         if axis is None:
             axes[name] |= {"showticklabels": False, "showgrid": False}
+        elif axis.at:
+            axes[name] |= {"tickvals": list(axis.at), "ticktext": [f"{value:g}" for value in axis.at]}
         elif axis.ticks:
             axes[name] |= {"tickvals": list(range(len(axis.ticks))), "ticktext": [escape_label(t) for t in axis.ticks]}
     return axes | {

@@ -96,5 +96,10 @@ def _style(index: int) -> Style:
     )
 
 
+def css_colour(colour: str) -> str:
+    """Return a light colour of the palette as the CSS variable that has its partner on the dark surface."""
+    return next((f"var(--{name})" for name, value in LIGHT.items() if value == colour), colour)
+
+
 # For what only serves as a comparison.
 MUTED = Style(colour=LIGHT["muted"], dash="dot", marker="circle", glyph=GLYPHS[0])

@@ -6,7 +6,6 @@ import pytest
 import scipy.stats
 
 from evenkeel.lab.experiments._estimates import (
-    T95,
     Estimate,
     band,
     below,
@@ -16,6 +15,7 @@ from evenkeel.lab.experiments._estimates import (
     verdict,
 )
 from evenkeel.lab.experiments.catalogue._residual_growth import shape_of
+from evenkeel.lab.training._student import T95
 
 
 @pytest.mark.parametrize("degrees", range(1, len(T95)))

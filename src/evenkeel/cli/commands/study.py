@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from evenkeel._errors import StudyError
-from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, arm_names
+from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, LONG_WARMUP, arm_names
 from evenkeel._options.names import EXPERIMENT_NAMES, check_experiment
 from evenkeel._options.study import StudySettings
 from evenkeel.cli.options import (
     OUTPUT,
+    RUNNING,
     Force,
     Json,
     Open,
@@ -20,6 +21,7 @@ from evenkeel.cli.options import (
     choice,
     flag,
     option,
+    parse_threads,
     path_option,
     threads_option,
 )
@@ -43,10 +45,15 @@ def study(
     ] = None,
     arms: Annotated[
         str | None,
-        option(f"Comma-separated, of {', '.join(arm_names())}.", panel=COMPARED, default=", ".join(DEFAULT_ARMS)),
+        option(
+            f"Comma-separated, of {', '.join(arm_names())}. "
+            f"With +{LONG_WARMUP} behind it, an arm warms up over half of the steps.",
+            panel=COMPARED,
+            default=", ".join(DEFAULT_ARMS),
+        ),
     ] = None,
     seed: Annotated[int | None, setting("Of initialization and data order.", "seed", COMPARED)] = None,
-    seeds: Annotated[int | None, setting("Seeds that each arm runs.", "seeds", COMPARED)] = None,
+    seeds: Annotated[int | None, setting("Seeds that each arm runs at each rate.", "seeds", COMPARED)] = None,
     depth: Annotated[int | None, setting("Blocks.", "depth", MODEL)] = None,
     width: Annotated[int | None, setting("Size of the residual stream.", "width", MODEL)] = None,
     heads: Annotated[int | None, setting("Attention heads; divides the width.", "heads", MODEL)] = None,
@@ -59,8 +66,15 @@ def study(
         bool | None, option("Normalize queries and keys (not of presets).", panel=MODEL, default="no-qk-norm")
     ] = None,
     batch: Annotated[int | None, setting("Sequences of a step.", "batch", TRAINING)] = None,
-    steps: Annotated[int | None, setting("Training steps of each arm.", "steps", TRAINING)] = None,
-    lr: Annotated[float | None, setting("Highest learning rate.", "lr", TRAINING)] = None,
+    steps: Annotated[int | None, setting("Training steps of each run.", "steps", TRAINING)] = None,
+    lr: Annotated[
+        str | None,
+        option(
+            "Highest learning rates, comma-separated; each arm is trained at each.",
+            panel=COMPARED,
+            default=", ".join(map(str, DEFAULTS["lr"])),
+        ),
+    ] = None,
     warmup: Annotated[int | None, option("Steps of warm-up.", panel=TRAINING, default="a tenth of the steps")] = None,
     clip: Annotated[float | None, option("Largest gradient norm.", panel=TRAINING, default="no clipping")] = None,
     weight_decay: Annotated[float | None, setting("Of linear maps' matrices.", "weight_decay", TRAINING)] = None,
@@ -78,11 +92,21 @@ def study(
     force: Force = False,
     as_json: Json = False,
     open_page: Open = False,
-    threads: Annotated[int | None, threads_option(f"{DEFAULTS['threads']}; more pay off for larger models")] = None,
+    workers: Annotated[
+        int | None,
+        option(
+            "Trainings side by side, each in its own process.",
+            panel=RUNNING,
+            default="processors / threads",
+            metavar="<int>",
+            parser=parse_threads,
+        ),
+    ] = None,
+    threads: Annotated[int | None, threads_option(f"{DEFAULTS['threads']} for each training")] = None,
     resume: Resume = False,
     quiet: Quiet = False,
 ) -> int:
-    """Train the same small transformer with each norm and placement on a text, and report what that shows.
+    """Train the same small transformer with each norm and placement at each learning rate, and report what that shows.
 
     With --experiment, measure claims of the literature instead. The options above that an experiment has too apply \
 to it; --set gives the others.
@@ -98,13 +122,16 @@ to it; --set gives the others.
     if list_ or experiment is not None:
         names = [] if experiment is None else check_experiments(experiment)
         assigned = parse_assignments(set_ or [])
-        if text is not None:
-            raise StudyError("experiments use their own data; leave --text out")
+        for name, value, reason in (("text", text, "use their own data"), ("workers", workers, "run in one process")):
+            if value is not None:
+                raise StudyError(f"experiments {reason}; leave --{name} out")
         from evenkeel.cli.experiments import list_experiments, run_named
 
         return list_experiments(output) if list_ else run_named(names, out, typed | assigned, output, **keep)
     if set_:
         raise StudyError("--set gives options of an experiment; name it with --experiment")
+    if lr is not None:
+        typed["lr"] = parse_rates(lr)
     if arms is not None:
         typed["arms"] = tuple(name.strip() for name in arms.split(",") if name.strip())
     if not resume:
@@ -113,7 +140,15 @@ to it; --set gives the others.
         raise StudyError(f"text {text} does not exist; give a text file or a directory of text files")
     from evenkeel.cli.study import run
 
-    return run(typed, text, out, output, **keep)
+    return run(typed, text, out, output, workers=workers, **keep)
+
+
+def parse_rates(text: str) -> tuple[float, ...]:
+    """Return the learning rates of a comma-separated list."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise StudyError(f"lr must be numbers with commas between them, but is {text!r}") from error
 
 
 def check_experiments(text: str) -> list[str]:

@@ -14,16 +14,16 @@ from evenkeel._errors import StudyError
 
 
 @contextlib.contextmanager
-def run_directory(out: Path) -> Iterator[None]:
-    """Create the directory of a run and hold it while the run writes there.
+def run_directory(out: Path) -> Iterator[int | None]:
+    """Create the directory of a run and hold it while the run writes there; give the lock's file descriptor.
 
     Raises:
         StudyError: the directory cannot be created or written, or is in use; memory is short; or the packages that the
             report needs are missing, which is said at the start and not after hours of training.
     """
     require_report_packages()
-    with clear_errors(out), locked(out):
-        yield
+    with clear_errors(out), locked(out) as handle:
+        yield handle
 
 
 def require_report_packages() -> None:
@@ -56,17 +56,17 @@ def clear_errors(out: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def locked(out: Path) -> Iterator[None]:
-    """Hold the directory against a second process; the lock goes with the process, however it ends."""
+def locked(out: Path) -> Iterator[int | None]:
+    """Hold the directory against a second process; the lock goes with the last process that has its descriptor."""
     try:
         import fcntl
     except ImportError:  # Windows has no advisory locks on directories
-        yield
+        yield None
         return
     handle = os.open(out, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        yield handle
     except BlockingIOError as error:
         raise StudyError(f"{out} is in use by another study; wait for it or choose another --out") from error
     finally:

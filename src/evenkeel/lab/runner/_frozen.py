@@ -17,7 +17,7 @@ import evenkeel
 from evenkeel._errors import StudyError
 from evenkeel.lab.runner._records import write_json
 
-FORMAT = 1  # of the frozen file and of summary.json
+FORMAT = 1  # of the frozen file and of summary.json, where a run has no other
 
 
 def stamp() -> dict[str, Any]:
@@ -48,6 +48,7 @@ class FrozenFile:
         content: what it holds, as a type that msgspec compares it with; other content means it is not the owner's.
         differences: yields, in words, what else differs between what was frozen and what is asked.
         own: what else the run writes into the directory, which goes when the run is replaced.
+        format: the number of the file's form; another one is refused.
     """
 
     name: str
@@ -58,6 +59,7 @@ class FrozenFile:
     content: Any = dict[str, Any]
     differences: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]] = lambda frozen, asked: ()
     own: tuple[str, ...] = ()
+    format: int = FORMAT
 
     def read(self, directory: Path) -> dict[str, Any] | None:
         """Return what the run in a directory froze, or None if there is none.
@@ -69,8 +71,8 @@ class FrozenFile:
         try:
             frozen = json.loads(path.read_text())
             number = msgspec.convert(frozen, Versioned).format
-            if number != FORMAT:
-                raise StudyError(f"{path} has format {number}, but this version reads {FORMAT}; use another --out")
+            if number != self.format:
+                raise StudyError(f"{path} has format {number}, but this version reads {self.format}; use another --out")
             msgspec.convert(frozen, self.content)
             msgspec.convert(frozen.get(self.options), dict[str, Any])
             return dict(frozen)

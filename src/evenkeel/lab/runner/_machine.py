@@ -22,6 +22,11 @@ def processors() -> str:
     return f"{processor()}, {os.cpu_count()} logical processors"
 
 
+def cores() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def platform_name() -> str:
     """Return the operating system and the machine type."""
     return f"{platform.system()} {platform.machine()}"

@@ -8,6 +8,8 @@ from msgspec import Meta, Struct
 
 from evenkeel._options.study import StudySettings
 
+STUDY_FORMAT = 2  # of study.json and summary.json; 1 had one learning rate and no cost.json
+
 Count = Annotated[int, Meta(ge=0)]
 Size = Annotated[float, Meta(ge=0)]
 Single = Annotated[float, Meta(ge=-1e39, le=1e39)]  # a value of float32
@@ -44,6 +46,8 @@ class Start(Struct, tag_field="kind", tag="start"):
     """The first record of an arm."""
 
     arm: str
+    lr: Size
+    warmup: Count
     seed: int
     parameters: int
     norm: str
@@ -60,8 +64,6 @@ class Train(Struct, tag_field="kind", tag="train"):
     loss: float | None
     gradient_norm: float | None
     learning_rate: float
-    step_seconds: Size
-    tokens: int
 
 
 class Validation(Struct, tag_field="kind", tag="validation"):
@@ -87,12 +89,13 @@ class Gradient(Struct):
     norm: float | None
 
 
-class Update(Struct):
-    """The change of a group of parameters."""
+class AroundNorm(Struct):
+    """The size (RMS) of the values before and after a norm."""
 
-    group: str
+    norm: str
     block: Block
-    ratio: float | None
+    before: float | None
+    after: float | None
 
 
 class Bins(Struct):
@@ -106,8 +109,8 @@ class Bins(Struct):
             raise ValueError("one edge more than counts is needed")
 
 
-class AroundNorm(Struct):
-    """The values before and after a norm."""
+class Widest(Struct):
+    """The values before and after the norm with the widest input."""
 
     norm: str
     block: Block
@@ -121,16 +124,21 @@ class Probed(Struct, tag_field="kind", tag="probe"):
     step: Count
     residual: list[Residual]
     gradients: list[Gradient]
-    updates: list[Update]
-    histograms: list[AroundNorm]
+    norms: list[AroundNorm]
+    widest: Widest | None
 
 
-class Cost(Struct, tag_field="kind", tag="cost"):
-    """What a step takes, and its norms."""
+class Timed(Struct):
+    """What the steps of an arm took, and its norms alone, a measurement a round."""
 
-    step_seconds: Size | None
-    norm_seconds: float | None
-    norm_share: float | None
+    step_seconds: Annotated[list[Size], Meta(min_length=1)]
+    norm_seconds: Annotated[list[Size], Meta(min_length=1)]
+
+
+class Costs(Struct):
+    """The content of cost.json."""
+
+    arms: dict[str, Timed]
 
 
 class End(Struct, tag_field="kind", tag="end"):
@@ -139,6 +147,7 @@ class End(Struct, tag_field="kind", tag="end"):
     status: Literal["finished", "diverged"]
     step: Count
     validation_loss: float | None
+    leak: float | None
 
 
-StudyRecord = Start | Train | Validation | Probed | Cost | End
+StudyRecord = Start | Train | Validation | Probed | End

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from evenkeel._options.study import StudySettings
-from evenkeel.lab.runner import FORMAT, platform_name, processors, read_records
-from evenkeel.lab.studies._schemas import StudyRecord
+from evenkeel.lab.runner import platform_name, processors, read_records
+from evenkeel.lab.studies._observer import runs_of
+from evenkeel.lab.studies._schemas import STUDY_FORMAT, Costs, StudyRecord
 from evenkeel.lab.studies.page import find
 
 MOST_POINTS = 500  # of a training curve; records.jsonl has every step
-
-
-def arm_directory(out: Path, arm: str, seed: int) -> Path:
-    """Return where an arm's records and checkpoint are."""
-    return out / "arms" / f"{arm}-seed{seed}"
 
 
 def summarize(out: Path, frozen: dict[str, Any]) -> dict[str, Any]:
@@ -27,21 +26,13 @@ def summarize(out: Path, frozen: dict[str, Any]) -> dict[str, Any]:
         frozen: the content of its study.json.
 
     Returns:
-        A dictionary that JSON can hold: settings, corpus, machine, one entry for each arm and seed that has begun, and
-        the findings. Training curves are thinned out evenly to at most 500 points.
+        A dictionary that JSON can hold: settings, corpus, machine, one entry for each run that has begun, what a step
+        of each arm costs, and the findings. Training curves are thinned out evenly to at most 500 points.
     """
     settings = StudySettings.from_options(frozen["settings"])
-    arms: list[dict[str, Any]] = []
-    for seed in range(settings.seed, settings.seed + settings.seeds):
-        begun = len(arms)
-        for arm in settings.find_arms():
-            summarized = summarize_arm(arm_directory(out, arm.name, seed) / "records.jsonl")
-            if summarized:
-                arms.append({**summarized, "leaks": arm.leaks})
-        if len(arms) == begun:
-            break  # seeds run in order
+    summarized = ((run, summarize_run(run.directory(out) / "records.jsonl")) for run in runs_of(settings))
     summary = {
-        "format": FORMAT,
+        "format": STUDY_FORMAT,
         "evenkeel": frozen["evenkeel"],
         "torch": frozen["torch"],
         "created": frozen["created"],
@@ -52,21 +43,31 @@ def summarize(out: Path, frozen: dict[str, Any]) -> dict[str, Any]:
         },
         "settings": settings.as_dict(),
         "corpus": frozen["corpus"],
-        "arms": arms,
+        "arms": [{**entry, "leaks": run.arm.leaks} for run, entry in summarized if entry is not None],
+        "costs": read_costs(out),
     }
     return {**summary, "findings": find(summary)}
 
 
-def summarize_arm(path: Path) -> dict[str, Any] | None:
-    """Return one arm's part of the summary, or None if it has not begun."""
+def read_costs(out: Path) -> dict[str, Any]:
+    """Return what a step of each arm takes, or nothing where that was not measured or is damaged."""
+    try:
+        content = json.loads((out / "cost.json").read_bytes())
+        msgspec.convert(content, Costs)
+        return dict(content["arms"])
+    except (OSError, RecursionError, ValueError):
+        return {}
+
+
+def summarize_run(path: Path) -> dict[str, Any] | None:
+    """Return one run's part of the summary, or None if it has not begun."""
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for record in read_records(path, StudyRecord):
         by_kind.setdefault(record.pop("kind"), []).append(record)
     if "start" not in by_kind:
         return None
     start = by_kind["start"][0]
-    end = by_kind.get("end", [{"status": "running", "validation_loss": None}])[-1]
-    cost = by_kind.get("cost", [{"step_seconds": None, "norm_seconds": None, "norm_share": None}])[-1]
+    end = by_kind.get("end", [{"status": "running", "validation_loss": None, "leak": None}])[-1]
     train = by_kind.get("train", [])
     stride = math.ceil(len(train) / MOST_POINTS) or 1
     kept = train[::-stride][::-1]  # counted from the end, so that the last step is kept
@@ -80,6 +81,6 @@ def summarize_arm(path: Path) -> dict[str, Any] | None:
             column: [record[column] for record in by_kind.get("validation", [])] for column in ("step", "loss")
         },
         "probes": by_kind.get("probe", []),
-        "cost": cost,
         "final_validation_loss": end["validation_loss"],
+        "leak": end["leak"],
     }

@@ -1,4 +1,4 @@
-"""Training one arm: the loop, its records and the checkpoints from which it continues bit for bit.
+"""Training one run: the loop, its records and the checkpoints from which it continues bit for bit.
 
 Nothing random is left to carry over: a step's batch is drawn from a generator seeded by (seed, step) alone, and the
 model has no dropout. A checkpoint is therefore the weights, the optimizer's moments, the step and the size of the
@@ -20,73 +20,44 @@ from torch import Tensor
 from evenkeel._errors import StudyError
 from evenkeel._options.study import StudySettings
 from evenkeel.lab.runner import Records, read_records
+from evenkeel.lab.studies._observer import Observer, Run
 from evenkeel.lab.studies._schemas import StudyRecord
 from evenkeel.lab.training import (
     Corpus,
+    even_windows,
     load_checkpoint,
     loss_backward,
     make_optimizer,
-    measure_cost,
     sample_windows,
     save_checkpoint,
     validation_loss,
 )
-from evenkeel.lab.transformer import Arm, Probe, Transformer
+from evenkeel.lab.transformer import Probe, Transformer
 
-VALIDATIONS = 10  # per arm, beside the one before the first step
+VALIDATIONS = 4  # of a run, beside the one before the first step; each takes as long as three steps
 VALIDATION_BATCHES = 8
-PROBE_FRACTIONS = (0.0, 0.25, 1.0)  # of the steps
 DIVERGED_WINDOW = 20  # steps
 DIVERGED_FACTOR = 2.0
 
 
-class Observer:
-    """Told how a study goes on; does nothing unless a method is overridden.
-
-    Example:
-        >>> from evenkeel.lab import Observer
-        >>> class Printer(Observer):
-        ...     def validated(self, step: int, loss: float) -> None:
-        ...         print(step, loss)
-        >>> Printer().validated(100, 2.5)
-        100 2.5
-    """
-
-    def arm_skipped(self, arm: Arm, seed: int) -> None:
-        """An arm of a resumed study had ended before."""
-
-    def arm_started(self, arm: Arm, seed: int, step: int) -> None:
-        """An arm begins, or continues, at this step."""
-
-    def step_done(self, step: int, loss: float, tokens_per_second: float) -> None:
-        """This many training steps are done; the loss is the last one's."""
-
-    def validated(self, step: int, loss: float) -> None:
-        """The validation loss after this many steps is known."""
-
-    def arm_ended(self, arm: Arm, seed: int, status: str) -> None:
-        """An arm ended as ``finished`` or ``diverged``."""
-
-
 class ArmTraining:
-    """One arm with one seed: model, optimizer, position, and the directory that holds its records and checkpoint."""
+    """One run: model, optimizer, position, and the directory that holds its records and checkpoint."""
 
-    def __init__(self, arm: Arm, seed: int, settings: StudySettings, corpus: Corpus, directory: Path) -> None:
-        self.arm, self.seed, self.settings, self.corpus = arm, seed, settings, corpus
+    def __init__(self, run: Run, settings: StudySettings, corpus: Corpus, directory: Path) -> None:
+        self.run, self.settings, self.corpus = run, settings, corpus
         self.checkpoint_path = directory / "checkpoint.safetensors"
         self.records_path = directory / "records.jsonl"
         self.model = Transformer(
-            arm,
+            run.arm,
             depth=settings.depth,
             width=settings.width,
             heads=settings.heads,
             context=settings.context,
-            seed=seed,
+            seed=run.seed,
         )
         self.optimizer = make_optimizer(self.model, settings.weight_decay)
         self.step = 0
         self.losses: list[float] = []
-        self.step_seconds: list[float] = []
 
     def start(self) -> Records:
         """Continue from the checkpoint, or else from the first step; return the records to append to."""
@@ -102,13 +73,13 @@ class ArmTraining:
             )
         records = Records(self.records_path, keep=recorded_bytes)
         if not recorded_bytes:
-            arm, parameters = self.arm, sum(p.numel() for p in self.model.parameters())
+            arm, parameters = self.run.arm, sum(p.numel() for p in self.model.parameters())
             choices = {key: getattr(arm, key) for key in ("norm", "placement", "feed_forward", "bias", "qk_norm")}
-            records.write("start", arm=arm.name, seed=self.seed, parameters=parameters, **choices)
+            trained = {"lr": self.run.lr, "warmup": self.warmup, "seed": self.run.seed, "parameters": parameters}
+            records.write("start", arm=arm.name, **trained, **choices)
         for record in read_records(self.records_path, StudyRecord):
             if record["kind"] == "train":
                 self.losses.append(math.nan if record["loss"] is None else record["loss"])
-                self.step_seconds.append(record["step_seconds"])
         return records
 
     def save(self, records: Records) -> None:
@@ -117,7 +88,6 @@ class ArmTraining:
 
     def train_step(self, records: Records) -> float:
         """Train on the step's batch, record it, and return the loss; some steps carry a probe."""
-        start = time.perf_counter()
         learning_rate = self.learning_rate()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -125,22 +95,16 @@ class ArmTraining:
         with probe or contextlib.nullcontext():
             loss, gradient_norm = self.forward_backward()
         if probe is not None:
-            probe.after_backward()
+            records.write("probe", step=self.step, **probe.record())  # before clipping changes the gradients
         if self.settings.clip is not None:
             torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), self.settings.clip, gradient_norm)
         self.optimizer.step()
-        if probe is not None:
-            # At the first step Adam's update is the learning rate's sign pattern: it says nothing about the arm.
-            records.write("probe", step=self.step, **probe.record(with_updates=self.step > 0))
-        self.step_seconds.append(time.perf_counter() - start)
         records.write(
             "train",
             step=self.step,
             loss=loss,
             gradient_norm=gradient_norm.item(),
             learning_rate=learning_rate,
-            step_seconds=self.step_seconds[-1],
-            tokens=self.settings.batch * self.settings.context,
         )
         self.losses.append(loss)
         self.step += 1
@@ -155,30 +119,46 @@ class ArmTraining:
 
     def batch(self, step: int) -> Tensor:
         """Return the sequences of a step, the same for every arm: (batch, context + 1)."""
-        return sample_windows(self.corpus, self.seed, step, batch=self.settings.batch, context=self.settings.context)
+        return sample_windows(
+            self.corpus, self.run.seed, step, batch=self.settings.batch, context=self.settings.context
+        )
 
     def validate(self) -> float:
         """Return the mean loss over fixed windows of the validation text."""
         size = {"batch": self.settings.batch, "context": self.settings.context}
         return validation_loss(self.model, self.corpus, batches=VALIDATION_BATCHES, **size)
 
-    def cost(self) -> dict[str, float | None]:
-        """Return the median time of the training steps, and what the norms take of a step by `measure_cost`."""
-        cost = measure_cost(self.model, self.batch(self.step))
-        # over the whole training: the few steps that measure_cost times stand for a moment of the machine's load
-        return cost | ({"step_seconds": statistics.median(self.step_seconds)} if self.step_seconds else {})
+    @torch.no_grad()
+    def leak(self) -> float | None:
+        """Return how much logits change, in training, at positions before the one byte that is changed: 0 if causal.
+
+        The last byte of every sequence is changed; the root mean square of the earlier logits' change is over theirs.
+        """
+        if self.settings.context < 2:
+            return None
+        tokens = even_windows(self.corpus, self.settings.batch, context=self.settings.context)[:, :-1]
+        changed = tokens.clone()
+        changed[:, -1] = (changed[:, -1] + 1) % 256
+        self.model.train()
+        before, after = (self.model(x)[:, :-1].double() for x in (tokens, changed))
+        return ((after - before).square().mean() / before.square().mean()).sqrt().item()
+
+    @property
+    def warmup(self) -> int:
+        """Steps over which the learning rate rises."""
+        return self.settings.steps // 2 if self.run.arm.long_warmup else self.settings.warmup or 0
 
     def learning_rate(self) -> float:
         """Return the step's learning rate: linear warm-up, then a cosine down to a tenth."""
-        warmup = self.settings.warmup or 0
+        warmup = self.warmup
         if self.step < warmup:
-            return self.settings.lr * (self.step + 1) / warmup
+            return self.run.lr * (self.step + 1) / warmup
         progress = (self.step - warmup) / max(1, self.settings.steps - warmup)
-        return self.settings.lr * (0.55 + 0.45 * math.cos(math.pi * progress))
+        return self.run.lr * (0.55 + 0.45 * math.cos(math.pi * progress))
 
     def probe_steps(self) -> set[int]:
-        """Return the steps that carry a probe: the first, one at a quarter, the last."""
-        return {round(fraction * (self.settings.steps - 1)) for fraction in PROBE_FRACTIONS}
+        """Return the steps that carry a probe: the first and the last."""
+        return {0, self.settings.steps - 1}
 
     def has_diverged(self) -> bool:
         """Whether the last loss is not finite, or recent ones cost twice the first step's or a uniform guess's."""
@@ -190,17 +170,17 @@ class ArmTraining:
 
 
 def train_arm(training: ArmTraining, observer: Observer, *, checkpoint_seconds: float) -> None:
-    """Train one arm to its end, or to its divergence, from wherever it was left.
+    """Train one run to its end, or to its divergence, from wherever it was left.
 
     Args:
-        training: the arm, its settings and its directory.
+        training: the run, its settings and its directory.
         observer: is told of every step.
         checkpoint_seconds: least time between two checkpoints.
     """
-    settings = training.settings
+    settings, run = training.settings, training.run
     every = max(1, settings.steps // VALIDATIONS)
     with training.start() as records:
-        observer.arm_started(training.arm, training.seed, training.step)
+        observer.run_started(run, training.step)
         saved = time.monotonic()
         validation = math.nan
         while True:
@@ -208,23 +188,24 @@ def train_arm(training: ArmTraining, observer: Observer, *, checkpoint_seconds: 
             if due:
                 validation = training.validate()
                 records.write("validation", step=training.step, loss=validation)
-                observer.validated(training.step, validation)
+                observer.validated(run, training.step, validation)
             diverged = training.has_diverged() or (due and not math.isfinite(validation))
             if diverged or training.step == settings.steps:
                 break
+            start = time.perf_counter()
             loss = training.train_step(records)
-            rate = settings.batch * settings.context / training.step_seconds[-1]
-            observer.step_done(training.step, loss, rate)
+            tokens_per_second = settings.batch * settings.context / (time.perf_counter() - start)
+            observer.step_done(run, training.step, loss, tokens_per_second)
             if time.monotonic() - saved >= checkpoint_seconds or training.step == settings.steps:
                 training.save(records)
                 saved = time.monotonic()
         status = "diverged" if diverged else "finished"
-        records.write("cost", **training.cost())
-        records.write("end", status=status, step=training.step, validation_loss=None if diverged else validation)
+        ends = {} if diverged else {"validation_loss": validation, "leak": training.leak()}
+        records.write("end", status=status, step=training.step, **{"validation_loss": None, "leak": None, **ends})
         records.sync()
-    observer.arm_ended(training.arm, training.seed, status)
+    observer.run_ended(run, status)
 
 
 def is_finished(directory: Path) -> bool:
-    """Whether an arm's records say that it ended."""
+    """Whether a run's records say that it ended."""
     return any(record["kind"] == "end" for record in read_records(directory / "records.jsonl", StudyRecord))

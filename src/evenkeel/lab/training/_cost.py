@@ -6,7 +6,7 @@ import copy
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,15 +34,40 @@ def measure_cost(model: Transformer, windows: Tensor, rounds: int = ROUNDS) -> d
     Returns:
         ``step_seconds`` and ``norm_seconds``, medians, and ``norm_share``, the median of the rounds' shares.
     """
-    twin = copy.deepcopy(model).train()
-    norms = norm_calls(twin, windows[:, :-1])
-    by_round = zip(*seconds_in_turn([training_step(twin, windows), *(call for call, _ in norms)], rounds), strict=True)
-    measured: dict[str, list[float]] = {"step_seconds": [], "norm_seconds": [], "norm_share": []}
+    measured = list(steps_and_norms(copy.deepcopy(model).train(), windows, rounds))
+    step, norm, share = zip(*((step, norm, norm / step) for step, norm in measured), strict=True)
+    values = {"step_seconds": step, "norm_seconds": norm, "norm_share": share}
+    return {name: statistics.median(column) for name, column in values.items()}
+
+
+def steps_and_norms(model: Transformer, windows: Tensor, rounds: int) -> Iterator[tuple[float, float]]:
+    """Yield for each round the seconds of a training step with a learning rate of 0, and of the norms alone."""
+    norms = norm_calls(model, windows[:, :-1])
+    by_round = zip(*seconds_in_turn([training_step(model, windows), *(call for call, _ in norms)], rounds), strict=True)
     for step, *alone in by_round:
-        norm = sum(count * seconds for (_, count), seconds in zip(norms, alone, strict=True))
-        for name, value in zip(measured, (step, norm, norm / step), strict=True):
-            measured[name].append(value)
-    return {name: statistics.median(values) for name, values in measured.items()}
+        yield step, sum(count * seconds for (_, count), seconds in zip(norms, alone, strict=True))
+
+
+def measure_in_turn(
+    models: Mapping[str, Callable[[], Transformer]], windows: Tensor, rounds: int = ROUNDS
+) -> dict[str, dict[str, list[float]]]:
+    """Time a training step of every model, and its norms alone, in turn: other load on the machine meets all alike.
+
+    Args:
+        models: makes each model anew for each round, so that the memory holds one at a time.
+        windows: a batch of byte sequences (batch, context + 1).
+        rounds: how often to measure; each begins with a step that is not measured.
+
+    Returns:
+        For each model ``step_seconds`` and ``norm_seconds``, a value a round.
+    """
+    times: dict[str, dict[str, list[float]]] = {name: {"step_seconds": [], "norm_seconds": []} for name in models}
+    for _ in range(rounds):
+        for name, build in models.items():
+            ((step, norm),) = steps_and_norms(build().train(), windows, rounds=1)
+            times[name]["step_seconds"].append(step)
+            times[name]["norm_seconds"].append(norm)
+    return times
 
 
 def seconds_in_turn(calls: Sequence[Call], rounds: int) -> list[list[float]]:

@@ -4,6 +4,7 @@ from evenkeel._options.arms import PLACEMENTS, PRESETS, Arm, Placement, arm_name
 from evenkeel.lab.transformer._model import FEED_FORWARDS, VOCABULARY, Transformer, derive_seed, next_byte_loss
 from evenkeel.lab.transformer._norms import NORMS, TokenBatchNorm
 from evenkeel.lab.transformer._probes import Probe, residual_statistics
+from evenkeel.lab.transformer._styles import norm_styles
 
 __all__ = [
     "FEED_FORWARDS",
@@ -20,5 +21,6 @@ __all__ = [
     "derive_seed",
     "find_arm",
     "next_byte_loss",
+    "norm_styles",
     "residual_statistics",
 ]

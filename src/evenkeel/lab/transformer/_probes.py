@@ -19,25 +19,23 @@ MOST_VALUES = 1_000_000  # per histogram; larger activations are thinned out eve
 
 
 class Probe:
-    """Records the residual stream, gradients, updates and the norms' inputs and outputs during one training step.
+    """Records the residual stream, gradients and the norms' inputs and outputs during one training step.
 
-    Used as a context around forward, backward and the optimizer's step::
+    Used as a context around forward and backward; the record is taken before the gradients are changed or cleared::
 
         with Probe(model) as probe:
             model(tokens) ...; loss.backward()
-            probe.after_backward()
-            optimizer.step()
-        record = probe.record(with_updates=True)
+        record = probe.record()
     """
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
         self.groups = parameter_groups(model)
         self.residual: list[dict[str, float]] = []
-        self.histograms: list[dict[str, Any]] = []
-        self.gradients: list[dict[str, Any]] = []
+        self.norms: list[dict[str, Any]] = []
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
-        self._weights: dict[str, Tensor] = {}
+        self._widest: tuple[str, Tensor, Tensor] | None = None
+        self._width = 0.0
 
     def __enter__(self) -> Probe:
         first, *_ = self.model.blocks
@@ -58,34 +56,38 @@ class Probe:
         self.residual.append({"layer": len(self.residual), **residual_statistics(x.detach())})
 
     def _see_norm(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        before, after = histogram(inputs[0].detach()), histogram(output.detach())
-        if before is None or after is None:
-            return
-        self.histograms.append({"norm": name, "block": block_of(name), "before": before, "after": after})
+        before, after = inputs[0].detach(), output.detach()
+        width = rms(before)
+        self.norms.append({"norm": name, "block": block_of(name), "before": width, "after": rms(after)})
+        if math.isfinite(width) and width > self._width:
+            self._widest, self._width = (name, before, after), width
 
-    def after_backward(self) -> None:
-        """Read the gradients, and remember the weights that the optimizer is about to change."""
-        for group, parameters in self.groups.items():
-            norm = total_norm(p.grad for p in parameters if p.grad is not None)
-            self.gradients.append({"group": group, "block": block_of(group), "norm": norm})
-        self._weights = {name: p.detach().clone() for name, p in self.model.named_parameters()}
-
-    def record(self, *, with_updates: bool) -> dict[str, Any]:
-        """Return the probe's record; updates are |change| / |weight before| of each parameter group."""
-        updates = [
-            {"group": group, "block": block_of(group), "ratio": self._update_ratio(group)} for group in self.groups
-        ]
+    def record(self) -> dict[str, Any]:
+        """Return the probe's record, with the gradients as they are now."""
         return {
             "residual": self.residual,
-            "gradients": self.gradients,
-            "updates": updates if with_updates else [],
-            "histograms": self.histograms,
+            "gradients": [
+                {"group": group, "block": block_of(group), "norm": total_norm(p.grad for p in parameters)}
+                for group, parameters in self.groups.items()
+            ],
+            "norms": self.norms,
+            "widest": self._histograms(),
         }
 
-    def _update_ratio(self, group: str) -> float | None:
-        named = [(name, p) for name, p in self.model.named_parameters() if group_of(name) == group]
-        weight = total_norm(self._weights[name] for name, _ in named)
-        return total_norm(p.detach() - self._weights[name] for name, p in named) / weight if weight else None
+    def _histograms(self) -> dict[str, Any] | None:
+        """Return the values before and after the norm with the widest input, as histograms."""
+        if self._widest is None:
+            return None
+        name, *around = self._widest
+        before, after = map(histogram, around)
+        if before is None or after is None:
+            return None
+        return {"norm": name, "block": block_of(name), "before": before, "after": after}
+
+
+def rms(x: Tensor) -> float:
+    """Return the root of the mean of the squares of all elements."""
+    return x.double().square().mean().sqrt().item()
 
 
 def residual_statistics(x: Tensor) -> dict[str, float]:  # (b, t, w)
@@ -138,6 +140,6 @@ def block_of(name: str) -> int | None:
     return int(name.split(".")[1]) if name.startswith("blocks.") else None
 
 
-def total_norm(tensors: Iterable[Tensor]) -> float:
-    """Return the Euclidean norm of all elements together."""
-    return math.sqrt(sum(t.double().square().sum().item() for t in tensors))
+def total_norm(tensors: Iterable[Tensor | None]) -> float:
+    """Return the Euclidean norm of all elements together; a tensor that is not there has none."""
+    return math.sqrt(sum(t.double().square().sum().item() for t in tensors if t is not None))

@@ -60,14 +60,33 @@
     return { tickmode: "array", tickvals, ticktext };
   }
 
+  // Plotly's own choice can leave a small plot with one tick.
+  function evenStep(span, most) {
+    const power = 10 ** Math.floor(Math.log10(span / most));
+    return [1, 2, 2.5, 5, 10].map((step) => step * power).find((step) => span / step <= most);
+  }
+
+  function evenTicks(low, high, most) {
+    const step = evenStep(high - low, most);
+    const tickvals = [];
+    for (let n = Math.ceil(low / step); n * step <= high; n += 1) tickvals.push(Number((n * step).toPrecision(6)));
+    return { tickmode: "array", tickvals, ticktext: tickvals.map((value) => value.toLocaleString("en")) };
+  }
+
   function axes(layout, hints, width, narrow) {
-    const span = layout.xaxis.range[1] - layout.xaxis.range[0];
-    layout.xaxis.nticks = Math.max(3, Math.floor(width / 70));
-    layout.yaxis.nticks = narrow ? 5 : 7;
-    if (hints.integer_x) layout.xaxis.dtick = niceStep(span, Math.max(3, Math.floor(width / 40)));
-    for (const axis of [layout.xaxis, layout.yaxis]) {
-      if (axis.type !== "log") continue;
-      if (axis.range[1] - axis.range[0] > 0.5) Object.assign(axis, logTicks(axis.range));
+    const most = { xaxis: Math.max(4, Math.floor(width / 70)), yaxis: narrow ? 5 : 7 };
+    for (const name of ["xaxis", "yaxis"]) {
+      const axis = layout[name];
+      const [low, high] = axis.range;
+      if (axis.tickvals || axis.showticklabels === false) continue;
+      if (axis.type === "log") {
+        const ticks = logTicks(axis.range);
+        Object.assign(axis, ticks.tickvals.length > 2 ? ticks : evenTicks(10 ** low, 10 ** high, most[name]));
+      } else if (name === "xaxis" && hints.integer_x) {
+        axis.dtick = niceStep(high - low, Math.max(5, Math.floor(width / 40)));
+      } else if (high > low) {
+        axis.dtick = evenStep(high - low, most[name]);
+      }
     }
   }
 
@@ -128,8 +147,11 @@
       l: rows ? 14 : narrow ? 52 : 60, t: rows ? 8 : 30, b: 46, pad: 0,
       r: labels.length ? Math.ceil(widest) + LABEL_GAP + 8 : 12,
     };
+    // The name of a level needs a plot that is wider than itself.
+    const plain = (note) => note.name !== "level" || textWidth(note.text, 12) < width - layout.margin.l - layout.margin.r;
+    layout.annotations = (layout.annotations || []).filter(plain);
     axes(layout, panel.hints, width - layout.margin.l - layout.margin.r, narrow);
-    layout.annotations = (layout.annotations || []).concat(
+    layout.annotations = layout.annotations.concat(
       flatTitle(layout, layout.margin.l), placeLabels(labels, layout, width, size));
     plot.style.height = layout.height + "px";
     window.Plotly.react(plot, data, layout, { displayModeBar: false, showTips: false, responsive: false });

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from evenkeel._errors import StudyError
-from evenkeel.lab.runner import FORMAT
+from evenkeel.lab.studies._schemas import STUDY_FORMAT
 from evenkeel.lab.studies.page._words import spoken
 from evenkeel.report import Series, join_words
 
@@ -20,7 +21,7 @@ LEAK_NOTE = "leaks: not comparable"
 
 @dataclass(frozen=True)
 class Arm:
-    """All runs of one arm, one a seed."""
+    """Runs of one arm: at every learning rate, or at one."""
 
     name: str
     runs: tuple[Run, ...]
@@ -46,6 +47,11 @@ class Arm:
         return all(run["status"] == "diverged" for run in self.runs)
 
     @property
+    def complete(self) -> bool:
+        """Whether every run finished with a loss."""
+        return len(self.final_losses) == len(self.runs)
+
+    @property
     def typical_runs(self) -> tuple[Run, ...]:
         """The runs that stand for the arm: the finished ones, else the running ones, else the diverged ones.
 
@@ -64,6 +70,25 @@ class Arm:
         """The mean of the final losses, of which there must be one."""
         return mean(self.final_losses)
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates of the runs, lowest first."""
+        return tuple(sorted({run["lr"] for run in self.runs}))
+
+    def at(self, rate: float) -> Arm:
+        """The arm's runs at one learning rate."""
+        return dataclasses.replace(self, runs=tuple(run for run in self.runs if run["lr"] == rate))
+
+    @property
+    def best(self) -> Arm:
+        """The arm at its best learning rate: most seeds finished, then the lowest mean loss, then the longest runs."""
+
+        def order(arm: Arm) -> tuple[float, float, int]:
+            finished = len(arm.final_losses) / len(arm.runs)
+            return -finished, arm.loss if arm.final_losses else math.inf, -max(map(last_step, arm.runs))
+
+        return min((self.at(rate) for rate in self.rates), key=order)
+
     def with_status(self, status: str) -> tuple[Run, ...]:
         """The runs that ended, or stand, in this way."""
         return tuple(run for run in self.runs if run["status"] == status)
@@ -80,7 +105,7 @@ class Arm:
             if runs and len(runs) == len(self.runs):
                 parts.append(f"{alone} {' to '.join(map(str, dict.fromkeys((steps[0], steps[-1]))))}")
             elif runs:
-                parts.append(f"{len(runs)} of {len(self.runs)} seeds {word}")
+                parts.append(f"{len(runs)} of {len(self.runs)} runs {word}")
         return ", ".join(parts)
 
     def note(self) -> str:
@@ -89,10 +114,10 @@ class Arm:
 
 
 def group_arms(summary: Mapping[str, Any]) -> list[Arm]:
-    """The arms of a summary in its order, each with the runs of all its seeds."""
-    if summary.get("format") != FORMAT:
+    """The arms of a summary in its order, each with the runs of all its rates and seeds."""
+    if summary.get("format") != STUDY_FORMAT:
         raise StudyError(
-            f"the summary has format {summary.get('format')!r}, this version reads format {FORMAT}; "
+            f"the summary has format {summary.get('format')!r}, this version reads format {STUDY_FORMAT}; "
             "run the study again or use the evenkeel version that wrote it"
         )
     runs: dict[str, list[Run]] = {}
@@ -101,9 +126,20 @@ def group_arms(summary: Mapping[str, Any]) -> list[Arm]:
     return [Arm(name, tuple(group)) for name, group in runs.items()]
 
 
+def all_rates(arms: Iterable[Arm]) -> list[float]:
+    """Every learning rate of a study, lowest first."""
+    return sorted({rate for arm in arms for rate in arm.rates})
+
+
 def ranked(arms: Iterable[Arm]) -> list[Arm]:
     """The arms that finished with a comparable loss, lowest mean first."""
     return sorted((arm for arm in arms if arm.final_losses and not arm.leaks), key=lambda arm: arm.loss)
+
+
+def without_twins(arms: Sequence[Arm]) -> list[Arm]:
+    """The arms without those that differ from another one by their warm-up only: before training they are the same."""
+    names = {arm.name for arm in arms}
+    return [arm for arm in arms if "+" not in arm.name or arm.name.partition("+")[0] not in names]
 
 
 def named(arms: Iterable[Arm]) -> str:
@@ -124,11 +160,6 @@ def mean(values: Sequence[float]) -> float:
 def finite(value: float | None) -> TypeGuard[float]:
     """Whether a measurement exists and is a number."""
     return value is not None and math.isfinite(value)
-
-
-def costs(arm: Arm, key: str) -> list[float]:
-    """The finite values of a cost over an arm's runs."""
-    return list(filter(finite, ((run.get("cost") or {}).get(key) for run in arm.runs)))
 
 
 def over_seeds(arm: Arm, measure: Callable[[Run], Curve], *, remarks: bool = False) -> Series:

@@ -1,4 +1,4 @@
-"""The figures of a study that look inside the network: by block, by layer and around a norm."""
+"""The figures of a study that look inside the network: by block, at every norm and around one."""
 
 from __future__ import annotations
 
@@ -8,55 +8,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evenkeel.lab.studies.page._arms import Arm, Curve, finite
+from evenkeel.lab.studies.page._arms import Arm, finite
 from evenkeel.lab.studies.page._outcome import seeds_sentence
-from evenkeel.lab.studies.page._probed import Stage, block_gradients, by_layer, growth_of, stages, unevenness
+from evenkeel.lab.studies.page._probed import Stage, around_norms, by_layer, growth_of, stages
 from evenkeel.lab.studies.page._words import opening, percent, sentences, spoken, times
-from evenkeel.report import (
-    MUTED,
-    Axis,
-    Figure,
-    Histogram,
-    Panel,
-    Series,
-    Style,
-    format_number,
-    histograms,
-    join_words,
-    lines,
-)
+from evenkeel.report import MUTED, Axis, Figure, Histogram, Series, Style, format_number, histograms, join_words, lines
 
-BLOCK = Axis("block (1 is next to the embedding)", integer=True)
 LAYER = Axis("blocks passed (0 is after the embedding)", integer=True)
+NORM = Axis("norm, in the order of the forward pass", integer=True)
 # The mean of a centred float32 vector is rounding noise: shares of 1e-15 say nothing and would fill the axis.
 SHARE_FLOOR = 1e-6
 # Ratios within 5 % of 1 are called equal: a reader cannot see less on the page.
 EVEN = 1.05
 
 Styles = Mapping[str, Style]
-Rows = Sequence[Mapping[str, Any]]
 Moments = list[tuple[Stage, list[Series]]]
-
-
-def gradient_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
-    """Gradient norm of each block at the first probe."""
-    first = next(iter(stages(arms, "gradients")), None)
-    series = first.curves(arms, block_gradients) if first else []
-    measured = [curve for curve in series if any(map(finite, curve.y))]
-    if first is None or not measured:
-        return None
-    extremes = unevenness(measured)
-    zeros = [spoken(curve.name) for curve in measured if 0 in curve.y]
-    hidden = f"Exactly zero gradients, which a logarithmic axis cannot show, occur in {join_words(zeros)}."
-    caption = sentences(
-        "Attention and feed-forward weights of a block together.",
-        _evenness(extremes),
-        hidden if zeros else "",
-        first.absent(arms),
-        seeds_sentence(arms),
-    )
-    panel = lines(series, x=BLOCK, y=Axis("gradient norm", log=True), styles=styles)
-    return Figure(name="gradients", title=_gradient_title(extremes, first), caption=caption, panels=[panel])
 
 
 def residual_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
@@ -94,9 +60,29 @@ def _by_depth(
     return Figure(name=name, title=title, caption=sentences(caption, *gaps, seeds_sentence(arms)), panels=panels)
 
 
+def norms_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
+    """The size of the values before and after every norm."""
+    last = next(reversed(stages(arms, "norms")), None)
+    normed = [arm for arm in arms if not arm.plain]
+    if last is None or not normed:
+        return None
+    panels, spans = [], []
+    for key, heading in (("before", "Before the norms"), ("after", "After the norms")):
+        series = last.curves(normed, functools.partial(around_norms, key=key))
+        values = [value for curve in series for value in curve.y if finite(value)]
+        if not values:
+            return None
+        spans.append((min(values), max(values)))
+        panels.append(lines(series, x=NORM, y=Axis("RMS of the values", log=True), styles=styles, heading=heading))
+    before, after = (f"{format_number(low)} to {format_number(high)}" for low, high in spans)
+    caption = sentences("Every norm of every arm is shown.", last.absent(normed), seeds_sentence(normed))
+    title = f"Norms bring values of RMS {before} to {after} ({last.heading})"
+    return Figure(name="around-norms", title=title, caption=caption, panels=panels)
+
+
 def histogram_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
     """Values before and after a norm, for each kind of norm the one with the widest input."""
-    last = next(reversed(stages(arms, "histograms")), None)
+    last = next(reversed(stages(arms, "widest")), None)
     if last is None:
         return None
     widest: dict[str, tuple[float, Arm, Mapping[str, Any]]] = {}
@@ -111,7 +97,7 @@ def histogram_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
     panels, spreads = [], []
     for width, arm, row in widest.values():
         before, after = (_histogram(which, row) for which in ("before", "after"))
-        place = f"{arm.name}, {row['norm']}"
+        place = f"{arm.name}, {_norm_text(row)}"
         spreads.append((width, after.spread()[1], place))
         colours = {"before": MUTED, "after": styles[arm.name]}
         panels.append(histograms([before, after], x=Axis("value"), styles=colours, heading=place))
@@ -119,55 +105,12 @@ def histogram_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
     return Figure(name="distribution", title=title, caption=caption, panels=panels)
 
 
-def update_figure(arms: Sequence[Arm], styles: Styles) -> Figure | None:
-    """Size of an update relative to its weights, by parameter group."""
-    last = next(reversed(stages(arms, "updates")), None)
-    rows = [(row, arm) for arm in arms for run in arm.typical_runs for row in last.rows(run)] if last else []
-    ratios = [(row["ratio"], f"{_group_text(row)} in {arm.name}") for row, arm in rows if finite(row.get("ratio"))]
-    if last is None or not ratios:
-        return None
-    (low, lowest), (high, highest) = min(ratios), max(ratios)
-    smallest = f"The smallest ratio is {format_number(low)} ({lowest})."
-    outside = list(dict.fromkeys(row["group"] for row, _ in rows if row.get("block") is None))
-    return Figure(
-        name="updates",
-        title=f"Updates {last.heading} are at most {format_number(high)} of the weights they change ({highest})",
-        caption=sentences(smallest, last.absent(arms), seeds_sentence(arms)),
-        panels=_update_panels(arms, styles, last, outside),
-    )
-
-
-def _update_panels(arms: Sequence[Arm], styles: Styles, last: Stage, outside: Sequence[str]) -> list[Panel]:
-    """A panel for each kind of parameter group in the blocks, and one for the groups outside them."""
-    axis, panels = Axis("|update| / |weight|"), []
-    for heading, suffix in (("Attention", ".attention"), ("Feed-forward", ".feed_forward"), ("Norms", ".norm")):
-        series = last.curves(arms, functools.partial(_block_updates, suffix=suffix))
-        if any(curve.x for curve in series):
-            panels.append(lines(series, x=BLOCK, y=axis, styles=styles, heading=heading))
-    if outside:
-        names = Axis("parameter group", ticks=[group.replace("_", " ") for group in outside])
-        series = last.curves(arms, functools.partial(_outside_updates, groups=outside))
-        panels.append(lines(series, x=names, y=axis, styles=styles, heading="Outside the blocks"))
-    return panels
-
-
-def _gradient_title(extremes: Mapping[str, tuple[float, float, float]], first: Stage) -> str:
-    if not extremes:
-        return f"Gradient norm by block, {first.heading}"
-    name = max(extremes, key=lambda key: extremes[key][0])
-    ratio, high, low = extremes[name]
-    if ratio < EVEN:
-        return f"The gradient is nearly even across blocks in every arm, {first.heading}"
-    uneven = f"{spoken(name)} has the most uneven gradient {first.heading}"
-    return opening(f"{uneven}: block {high}'s is {times(ratio)} block {low}'s")
-
-
-def _evenness(extremes: Mapping[str, tuple[float, float, float]]) -> str:
-    if len(extremes) < 2:
-        return ""
-    name = min(extremes, key=lambda key: extremes[key][0])
-    ratio, high, low = extremes[name]
-    return f"The most even is {spoken(name)}, where block {high}'s gradient is {times(ratio)} block {low}'s."
+def _norm_text(row: Mapping[str, Any]) -> str:
+    """A norm in words, with blocks counted from 1 as on the axes."""
+    if row.get("block") is None:
+        return "final norm"
+    which = str(row["norm"]).partition(".")[2].partition(".")[2].replace("_", " ").replace(".", ", ")
+    return f"block {row['block'] + 1}, {which}"
 
 
 def _residual_text(moments: Moments) -> tuple[str, str]:
@@ -226,7 +169,7 @@ def _histogram_text(spreads: Sequence[tuple[float, float, str]], stage: Stage) -
         f"The widest input of a norm has standard deviation {format_number(before)}, its output {format_number(after)} "
         f"({place}; {stage.heading})"
     )
-    caption = "Each panel is the norm with the widest input among the arms with that kind of norm."
+    caption = "For each kind of norm, the one with the widest input of all arms is shown."
     if len(spreads) > 1:
         inputs, outputs = [item[0] for item in spreads], [item[1] for item in spreads]
         caption += (
@@ -235,17 +178,3 @@ def _histogram_text(spreads: Sequence[tuple[float, float, str]], stage: Stage) -
             f"{format_number(max(outputs))}."
         )
     return title, caption
-
-
-def _group_text(row: Mapping[str, Any]) -> str:
-    """A parameter group in words, with blocks counted from 1 as on the axes."""
-    name = str(row["group"]).rpartition(".")[2].replace("_", " ")
-    return name if row.get("block") is None else f"{name} of block {row['block'] + 1}"
-
-
-def _block_updates(rows: Rows, suffix: str) -> Curve:
-    return {r["block"] + 1: r.get("ratio") for r in rows if r.get("block") is not None and r["group"].endswith(suffix)}
-
-
-def _outside_updates(rows: Rows, groups: Sequence[str]) -> Curve:
-    return {groups.index(row["group"]): row.get("ratio") for row in rows if row.get("block") is None}

@@ -1,17 +1,53 @@
-"""What the final losses of a study say: who ends lowest, who cannot be compared, how sure that is."""
+"""What the final losses of a study say: who learns at which rates, who ends lowest, and how sure that is."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from evenkeel.lab.studies.page._arms import Arm, named, ranked
-from evenkeel.lab.studies.page._words import loss_text, opening
+from evenkeel.lab.studies.page._arms import Arm, mean, named, ranked
+from evenkeel.lab.studies.page._words import gap_text, loss_text, opening
+from evenkeel.lab.training import t95
 from evenkeel.report import join_words
 
+LEARNED = 0.1  # of the best arm's gain over byte frequencies
 
-def lowest(order: Sequence[Arm]) -> list[str]:
-    """The best arm and those whose loss reads the same in the three decimals shown, by name."""
-    return [arm.spoken for arm in order if loss_text(arm.loss) == loss_text(order[0].loss)]
+
+@dataclass(frozen=True)
+class Noise:
+    """How far the losses of one arm's seeds lie apart, pooled over arms."""
+
+    deviation: float
+    degrees: int
+
+    def threshold(self, one: Arm, other: Arm) -> float:
+        """The difference of two means that chance exceeds in 5 % of cases; infinite where nothing was repeated."""
+        counts = len(one.final_losses), len(other.final_losses)
+        if not self.degrees:
+            return math.inf
+        return t95(self.degrees) * self.deviation * math.sqrt(sum(1 / count for count in counts))
+
+    def level(self, one: Arm, other: Arm) -> bool:
+        """Whether no difference is seen between two arms."""
+        return abs(one.loss - other.loss) <= self.threshold(one, other)
+
+
+def noise_of(order: Sequence[Arm]) -> Noise:
+    """The noise between seeds, from the arms that have several finished ones and end within twice the best loss."""
+    groups = [arm.final_losses for arm in order if len(arm.final_losses) > 1 and arm.loss <= 2 * order[0].loss]
+    squares = math.fsum((loss - mean(group)) ** 2 for group in groups for loss in group)
+    degrees = sum(len(group) - 1 for group in groups)
+    return Noise(math.sqrt(squares / degrees) if degrees else math.nan, degrees)
+
+
+def front(order: Sequence[Arm]) -> list[Arm]:
+    """The best arm and those that differ from it by no more than noise, or read the same in three decimals."""
+    noise = noise_of(order)
+    best = order[0]
+    same = [loss_text(arm.loss) == loss_text(best.loss) for arm in order]
+    measured = noise.degrees > 0
+    return [arm for arm, equal in zip(order, same, strict=True) if equal or (measured and noise.level(best, arm))]
 
 
 def loss_title(arms: Sequence[Arm]) -> str:
@@ -24,10 +60,12 @@ def loss_title(arms: Sequence[Arm]) -> str:
             if diverged
             else "No arm has finished with a comparable loss"
         )
-    loss, names = f"{loss_text(order[0].loss)} nats per byte", lowest(order)
+    names, loss = front(order), f"{loss_text(order[0].loss)} nats per byte"
     if len(order) == 1:
-        return opening(f"{names[0]} ends at a validation loss of {loss}")
-    return opening(f"{join_words(names)} {'ends' if len(names) == 1 else 'end'} at the lowest validation loss, {loss}")
+        return opening(f"{names[0].spoken} ends at a validation loss of {loss}")
+    if len(names) > 1:
+        return opening(f"no difference seen between {named(names)}, which end lowest").replace("no", "No", 1)
+    return opening(f"{names[0].spoken} ends at the lowest validation loss, {loss}")
 
 
 def verdict(arms: Sequence[Arm]) -> str:
@@ -35,20 +73,40 @@ def verdict(arms: Sequence[Arm]) -> str:
     order = ranked(arms)
     if len(order) < 2:
         return "There are not two finished arms whose losses can be compared." if len(arms) > 1 else ""
-    best, second = order[:2]
-    survivors = [arm for arm in (best, second) if arm.with_status("diverged")]
+    survivors = [arm for arm in order[:2] if arm.with_status("diverged")]
     if survivors:
         counts = [f"{len(arm.final_losses)} of {len(arm.runs)} seeds of {arm.spoken}" for arm in survivors]
         return f"Only {join_words(counts)} finished, the others diverged: a mean over survivors flatters an arm."
-    if min(len(best.final_losses), len(second.final_losses)) < 2:
+    noise = noise_of(order)
+    if not noise.degrees:
         return (
             "One seed an arm gives no uncertainty: differences smaller than the spread between seeds, "
             "which was not measured, cannot be judged."
         )
-    ranges = f"The ranges of {best.spoken} and {second.spoken} over seeds"
-    if max(best.final_losses) < min(second.final_losses):
-        return f"{ranges} do not overlap."
-    return f"{ranges} overlap, so these runs do not tell the two apart."
+    first, *others = front(order)
+    spread = f"Seeds of one arm differ by a standard deviation of {loss_text(noise.deviation)}"
+    if others:
+        gap = gap_text(first.loss, others[-1].loss)
+        return f"{spread}, so the {gap} between {first.spoken} and {others[-1].spoken} is no difference seen."
+    needed, gap = noise.threshold(first, order[1]), gap_text(first.loss, order[1].loss)
+    return f"{spread}: the {gap} to {order[1].spoken} is more than the {loss_text(needed)} that chance explains."
+
+
+def learning_bar(best: Sequence[Arm], baseline: float | None) -> float:
+    """The loss below which a run has learned: a tenth of the way from byte frequencies to the best arm.
+
+    A model that gives the bytes' frequencies and nothing else ends a hundredth below or above their loss.
+    """
+    if baseline is None:
+        return math.inf
+    lowest = min((arm.loss for arm in ranked(best)), default=baseline)
+    return baseline - LEARNED * max(0.0, baseline - lowest)
+
+
+def training_rates(arm: Arm, bar: float) -> list[float]:
+    """The learning rates at which every run of an arm finished below the bar."""
+    cells = {rate: arm.at(rate) for rate in arm.rates}
+    return [rate for rate, cell in cells.items() if cell.complete and max(cell.final_losses) < bar]
 
 
 def fate_sentence(arms: Sequence[Arm]) -> str:

@@ -7,11 +7,15 @@ from typing import Any
 
 from evenkeel.lab.studies.page import _depth as depth
 from evenkeel.lab.studies.page import _loss as loss
-from evenkeel.lab.studies.page._arms import Arm, group_arms
-from evenkeel.lab.studies.page._cost import cost_figure
+from evenkeel.lab.studies.page._arms import Arm, all_rates, group_arms, without_twins
+from evenkeel.lab.studies.page._cost import cost_figure, cost_of
+from evenkeel.lab.studies.page._findings import message
+from evenkeel.lab.studies.page._keys import arm_keys
+from evenkeel.lab.studies.page._map import opening_picture
 from evenkeel.lab.studies.page._outcome import fate_sentence, leak_sentence, loss_title, verdict
-from evenkeel.lab.studies.page._words import sentences
-from evenkeel.report import Figure, Finding, Page, Section, Table, assign_styles, join_words, write_page
+from evenkeel.lab.studies.page._words import rate_range, sentences
+from evenkeel.lab.transformer import norm_styles
+from evenkeel.report import Cell, Figure, Finding, Page, Section, Table, format_number, join_words, write_page
 
 
 def study_page(summary: Mapping[str, Any]) -> Page:
@@ -30,23 +34,30 @@ def study_page(summary: Mapping[str, Any]) -> Page:
         StudyError: the summary has another format.
 
     Example:
-        >>> study_page({"format": 1, "arms": []}).findings[0].title
+        >>> study_page({"format": 2, "arms": []}).findings[0].title
         'Nothing has been measured yet'
     """
     arms = group_arms(summary)
-    styles = assign_styles(arm.name for arm in arms)
+    best = [arm.best for arm in arms]
+    styles = norm_styles(arm.name for arm in arms)
+    baseline = (summary.get("corpus") or {}).get("frequency_loss")
+    picture = opening_picture(arms, styles, baseline, message(summary, arms)) if arms else None
     figures: dict[str, list[tuple[str, Figure | None]]] = {
-        "Loss": [("ranking", loss.ranking_figure(arms, styles)), ("loss curves", loss.loss_figure(arms, styles))],
-        "Signals by depth": [
-            ("gradient norms", depth.gradient_figure(arms, styles)),
-            ("residual growth", depth.residual_figure(arms, styles)),
-            ("distributions around a norm", depth.histogram_figure(arms, styles)),
-            ("the share of the mean", depth.centring_figure(arms, styles)),
+        "Loss at the best learning rate of each arm": [
+            ("ranking", loss.ranking_figure(best, styles, baseline)),
+            ("loss curves", loss.loss_figure(best, styles, baseline)),
         ],
-        "Updates": [("update-to-weight ratios", depth.update_figure(arms, styles))],
-        "Cost": [("cost", cost_figure(arms, styles, summary.get("machine") or {}))],
+        "Inside the network, at the best learning rate": [
+            ("residual growth", depth.residual_figure(without_twins(best), styles)),
+            ("values around the norms", depth.norms_figure(best, styles)),
+            ("distributions around a norm", depth.histogram_figure(best, styles)),
+            ("the share of the mean", depth.centring_figure(without_twins(best), styles)),
+        ],
+        "Cost": [("cost", cost_figure(arms, cost_of(summary, arms), styles, summary.get("machine") or {}))],
     }
-    tables = {"Loss": [loss.ranking_table(arms)]} if arms else {}
+    tables = {next(iter(figures)): [loss.ranking_table(arms)]} if arms else {}
+    if len(all_rates(arms)) > 1:
+        tables[next(iter(figures))].append(loss.rates_table(arms))
     sections = [
         Section(title, tables=tables.get(title, []), figures=[figure for _, figure in candidates if figure is not None])
         for title, candidates in figures.items()
@@ -54,7 +65,15 @@ def study_page(summary: Mapping[str, Any]) -> Page:
     ]
     missing = [name for candidates in figures.values() for name, figure in candidates if figure is None]
     sections.append(_what_was_run(summary, arms, missing))
-    return Page("Normalization study", _lead(summary, arms), _findings(summary, arms), sections, _footer(summary))
+    return Page(
+        "Normalization study",
+        _lead(summary, arms),
+        _findings(summary, best),
+        sections,
+        _footer(summary),
+        picture,
+        arm_keys(arms, styles),
+    )
 
 
 def write_report(summary: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
@@ -74,7 +93,7 @@ def write_report(summary: Mapping[str, Any], path: str | os.PathLike[str]) -> Pa
     Example:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as directory:
-        ...     write_report({"format": 1, "arms": []}, f"{directory}/report.html").name
+        ...     write_report({"format": 2, "arms": []}, f"{directory}/report.html").name
         'report.html'
     """
     return write_page(study_page(summary), path)
@@ -93,20 +112,20 @@ def ranking_table(summary: Mapping[str, Any]) -> Table:
         StudyError: the summary has another format.
 
     Example:
-        >>> ranking_table({"format": 1, "arms": []}).rows
+        >>> ranking_table({"format": 2, "arms": []}).rows
         []
     """
     return loss.ranking_table(group_arms(summary))
 
 
-def _findings(summary: Mapping[str, Any], arms: Sequence[Arm]) -> list[Finding]:
+def _findings(summary: Mapping[str, Any], best: Sequence[Arm]) -> list[Finding]:
     recorded = [Finding(item["title"].rstrip("."), item["text"]) for item in summary.get("findings") or ()]
     if recorded:
         return recorded
-    if not arms:
+    if not best:
         return [Finding("Nothing has been measured yet", "The study has no arm with records.")]
-    text = sentences(verdict(arms), fate_sentence(arms), leak_sentence(arms))
-    return [Finding(loss_title(arms), text)]
+    text = sentences(verdict(best), fate_sentence(best), leak_sentence(best))
+    return [Finding(loss_title(best), text)]
 
 
 def _lead(summary: Mapping[str, Any], arms: Sequence[Arm]) -> list[str]:
@@ -116,19 +135,23 @@ def _lead(summary: Mapping[str, Any], arms: Sequence[Arm]) -> list[str]:
     sizes = {"depth": "{} blocks", "width": "width {}", "context": "context {}"}
     shape = [text.format(settings[name]) for name, text in sizes.items() if name in settings]
     model = f" ({', '.join(shape)})" if shape else ""
-    names = join_words([arm.name for arm in arms])
     count = f"{len(arms)} arms" if len(arms) > 1 else "one arm"
-    runs = max(len(arm.runs) for arm in arms)
-    seeds = f"{runs} seeds" if runs > 1 else "one seed"
-    steps = f"was set to run {settings['steps']} steps with" if "steps" in settings else "has"
+    rates = all_rates(arms)
+    at = f"at {len(rates)} learning rates from {rate_range(rates)}" if len(rates) > 1 else f"at the rate {rates[0]:g}"
+    seeds = max(len(arm.at(rate).runs) for arm in arms for rate in arm.rates)
+    steps = f", {settings['steps']} steps each" if "steps" in settings else ""
     source = f"The text is {corpus['source']}{_corpus_size(corpus)}." if corpus.get("source") else ""
     text = sentences(
-        f"The same byte-level transformer{model} was trained in {count}: {names}.",
-        f"Each arm {steps} {seeds}.",
+        "An arm is one variant: a norm and its place, with all else equal.",
+        f"The same byte-level transformer{model} was trained in {count} {at} with {_seeds(seeds)}{steps}.",
         source,
         "All losses are in nats per byte; lower is better.",
     )
     return [text]
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seeds" if count > 1 else "one seed"
 
 
 def _corpus_size(corpus: Mapping[str, Any]) -> str:
@@ -157,17 +180,16 @@ def _what_was_run(summary: Mapping[str, Any], arms: Sequence[Arm], missing: Sequ
             rows = [[name.replace("_", " "), _setting(value)] for name, value in values.items()]
             tables.append(Table(["setting" if key == "settings" else "item", "value"], rows, title=title))
     absent = [f"Not measured in this study, so without a figure: {join_words(missing)}."] if missing else []
-    return Section("What was run", paragraphs=absent, tables=tables)
+    return Section("What was run", paragraphs=absent, tables=tables, folded=bool(tables))
 
 
 def _arms_table(arms: Sequence[Arm]) -> Table:
-    columns = ["arm", "norm", "placement", "feed-forward", "bias", "QK-norm", "parameters", "seeds", "state"]
-    rows = []
+    columns = ["arm", "norm", "placement", "feed-forward", "bias", "QK-norm", "warm-up", "parameters", "runs", "state"]
+    rows: list[list[Cell]] = []
     for arm in arms:
         run = arm.runs[0]
-        choices = [_setting(run.get(key)) for key in ("norm", "placement", "feed_forward", "bias", "qk_norm")]
-        seeds = ", ".join(str(item.get("seed")) for item in arm.runs)
-        rows.append([arm.name, *choices, run.get("parameters"), seeds, arm.fate() or "finished"])
+        choices = [_setting(run.get(key)) for key in ("norm", "placement", "feed_forward", "bias", "qk_norm", "warmup")]
+        rows.append([arm.name, *choices, run.get("parameters"), len(arm.runs), arm.fate() or "finished"])
     return Table(columns, rows, title="Arms")
 
 
@@ -178,6 +200,8 @@ def _setting(value: Any) -> str:
         return ", ".join(_setting(item) for item in value)
     if isinstance(value, int):
         return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:g}" if abs(value) < 1 else format_number(value, digits=4)
     return "–" if value is None else str(value)
 
 

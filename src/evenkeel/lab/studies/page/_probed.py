@@ -1,4 +1,4 @@
-"""What the probes of a study saw, as curves over the seeds: the stream by layer, gradients and updates by block."""
+"""What the probes of a study saw, as curves over the seeds: the stream by layer, gradients by block, norms in a row."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Stage:
 
     def rows(self, run: Run) -> Sequence[Mapping[str, Any]]:
         """What a run's probe at this step measured, if it has one."""
-        return next((probe[self.key] for probe in _probes(run, self.key) if probe["step"] == self.step), ())
+        measured = (probe[self.key] for probe in _probes(run, self.key) if probe["step"] == self.step)
+        rows = next(measured, ())
+        return [rows] if isinstance(rows, Mapping) else rows
 
     def curves(self, arms: Sequence[Arm], measure: Callable[[Sequence[Mapping[str, Any]]], Curve]) -> list[Series]:
         """One curve an arm of what is measured from the rows of a probe."""
@@ -67,18 +69,9 @@ def block_gradients(rows: Sequence[Mapping[str, Any]]) -> Curve:
     return {block: None if square is None else math.sqrt(square) for block, square in squares.items()}
 
 
-def extremes_of(curve: Series) -> tuple[float, float, float] | None:
-    """Largest over smallest positive value of a curve, and where they are; None without two positive values."""
-    points = [(value, x) for x, value in zip(curve.x, curve.y, strict=True) if value is not None and value > 0]
-    if len(points) < 2:
-        return None
-    (low, at_low), (high, at_high) = min(points), max(points)
-    return high / low, at_high, at_low
-
-
-def unevenness(curves: Iterable[Series]) -> dict[str, tuple[float, float, float]]:
-    """The extremes of every curve that has them, by arm."""
-    return {curve.name: extremes for curve in curves if (extremes := extremes_of(curve)) is not None}
+def around_norms(rows: Sequence[Mapping[str, Any]], key: str) -> Curve:
+    """The size of the values before or after every norm, by the norm's place in the order of the forward pass."""
+    return {number: row.get(key) for number, row in enumerate(rows, start=1)}
 
 
 def growth_of(curves: Iterable[Series]) -> dict[str, float]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from evenkeel.report import format_number
 
 
@@ -21,13 +24,13 @@ def sentences(*parts: str) -> str:
 
 
 def loss_text(value: float) -> str:
-    """A loss with three decimals."""
-    return f"{value:.3f}"
+    """A loss with three decimals, or three digits where it is large."""
+    return f"{value:.3f}" if abs(value) < 100 else format_number(value)
 
 
 def rounded_gap(low: float, high: float) -> float:
     """The difference of two losses as a reader would compute it from their three decimals."""
-    return float(loss_text(high)) - float(loss_text(low))
+    return round(high, 3) - round(low, 3)
 
 
 def gap_text(low: float, high: float) -> str:
@@ -41,6 +44,19 @@ def times(ratio: float) -> str:
     return f"{format_number(ratio)} times"
 
 
+def about(ratio: float) -> str:
+    """A ratio to two digits, for a headline."""
+    return (
+        format_number(ratio, digits=2) if ratio < 100 or not math.isfinite(ratio) else f"{float(f'{ratio:.2g}'):,.0f}"
+    )
+
+
 def percent(share: float) -> str:
     """A share as a percentage."""
     return f"{format_number(100 * share)} %"
+
+
+def rate_range(rates: Sequence[float]) -> str:
+    """Learning rates from the lowest to the highest."""
+    ends = dict.fromkeys((min(rates), max(rates)))
+    return " to ".join(f"{rate:g}" for rate in ends)
