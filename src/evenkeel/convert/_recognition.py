@@ -1,0 +1,64 @@
+"""What a module was recognised as."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from evenkeel._display import Displayed
+
+if TYPE_CHECKING:
+    import torch
+
+    from evenkeel._spec import NormSpec
+    from evenkeel.convert._fit import Roles
+    from evenkeel.convert._layout import Layout
+    from evenkeel.convert._rounding import Agreement
+
+__all__ = ["Recognition"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recognition(Displayed):
+    """The norm that a module computes, or why it is none that a spec describes.
+
+    Attributes:
+        spec: what it does, or None.
+        layout: where the sharing elements lie: trailing axes, the channels' axis, groups. None where spec is.
+        roles: the names of its tensors by their part: weight, bias, mean, variance. None where spec is.
+        momentum: how fast remembered statistics follow; None where nothing is remembered, or it is a plain average.
+        frozen: whether it uses remembered statistics in training too.
+        ranks: the numbers of axes of the inputs that it was seen to take.
+        agreement: by dtype: the share of elements with the bits of the spec's reference, and the largest
+            difference in ulps.
+        evidence: what was seen, line by line.
+        reason: why there is no spec; empty where there is one.
+
+    Example:
+        >>> import torch, evenkeel as ek
+        >>> found = ek.convert.recognize(torch.nn.RMSNorm(8, eps=1e-6))
+        >>> found.spec
+        NormSpec(statistic='rms', shares='token', center=False, eps=1e-06, bias=False)
+        >>> ek.convert.recognize(torch.nn.Linear(8, 8)).reason
+        'its statistics are no norm: each output is a sum over the input'
+    """
+
+    views = "evenkeel.convert._views"
+
+    spec: NormSpec | None = None
+    layout: Layout | None = None
+    roles: Roles | None = None
+    momentum: float | None = None
+    frozen: bool = False
+    ranks: tuple[int, ...] = ()
+    agreement: dict[str, Agreement] = field(default_factory=dict)
+    evidence: tuple[str, ...] = ()
+    reason: str = ""
+
+    def rounds_alike(self, dtype: torch.dtype) -> bool:
+        """Whether the spec's reference rounds where the module does, for inputs and parameters of a dtype.
+
+        In float32 and float64 both round after every step; the sums may differ in their order.
+        """
+        found = self.agreement.get(str(dtype).removeprefix("torch."))
+        return dtype.itemsize >= 4 or (found is not None and found.exact)

@@ -1,0 +1,249 @@
+"""Recognise a norm by what it computes: candidates from its parameters, the decision from its results."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from evenkeel._errors import InvalidTypeError
+from evenkeel.convert._copies import floating_tensors
+from evenkeel.convert._fit import Fit, Roles, disagreement, fit_eps, fit_form
+from evenkeel.convert._gradients import check_gradients
+from evenkeel.convert._layout import Layout, candidate_shapes, feature_shape, layout_of, sharing
+from evenkeel.convert._memory import fit_frozen, fit_memory
+from evenkeel.convert._probes import RefusedError, attempt, distance, isolated, probes, random_values
+from evenkeel.convert._recognition import Recognition
+from evenkeel.convert._rounding import agreement, fit_cast, signed_values
+from evenkeel.convert._subject import Subject, joined
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["recognize"]
+
+WIDE = (torch.float64, torch.float32)
+CALLS = 3  # a module that counts its calls may change with them
+
+
+def recognize(module: nn.Module, *, example: Tensor | None = None) -> Recognition:
+    """Recognise the norm that a module computes, whatever its class and its names.
+
+    A copy of the module runs on inputs that tell norms apart: magnitudes from 1e-15 to 1e6, zeros, a shift, one large
+    element; with random parameters and with its own; in training and in evaluation; in float64, float32, bfloat16 and
+    float16. A spec counts when its reference repeats every result and the gradients, and no other spec does. The
+    module itself is never called.
+
+    Args:
+        module: any module.
+        example: an input, where the shapes that it takes do not follow from its parameters.
+
+    Returns:
+        The spec with the evidence, or the reason why there is none.
+
+    Raises:
+        InvalidTypeError: the argument is no module.
+
+    Example:
+        >>> import torch, evenkeel as ek
+        >>> class Norm(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.scale = torch.nn.Parameter(torch.zeros(16))
+        ...     def forward(self, x):
+        ...         return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * (1 + self.scale)
+        >>> spec = ek.convert.recognize(Norm()).spec
+        >>> spec.statistic, spec.eps, spec.eps_mode, spec.weight_offset
+        ('rms', 1e-06, 'inside', 1.0)
+    """
+    if not isinstance(module, nn.Module):
+        raise InvalidTypeError(f"recognize: expected a torch.nn.Module, but got {type(module).__name__}; pass a layer")
+    evidence: list[str] = []
+    with isolated():
+        try:
+            return examine(Subject(module), example, evidence)
+        except RefusedError as refusal:
+            return Recognition(reason=str(refusal), evidence=tuple(evidence))
+
+
+def examine(subject: Subject, example: Tensor | None, evidence: list[str]) -> Recognition:
+    """Find the spec of a subject, noting what was seen."""
+    shape, still, moving = layouts(subject, example)
+    values = subject.values()
+    x = random_values(shape, 5)
+    steady(subject, x, values)
+    learned = [name for name in subject.names if values[name].numel() > 1 or feature_shape(subject.original) == (1,)]
+    changed = subject.changed(x, values, training=True)
+    if subject.changed(x, values, training=False):
+        raise RefusedError("its tensors change in evaluation")
+    momentum, frozen = None, False
+    if still.shares is None and moving.shares is None:
+        fit, frozen, training = fit_frozen(subject, shape, still, learned), True, False
+    else:
+        training = moving != still
+        fit = fit_statistics(subject, shape, moving, [n for n in learned if n not in changed], training=training)
+        if training or changed:
+            fit, momentum = fit_memory(subject, shape, fit, changed, still)
+    evidence.append(f"inputs of {tuple(shape)} share statistics as {fit.spec.shares!r}")
+    evidence.append(f"results agree in float64 and float32 on {len(probes(shape, torch.float64))} inputs")
+    check_modes(subject, fit, shape, training=training)
+    check_gradients(subject, fit, shape, training=training)
+    check_further(subject, x, values)
+    ranks = ranks_taken(subject, fit, example, training=training)
+    fit, agreements = fit_cast(subject, fit, shape, training=training)
+    agreements = {"float32": own_agreement(subject, fit, shape, training=training)} | agreements
+    evidence += [f"{dtype}: {a.equal:.1%} of the bits, {a.ulps:.2g} ulps" for dtype, a in agreements.items()]
+    return Recognition(
+        spec=fit.spec,
+        layout=fit.layout,
+        roles=fit.roles,
+        momentum=momentum,
+        frozen=frozen,
+        ranks=ranks,
+        agreement=agreements,
+        evidence=tuple(evidence),
+    )
+
+
+def layouts(subject: Subject, example: Tensor | None) -> tuple[tuple[int, ...], Layout, Layout]:
+    """The shape of the first input that is taken, and the layouts in evaluation and in training.
+
+    Raises:
+        RefusedError: no input is taken, or none shares statistics as a norm does.
+    """
+    reasons: list[tuple[int, str]] = []
+    values = subject.values()
+    runs = [subject.runner(torch.float64, values, training=training) for training in (False, True)]
+    size = feature_shape(subject.original)
+    for shape in candidate_shapes(subject.original, example):
+        try:
+            repeatable(runs[1], random_values(shape, 4))
+            found = [sharing(run, shape) for run in runs]
+        except RefusedError as refusal:
+            reasons.append((0 if str(refusal).startswith("it raises") else 2, str(refusal)))
+            continue
+        named = [indices if isinstance(indices, str) else layout_of(indices, shape, size) for indices in found]
+        still, moving = named
+        if isinstance(still, Layout) and isinstance(moving, Layout):
+            return shape, still, moving
+        reasons.append((1, next(reason for reason in named if isinstance(reason, str))))
+    raise RefusedError(max(reasons, key=lambda pair: pair[0])[1] if reasons else "it takes no input that was tried")
+
+
+def repeatable(run: object, x: Tensor) -> None:
+    """Refuse what gives two results for one input."""
+    first, second = run(x), run(x)  # type: ignore[operator]
+    if not torch.equal(torch.nan_to_num(first), torch.nan_to_num(second)):
+        raise RefusedError("in training, it gives different results for the same input")
+
+
+def steady(subject: Subject, x: Tensor, values: dict[str, Tensor]) -> None:
+    """Refuse what changes with the number of calls."""
+    copy = subject.copy(torch.float64, values)
+    first = attempt(copy, x)
+    if not all(torch.equal(torch.nan_to_num(attempt(copy, x)), torch.nan_to_num(first)) for _ in range(CALLS)):
+        raise RefusedError("its result changes from call to call")
+
+
+def fit_statistics(
+    subject: Subject, shape: tuple[int, ...], layout: Layout, learned: list[str], *, training: bool
+) -> Fit:
+    """Fit the form and eps of statistics of the input."""
+    if len(learned) > 2:
+        raise RefusedError(f"it has {len(learned)} learned tensors ({joined(learned)}); a norm has a weight and a bias")
+    scalars = [name for name in subject.names if name not in learned and subject.values()[name].numel() == 1]
+    if scalars and layout.shares is not None and not training:
+        raise RefusedError(f"it has the learned number {joined(scalars)}, which a spec cannot say")
+    values = subject.values()
+    run = subject.runner(torch.float64, values, training=training)
+    inputs = probes(shape, torch.float64)
+    form = fit_form(run, layout, inputs["scale 10000"], values, learned)
+    signed = signed_values(subject, form)
+    plain = subject.values(seed=3)
+    if form.roles.bias is not None:  # eps shows in results that are small beside a bias
+        plain[form.roles.bias].zero_()
+    observed = [
+        subject.observe(probes(shape, dtype), tensors, training=training)
+        for dtype, tensors in itertools.product(WIDE, (plain, signed))
+    ]
+    return fit_eps(form, subject.declared, observed)
+
+
+def check_modes(subject: Subject, fit: Fit, shape: tuple[int, ...], *, training: bool) -> None:
+    """Refuse what computes something else in training, or with its own values."""
+    values = signed_values(subject, fit)
+    x = random_values(shape, 21)
+    if fit.spec.memory == "batch":
+        results = [subject.runner(torch.float64, values, training=mode)(x) for mode in (False, True)]
+        if not torch.equal(*results):
+            raise RefusedError("it computes something else in training than in evaluation")
+    own = {name: tensor.detach().double() for name, tensor in floating_tensors(subject.original).items()}
+    for name, probe in probes(shape, torch.float64).items():
+        y = subject.runner(torch.float64, own, training=training)(probe)
+        if distance(y, fit(probe, own, 0.0 if training else None)) > 1e-3 and all(map(usable, own.values())):
+            raise RefusedError(f"with its own parameters it is no {fit.spec!r} on the input '{name}'")
+
+
+def usable(tensor: Tensor) -> bool:
+    """Whether values are finite and of a size that no arithmetic loses."""
+    return bool(tensor.isfinite().all()) and bool((tensor.abs() < 1e6).all())
+
+
+def check_further(subject: Subject, x: Tensor, values: dict[str, Tensor]) -> None:
+    """Refuse what a second input changes: a gate or a mask."""
+    if not subject.further:
+        return
+    copy = subject.copy(torch.float64, values)
+    alone = attempt(copy, x)
+    tried = [random_values(x.shape, 31), random_values(x.shape, 32) > 0, random_values(x.shape[:2], 33) > 0]
+    for name, other in itertools.product(subject.further, tried):
+        try:
+            y = attempt(_WithKeyword(copy, name, other), x)
+        except RefusedError:
+            continue
+        if distance(y, alone) > 0:
+            raise RefusedError(f"its result depends on a further input, {name}")
+
+
+class _WithKeyword(nn.Module):
+    """A module with one keyword argument given."""
+
+    def __init__(self, module: nn.Module, name: str, value: Tensor) -> None:
+        super().__init__()
+        self.module, self.given = module, {name: value}
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.module(x, **self.given)
+        return result
+
+
+def ranks_taken(subject: Subject, fit: Fit, example: Tensor | None, *, training: bool) -> tuple[int, ...]:
+    """The numbers of axes of the inputs on which the fit repeats the result."""
+    values = subject.values(seed=5)
+    run = subject.runner(torch.float64, values, training=training)
+    ranks = []
+    for shape in candidate_shapes(subject.original, example):
+        x = random_values(shape, 41)
+        try:
+            y = run(x)
+            expected = fit(x, dict(values), 0.0 if training else None)
+        except Exception:  # noqa: S112 - either refuses the shape
+            continue
+        if distance(y, expected) <= 1e-5:
+            ranks.append(len(shape))
+    return tuple(sorted(set(ranks)))
+
+
+def own_agreement(subject: Subject, fit: Fit, shape: tuple[int, ...], *, training: bool) -> object:
+    """How far float32 results agree."""
+    values = signed_values(subject, fit)
+    x = random_values(shape, 12).float() * 3.0
+    given = {name: tensor.float() for name, tensor in values.items()}
+    y = subject.runner(torch.float32, values, training=training)(x)
+    return agreement(y, fit(x, given, 0.0 if training else None))
+
+
+_ = (replace, Roles, disagreement)
