@@ -30,9 +30,10 @@ NAMED = re.compile(r"Norm(?!al|ing)|norm$|BatchNorm|NormAct")
 # what the arithmetic of a norm looks like
 MARKED = re.compile(r"rsqrt|layer_norm\(|rms_norm\(|batch_norm\(|group_norm\(|F\.normalize\(|\.var\(|\.std\(|pow\(2\)\.mean")
 # what a block holds and a norm does not
-HEAVY = re.compile(r"Linear|Conv\d|Embedding|Attention|MLP|post_init|PreTrainedModel|ModuleList\(\[\w+Layer|from_pretrained")
+HEAVY = re.compile(r"Linear|Conv\d|Embedding|Attention|MLP|Dropout|post_init|PreTrainedModel|from_config|from_pretrained")
 NOT_MODULES = re.compile(r"Config|Output|Mixin|Processor|Tokenizer|PreTrainedModel|Enum|Function|ABC$|Protocol|Dataset")
 SIZE, GROUPS, GROUP_SIZE = 16, 4, 8
+SIZES = re.compile(r"size|shape|dim$|features$|channels$|width$")
 ARGUMENTS: dict[str, Any] = {
     "eps": 1e-6,
     "epsilon": 1e-6,
@@ -43,6 +44,7 @@ ARGUMENTS: dict[str, Any] = {
     "group_size": GROUP_SIZE,
     "bias": True,
     "output_dim": SIZE,
+    "feature_dims": (4,),
     "act_layer": nn.ReLU,
 }
 # arguments with a default that make another norm of a class
@@ -125,18 +127,39 @@ def candidates(package: str) -> Iterator[tuple[str, str, str, bool]]:
             )
 
 
+def arguments_of(kind: type[nn.Module]) -> dict[str, inspect.Parameter]:
+    """The named arguments of a class, those that it hands on to its bases among them."""
+    named: dict[str, inspect.Parameter] = {}
+    for base in kind.__mro__:
+        if "__init__" not in vars(base) or base is nn.Module:
+            continue
+        parameters = list(inspect.signature(base.__init__).parameters.values())[1:]
+        hands_on = [p for p in parameters if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        named = {p.name: p for p in parameters if p not in hands_on} | named
+        if not hands_on:
+            break
+    return named
+
+
 def build(kind: type[nn.Module], **changed: Any) -> nn.Module:
     """An instance with plausible arguments, and random parameters."""
-    arguments = {}
-    for parameter in list(inspect.signature(kind.__init__).parameters.values())[1:]:
-        if parameter.name in changed:
-            arguments[parameter.name] = changed[parameter.name]
-        elif parameter.default is inspect.Parameter.empty and parameter.kind not in (
-            inspect.Parameter.VAR_POSITIONAL,
-            inspect.Parameter.VAR_KEYWORD,
-        ):
-            arguments[parameter.name] = AnyConfig() if "config" in parameter.name else ARGUMENTS.get(parameter.name, SIZE)
-    module = kind(**arguments)
+    own = set(inspect.signature(kind.__init__).parameters)
+    arguments = dict(changed)
+    for name, parameter in arguments_of(kind).items():
+        unset = parameter.default is inspect.Parameter.empty or (parameter.default is None and SIZES.search(name))
+        if unset and name not in changed:
+            arguments[name] = AnyConfig() if "config" in name else ARGUMENTS.get(name, SIZE)
+    few = {name: value for name, value in arguments.items() if name in own}
+    shaped = [{name: (SIZE,) if value == SIZE else value for name, value in given.items()} for given in (arguments, few)]
+    errors: list[Exception] = []
+    for given in (arguments, few, *shaped):
+        try:
+            module = kind(**given)
+            break
+        except TypeError as error:  # a size that has to be a shape, or that the class gives its base itself
+            errors.append(error)
+    else:
+        raise errors[0]
     with torch.no_grad():
         for tensor in [*module.parameters(), *(b for b in module.buffers() if b.is_floating_point())]:
             tensor.copy_(1.0 + 0.2 * torch.rand_like(tensor))
@@ -156,7 +179,7 @@ def examine(module_name: str, name: str, body: str, block: bool) -> Iterator[Fou
             kind = getattr(importlib.import_module(module_name), name)
             if not issubclass(kind, nn.Module):
                 return
-            known = inspect.signature(kind.__init__).parameters
+            known = arguments_of(kind)
             versions: list[dict[str, Any]] = [{}, *({k: v} for k, v in VARIANTS.items() if k in known)]
             for change in versions:
                 one = Found(found.name, body, ", ".join(f"{k}={v}" for k, v in change.items()))

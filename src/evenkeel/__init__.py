@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendError",
     "ContractError",
+    "ConversionError",
     "EvenkeelError",
     "InvalidArgumentError",
     "InvalidInputError",
@@ -37,6 +38,7 @@ if TYPE_CHECKING or not _PROGRAM:
     from evenkeel._errors import (
         BackendError,
         ContractError,
+        ConversionError,
         EvenkeelError,
         InvalidArgumentError,
         InvalidInputError,

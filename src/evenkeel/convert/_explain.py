@@ -59,6 +59,18 @@ def explanation(y: Tensor, x: Tensor, layout: Layout, values: dict[str, Tensor],
             ratio = (y / result).flatten()
             if text in USUAL and (ratio - ratio.median()).abs().max() <= CLOSE * ratio.median().abs():
                 return f"{text}{how} times the constant {ratio.median().item():.6g}"
+    fits = len(learned) == 1 and layout.shares == "token" and layout.channel_axis == -1
+    return weighted_before(y, x, dims, values[learned[0]]) if fits else ""
+
+
+def weighted_before(y: Tensor, x: Tensor, dims: list[int], weight: Tensor) -> str:
+    """Say whether the weight multiplies the input instead of the normalized value."""
+    for offset in (0.0, 1.0):
+        scaled = x * (weight + offset)
+        for text, (centred, divisor) in USUAL.items():
+            base = scaled - scaled.mean(dims, keepdim=True) if centred else scaled
+            if distance(y, base / divisor(scaled, dims)) <= CLOSE:
+                return f"{text} of the input times the weight, which a spec cannot say"
     return ""
 
 

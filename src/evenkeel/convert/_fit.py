@@ -108,11 +108,13 @@ def fit_form(
     raise RefusedError(explanation(y, x, layout, values, learned) or nearest(errors))
 
 
-def error_of(form: Fit, x: Tensor, values: dict[str, Tensor], y: Tensor) -> float:
+def error_of(
+    form: Fit, x: Tensor, values: dict[str, Tensor], y: Tensor, momentum: float | None = None
+) -> float:
     """How far a form's result lies from the module's; infinitely, where its parameters have another shape."""
     try:
-        return distance(y, form(x, values))
-    except EvenkeelError:
+        return distance(y, form(x, dict(values), momentum))
+    except (EvenkeelError, RuntimeError):  # the parameters do not fit, or do not broadcast
         return float("inf")
 
 
@@ -165,7 +167,7 @@ def disagreement(
     worst = (0.0, "")
     for inputs, results, values in observed:
         for name, x in inputs.items():
-            found = distance(results[name], form(x, dict(values), momentum)) / tolerance(name)
+            found = error_of(form, x, values, results[name], momentum) / tolerance(name)
             worst = max(worst, (found, name))
             if found > 1e3:
                 return worst

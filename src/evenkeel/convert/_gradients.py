@@ -27,8 +27,9 @@ def check_gradients(subject: Subject, fit: Fit, shape: tuple[int, ...], *, train
         RefusedError: they differ, or there are none.
     """
     values = subject.values(seed=9)
-    x, cotangent = random_values(shape, 61), random_values(shape, 62)
-    copy = subject.copy(torch.float64, values, training=training)
+    values = {name: tensor.to(subject.wide) for name, tensor in values.items()}
+    x, cotangent = (random_values(shape, seed).to(subject.wide) for seed in (61, 62))
+    copy = subject.copy(subject.wide, values, training=training)
     tensors = floating_tensors(copy)
     wanted = [n for n in (fit.roles.weight, fit.roles.bias) if n is not None and tensors[n].requires_grad]
     with torch.enable_grad():

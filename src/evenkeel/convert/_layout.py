@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from evenkeel.convert._copies import floating_tensors
+from evenkeel.convert._probes import random_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "candidate_shapes", "layout_of", "sharing"]
 
 FREE_SIZES = (3, 5, 4, 6, 7)  # of the axes that no parameter decides
+FEW_SIZES = (2, 3, 2, 3, 2)  # the same where the features are many
+MANY = 512
 DEFAULT_SIZE = 12
 SEEDS = range(4)  # an activation hides the outputs that it sets to zero: of four inputs, one shows them
 
@@ -49,8 +52,8 @@ def candidate_shapes(module: nn.Module, example: Tensor | None = None) -> Iterat
         yield tuple(example.shape)
         return
     tail = feature_shape(module)
-    free = [size for size in FREE_SIZES if size not in tail]
-    a, b, c, d, *_ = [*free, *FREE_SIZES]
+    sizes = FREE_SIZES if math.prod(tail) <= MANY else FEW_SIZES
+    a, b, c, d, *_ = [*(size for size in sizes if size not in tail), *sizes]
     if len(tail) == 1:
         (size,) = tail
         shapes = [(a, size, 2, b, c), (a, size, b, c), (a, b, c, size), (a, size, b), (a, b, size), (d, size)]
@@ -72,12 +75,12 @@ def feature_shape(module: nn.Module) -> tuple[int, ...]:
     return (max(sizes, default=DEFAULT_SIZE),)
 
 
-def sharing(run: Callable[[Tensor], Tensor], shape: Sequence[int]) -> list[set[int]] | str:
+def sharing(run: Callable[[Tensor], Tensor], shape: Sequence[int], dtype: torch.dtype) -> list[set[int]] | str:
     """Which outputs depend on an element of the middle: along each axis, the indices; or why that is no box."""
     place = tuple(size // 2 for size in shape)
     moved = torch.zeros(tuple(shape), dtype=torch.bool)
     for seed in SEEDS:
-        x = torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        x = random_values(shape, seed).to(dtype)
         x[place] = 0.5
         other = x.clone()
         other[place] = -1.25
@@ -104,7 +107,7 @@ def layout_of(indices: list[set[int]], shape: Sequence[int], size: tuple[int, ..
     if all(single):
         return Layout(shares=None, channel_axis=channel_of(shape, size))
     part = [axis for axis in range(rank) if not (whole[axis] or single[axis])]
-    if part == [1] and single[0] and all(whole[2:]) and is_block(indices[1], shape[1]):
+    if rank > 2 and part == [1] and single[0] and all(whole[2:]) and is_block(indices[1], shape[1]):
         return Layout(shares="sample_group", channel_axis=1, groups=shape[1] // len(indices[1]))
     if part:
         along = "the last axis" if part == [rank - 1] else f"axis {part[0]}"

@@ -6,8 +6,6 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
 from evenkeel._spec import NormSpec
 from evenkeel.convert._copies import floating_tensors
 from evenkeel.convert._fit import TOLERANCE, USUAL_EPS, Fit, Roles, disagreement
@@ -28,12 +26,12 @@ def fit_frozen(subject: Subject, shape: tuple[int, ...], still: Layout, learned:
     Raises:
         RefusedError: it has no statistics, or does something else with them.
     """
-    if not 2 <= len(learned) <= 4 or len(learned) < len([n for n in subject.names]):
+    if not 2 <= len(learned) <= 4:
         raise RefusedError("each element of its result depends on one element alone: it has no statistics")
     layout = Layout(shares="channel", channel_axis=still.channel_axis)
     wide, small = subject.values(seed=1), subject.values(seed=2)
     eps_known = list(dict.fromkeys([*subject.declared, *USUAL_EPS]))
-    inputs = {name: x for name, x in probes(shape, torch.float64).items() if "scale 1e-" not in name}
+    inputs = {name: x for name, x in probes(shape, subject.wide).items() if "scale 1e-" not in name}
     first = subject.observe(inputs, wide, training=False)
     for names in itertools.permutations(learned):
         mean, variance, weight, bias = (*names, None, None)[:4]
@@ -70,7 +68,7 @@ def fit_memory(
     if len(changed) != 2 or still.shares is not None:
         what = f"training changes {', '.join(changed)}" if changed else "it computes something else in training"
         raise RefusedError(f"{what}, and evaluation is not a norm by two remembered statistics")
-    inputs = {name: x for name, x in probes(shape, torch.float64).items() if "scale 1e-" not in name}
+    inputs = {name: x for name, x in probes(shape, subject.wide).items() if "scale 1e-" not in name}
     values = subject.values(seed=4)
     observed = [subject.observe(inputs, values, training=False)]
     for mean, variance in itertools.permutations(changed):
@@ -88,10 +86,10 @@ def momentum_of(subject: Subject, shape: tuple[int, ...], fit: Fit) -> float | N
         RefusedError: they take in something else than the mean and the unbiased variance.
     """
     values = subject.values(seed=6)
-    copy = subject.copy(torch.float64, values, training=True)
+    copy = subject.copy(subject.wide, values, training=True)
     found = []
     for call in range(2):
-        x = random_values(shape, 70 + call)
+        x = random_values(shape, 70 + call).to(subject.wide)
         before = {name: t.detach().clone() for name, t in floating_tensors(copy).items()}
         attempt(copy, x)
         after = floating_tensors(copy)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +10,7 @@ from torch import nn
 
 from evenkeel._errors import InvalidTypeError
 from evenkeel.convert._copies import floating_tensors
-from evenkeel.convert._fit import Fit, Roles, disagreement, fit_eps, fit_form
+from evenkeel.convert._fit import Fit, fit_eps, fit_form
 from evenkeel.convert._gradients import check_gradients
 from evenkeel.convert._layout import Layout, candidate_shapes, feature_shape, layout_of, sharing
 from evenkeel.convert._memory import fit_frozen, fit_memory
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["recognize"]
 
-WIDE = (torch.float64, torch.float32)
 CALLS = 3  # a module that counts its calls may change with them
 
 
@@ -73,13 +71,15 @@ def examine(subject: Subject, example: Tensor | None, evidence: list[str]) -> Re
     """Find the spec of a subject, noting what was seen."""
     shape, still, moving = layouts(subject, example)
     values = subject.values()
-    x = random_values(shape, 5)
+    x = random_values(shape, 5).to(subject.wide)
     steady(subject, x, values)
-    learned = [name for name in subject.names if values[name].numel() > 1 or feature_shape(subject.original) == (1,)]
+    learned = subject.effective(x, values)
     changed = subject.changed(x, values, training=True)
     if subject.changed(x, values, training=False):
         raise RefusedError("its tensors change in evaluation")
     momentum, frozen = None, False
+    if not changed and moving == still:
+        same_in_both_modes(subject, x, values)
     if still.shares is None and moving.shares is None:
         fit, frozen, training = fit_frozen(subject, shape, still, learned), True, False
     else:
@@ -88,10 +88,10 @@ def examine(subject: Subject, example: Tensor | None, evidence: list[str]) -> Re
         if training or changed:
             fit, momentum = fit_memory(subject, shape, fit, changed, still)
     evidence.append(f"inputs of {tuple(shape)} share statistics as {fit.spec.shares!r}")
-    evidence.append(f"results agree in float64 and float32 on {len(probes(shape, torch.float64))} inputs")
-    check_modes(subject, fit, shape, training=training)
+    names = " and ".join(str(dtype).removeprefix("torch.") for dtype in subject.precise)
+    evidence.append(f"results agree in {names} on {len(probes(shape, torch.float64))} inputs of 1e-15 to 1e6")
+    check_own_values(subject, fit, shape, training=training)
     check_gradients(subject, fit, shape, training=training)
-    check_further(subject, x, values)
     ranks = ranks_taken(subject, fit, example, training=training)
     fit, agreements = fit_cast(subject, fit, shape, training=training)
     agreements = {"float32": own_agreement(subject, fit, shape, training=training)} | agreements
@@ -116,18 +116,20 @@ def layouts(subject: Subject, example: Tensor | None) -> tuple[tuple[int, ...], 
     """
     reasons: list[tuple[int, str]] = []
     values = subject.values()
-    runs = [subject.runner(torch.float64, values, training=training) for training in (False, True)]
     size = feature_shape(subject.original)
-    for shape in candidate_shapes(subject.original, example):
+    tried = itertools.product((torch.float64, torch.float32), candidate_shapes(subject.original, example))
+    for dtype, shape in tried:
+        runs = [subject.runner(dtype, values, training=training) for training in (False, True)]
         try:
-            repeatable(runs[1], random_values(shape, 4))
-            found = [sharing(run, shape) for run in runs]
+            repeatable(runs[1], random_values(shape, 4).to(dtype))
+            found = [sharing(run, shape, dtype) for run in runs]
         except RefusedError as refusal:
             reasons.append((0 if str(refusal).startswith("it raises") else 2, str(refusal)))
             continue
         named = [indices if isinstance(indices, str) else layout_of(indices, shape, size) for indices in found]
         still, moving = named
         if isinstance(still, Layout) and isinstance(moving, Layout):
+            subject.wide = dtype
             return shape, still, moving
         reasons.append((1, next(reason for reason in named if isinstance(reason, str))))
     raise RefusedError(max(reasons, key=lambda pair: pair[0])[1] if reasons else "it takes no input that was tried")
@@ -142,7 +144,7 @@ def repeatable(run: object, x: Tensor) -> None:
 
 def steady(subject: Subject, x: Tensor, values: dict[str, Tensor]) -> None:
     """Refuse what changes with the number of calls."""
-    copy = subject.copy(torch.float64, values)
+    copy = subject.copy(subject.wide, values)
     first = attempt(copy, x)
     if not all(torch.equal(torch.nan_to_num(attempt(copy, x)), torch.nan_to_num(first)) for _ in range(CALLS)):
         raise RefusedError("its result changes from call to call")
@@ -154,12 +156,9 @@ def fit_statistics(
     """Fit the form and eps of statistics of the input."""
     if len(learned) > 2:
         raise RefusedError(f"it has {len(learned)} learned tensors ({joined(learned)}); a norm has a weight and a bias")
-    scalars = [name for name in subject.names if name not in learned and subject.values()[name].numel() == 1]
-    if scalars and layout.shares is not None and not training:
-        raise RefusedError(f"it has the learned number {joined(scalars)}, which a spec cannot say")
-    values = subject.values()
-    run = subject.runner(torch.float64, values, training=training)
-    inputs = probes(shape, torch.float64)
+    values = {name: tensor.to(subject.wide) for name, tensor in subject.values().items()}
+    run = subject.runner(subject.wide, values, training=training)
+    inputs = probes(shape, subject.wide)
     form = fit_form(run, layout, inputs["scale 10000"], values, learned)
     signed = signed_values(subject, form)
     plain = subject.values(seed=3)
@@ -167,23 +166,24 @@ def fit_statistics(
         plain[form.roles.bias].zero_()
     observed = [
         subject.observe(probes(shape, dtype), tensors, training=training)
-        for dtype, tensors in itertools.product(WIDE, (plain, signed))
+        for dtype, tensors in itertools.product(subject.precise, (plain, signed))
     ]
     return fit_eps(form, subject.declared, observed)
 
 
-def check_modes(subject: Subject, fit: Fit, shape: tuple[int, ...], *, training: bool) -> None:
-    """Refuse what computes something else in training, or with its own values."""
-    values = signed_values(subject, fit)
-    x = random_values(shape, 21)
-    if fit.spec.memory == "batch":
-        results = [subject.runner(torch.float64, values, training=mode)(x) for mode in (False, True)]
-        if not torch.equal(*results):
-            raise RefusedError("it computes something else in training than in evaluation")
-    own = {name: tensor.detach().double() for name, tensor in floating_tensors(subject.original).items()}
-    for name, probe in probes(shape, torch.float64).items():
-        y = subject.runner(torch.float64, own, training=training)(probe)
-        if distance(y, fit(probe, own, 0.0 if training else None)) > 1e-3 and all(map(usable, own.values())):
+def same_in_both_modes(subject: Subject, x: Tensor, values: dict[str, Tensor]) -> None:
+    """Refuse what has no memory and yet computes something else in training."""
+    still, moving = (subject.runner(subject.wide, values, training=mode)(x) for mode in (False, True))
+    if not torch.equal(torch.nan_to_num(still), torch.nan_to_num(moving)):
+        raise RefusedError("it computes something else in training than in evaluation")
+
+
+def check_own_values(subject: Subject, fit: Fit, shape: tuple[int, ...], *, training: bool) -> None:
+    """Refuse what computes something else with its own values."""
+    own = {name: tensor.detach().to(subject.wide) for name, tensor in floating_tensors(subject.original).items()}
+    run = subject.runner(subject.wide, own, training=training)
+    for name, probe in probes(shape, subject.wide).items() if all(map(usable, own.values())) else ():
+        if distance(run(probe), fit(probe, dict(own), 0.0 if training else None)) > 1e-3:
             raise RefusedError(f"with its own parameters it is no {fit.spec!r} on the input '{name}'")
 
 
@@ -192,41 +192,13 @@ def usable(tensor: Tensor) -> bool:
     return bool(tensor.isfinite().all()) and bool((tensor.abs() < 1e6).all())
 
 
-def check_further(subject: Subject, x: Tensor, values: dict[str, Tensor]) -> None:
-    """Refuse what a second input changes: a gate or a mask."""
-    if not subject.further:
-        return
-    copy = subject.copy(torch.float64, values)
-    alone = attempt(copy, x)
-    tried = [random_values(x.shape, 31), random_values(x.shape, 32) > 0, random_values(x.shape[:2], 33) > 0]
-    for name, other in itertools.product(subject.further, tried):
-        try:
-            y = attempt(_WithKeyword(copy, name, other), x)
-        except RefusedError:
-            continue
-        if distance(y, alone) > 0:
-            raise RefusedError(f"its result depends on a further input, {name}")
-
-
-class _WithKeyword(nn.Module):
-    """A module with one keyword argument given."""
-
-    def __init__(self, module: nn.Module, name: str, value: Tensor) -> None:
-        super().__init__()
-        self.module, self.given = module, {name: value}
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.module(x, **self.given)
-        return result
-
-
 def ranks_taken(subject: Subject, fit: Fit, example: Tensor | None, *, training: bool) -> tuple[int, ...]:
     """The numbers of axes of the inputs on which the fit repeats the result."""
-    values = subject.values(seed=5)
-    run = subject.runner(torch.float64, values, training=training)
+    values = {name: tensor.to(subject.wide) for name, tensor in subject.values(seed=5).items()}
+    run = subject.runner(subject.wide, values, training=training)
     ranks = []
     for shape in candidate_shapes(subject.original, example):
-        x = random_values(shape, 41)
+        x = random_values(shape, 41).to(subject.wide)
         try:
             y = run(x)
             expected = fit(x, dict(values), 0.0 if training else None)
@@ -245,5 +217,3 @@ def own_agreement(subject: Subject, fit: Fit, shape: tuple[int, ...], *, trainin
     y = subject.runner(torch.float32, values, training=training)(x)
     return agreement(y, fit(x, given, 0.0 if training else None))
 
-
-_ = (replace, Roles, disagreement)

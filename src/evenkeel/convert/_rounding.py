@@ -58,7 +58,8 @@ def fit_cast(subject: Subject, fit: Fit, shape: tuple[int, ...], *, training: bo
     """
     base = random_values(shape, 11) * 3.0
     values = signed_values(subject, fit)
-    agreements: dict[Cast, dict[str, Agreement]] = {cast: {} for cast in get_args(Cast)}
+    casts = get_args(Cast) if fit.spec.shares == "token" else ("late", "early")
+    agreements: dict[Cast, dict[str, Agreement]] = {cast: {} for cast in casts}
     for x_dtype, w_dtype in PAIRS:
         if x_dtype != w_dtype and not fit.spec.weight:
             continue

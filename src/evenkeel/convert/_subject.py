@@ -23,12 +23,12 @@ class Subject:
 
     Attributes:
         original: a copy with the values of the module.
-        further: the names of the inputs beyond the first that its forward takes.
+        wide: the dtype in which its arithmetic is looked at: float64, or float32 where it refuses that.
         declared: its small float attributes: one may be its eps.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        self.further = further_inputs(module)
+        refuse_further_inputs(module)
         try:
             self.original = bare_copy(module)
         except CannotCopyError as error:
@@ -37,6 +37,12 @@ class Subject:
         numbers = [v for child in children for v in vars(child).values() if type(v) is float or type(v) is int]
         self.declared = [float(v) for v in dict.fromkeys(numbers) if 0 <= v < 0.1]
         self.names = list(floating_tensors(self.original))
+        self.wide = torch.float64
+
+    @property
+    def precise(self) -> tuple[torch.dtype, ...]:
+        """The dtypes of 32 bits and more that it takes."""
+        return (torch.float64, torch.float32) if self.wide == torch.float64 else (torch.float32,)
 
     def values(self, seed: int = 0) -> dict[str, Tensor]:
         """Positive numbers for every tensor: a variance may be among them."""
@@ -70,9 +76,23 @@ class Subject:
 
     def changed(self, x: Tensor, values: dict[str, Tensor], *, training: bool) -> list[str]:
         """The names of the tensors that a call changes."""
-        copy = self.copy(torch.float64, values, training=training)
+        copy = self.copy(self.wide, values, training=training)
         attempt(copy, x)
-        return [name for name, t in floating_tensors(copy).items() if not torch.equal(t.detach(), values[name])]
+        now = floating_tensors(copy)
+        return [name for name in self.names if not torch.equal(now[name].detach(), values[name].to(self.wide))]
+
+    def effective(self, x: Tensor, values: dict[str, Tensor]) -> list[str]:
+        """The names of the tensors on which the result depends, in evaluation or in training."""
+        names = []
+        for name in self.names:
+            other = values | {name: values[name] * 1.5 + 0.25}
+            results = [
+                [self.runner(self.wide, given, training=training)(x) for given in (values, other)]
+                for training in (False, True)
+            ]
+            if not all(torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in results):
+                names.append(name)
+        return names
 
     def observe(
         self, inputs: dict[str, Tensor], values: dict[str, Tensor], *, training: bool
@@ -84,11 +104,11 @@ class Subject:
         return inputs, {name: run(x) for name, x in inputs.items()}, cast
 
 
-def further_inputs(module: nn.Module) -> list[str]:
-    """The names of the inputs beyond the first.
+def refuse_further_inputs(module: nn.Module) -> None:
+    """Refuse a module whose forward does not take one input alone: a caller may pass a gate or a mask too.
 
     Raises:
-        RefusedError: it takes none, or needs more than one.
+        RefusedError: it takes none, or more than one.
     """
     try:
         parameters = list(inspect.signature(module.forward).parameters.values())
@@ -98,10 +118,8 @@ def further_inputs(module: nn.Module) -> list[str]:
     named = [p for p in parameters if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
     if not parameters:
         raise RefusedError("its forward takes no input")
-    needed = [p.name for p in named[1:] if p.default is kinds.empty]
-    if needed:
-        raise RefusedError(f"it needs further inputs: {joined(needed)}")
-    return [p.name for p in named[1:]]
+    if len(named) > 1:
+        raise RefusedError(f"its forward takes further inputs: {joined(p.name for p in named[1:])}")
 
 
 def joined(names: Iterable[str]) -> str:
