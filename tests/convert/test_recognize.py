@@ -39,7 +39,10 @@ TORCH = {
     "BatchNorm3d": (nn.BatchNorm3d(16, affine=False), answers(BATCH, weight=False, bias=False)),
     "BatchNorm2d of the batch": (nn.BatchNorm2d(16, track_running_stats=False), answers(BATCH, memory="batch")),
     "InstanceNorm2d": (nn.InstanceNorm2d(16, affine=True), INSTANCE),
-    "InstanceNorm1d": (nn.InstanceNorm1d(16, affine=True, track_running_stats=True), answers(INSTANCE, memory="running")),
+    "InstanceNorm1d": (
+        nn.InstanceNorm1d(16, affine=True, track_running_stats=True),
+        answers(INSTANCE, memory="running"),
+    ),
 }
 
 
@@ -130,7 +133,10 @@ class LastChannel(nn.Module):
 
 BY_HAND = {
     "Llama": (Written(lambda m, x: m.gain * rms(x, m.eps).to(x.dtype)), answers(RMS, cast="early")),
-    "Gemma": (Written(lambda m, x: (rms(x, m.eps) * (1.0 + m.gain.float())).type_as(x)), answers(RMS, weight_offset=1.0)),
+    "Gemma": (
+        Written(lambda m, x: (rms(x, m.eps) * (1.0 + m.gain.float())).type_as(x)),
+        answers(RMS, weight_offset=1.0),
+    ),
     "OLMo2": (Written(lambda m, x: (m.gain * rms(x, m.eps)).to(x.dtype)), RMS),
     "T5": (
         Written(
@@ -170,7 +176,10 @@ BY_HAND = {
     "last channel": (LastChannel(), BATCH),
     "ReLU in the forward": (WithReLU(16), answers(LAYER, activation="relu")),
     "SiLU in the forward": (GroupsWithSiLU(4, 16), answers(GROUP, activation="silu")),
-    "evenkeel's": (ek.nn.RMSNorm(16, eps=1e-6, cast="early", weight_offset=1.0), answers(RMS, cast="early", weight_offset=1.0)),
+    "evenkeel's": (
+        ek.nn.RMSNorm(16, eps=1e-6, cast="early", weight_offset=1.0),
+        answers(RMS, cast="early", weight_offset=1.0),
+    ),
 }
 
 
@@ -231,12 +240,18 @@ LOOK_ALIKES = {
         Written(lambda m, x: x / (x.var(-1, keepdim=True) + m.eps).sqrt() * m.gain),
         "the sample deviation .* without subtracting the mean",
     ),
-    "a constant": (Written(lambda m, x: 4.0 * rms(x, m.eps).type_as(x), weight=False), "an RMSNorm times the constant 4"),
+    "a constant": (
+        Written(lambda m, x: 4.0 * rms(x, m.eps).type_as(x), weight=False),
+        "an RMSNorm times the constant 4",
+    ),
     "wrong at 1e4": (
         Written(lambda m, x: m.gain * rms(torch.where(x.abs() > 5e3, x * 0.5, x), m.eps).type_as(x)),
         "off by|no spec",
     ),
-    "wrong when small": (Written(lambda m, x: m.gain * rms(x, m.eps if x.abs().max() > 1e-3 else 1e-5).type_as(x)), "off by"),
+    "wrong when small": (
+        Written(lambda m, x: m.gain * rms(x, m.eps if x.abs().max() > 1e-3 else 1e-5).type_as(x)),
+        "off by",
+    ),
     "the weight before": (Written(lambda m, x: rms(x * m.gain, m.eps).type_as(x)), "of the input times the weight"),
     "the weight's size": (Written(lambda m, x: rms(x, m.eps).type_as(x) * m.gain.abs()), "off by"),
     "no gradient of the statistic": (
@@ -269,7 +284,10 @@ LOOK_ALIKES = {
     "dropout": (nn.Dropout(), "different results"),
     "local response": (nn.LocalResponseNorm(3), "a part of axis 1"),
     "transformer": (nn.TransformerEncoderLayer(16, 2, 16), "its forward takes further inputs: src_mask"),
-    "network": (nn.Sequential(*[nn.Linear(16, 16) for _ in range(5)]), "10 parameters and buffers, more than a norm has"),
+    "network": (
+        nn.Sequential(*[nn.Linear(16, 16) for _ in range(5)]),
+        "10 parameters and buffers, more than a norm has",
+    ),
     "DyT": (ek.nn.DyT(16), "it has no statistics"),
 }
 

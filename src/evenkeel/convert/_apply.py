@@ -10,13 +10,19 @@ from evenkeel import functional as F
 from evenkeel._spec import NormSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from evenkeel.convert._layout import Layout
 
 __all__ = ["Tensors", "apply_norm", "normalized_shape"]
 
-ACTIVATIONS = {None: torch.nn.Identity(), "relu": torch.nn.functional.relu, "silu": torch.nn.functional.silu}
+ACTIVATIONS: dict[str | None, Callable[[Tensor], Tensor]] = {
+    None: torch.nn.Identity(),
+    "relu": torch.nn.functional.relu,
+    "silu": torch.nn.functional.silu,
+}
 
 
 class Tensors(NamedTuple):
@@ -79,7 +85,12 @@ def apply_norm(
 
 
 def apply_rows(
-    spec: NormSpec, x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, options: dict[str, Any]
+    spec: NormSpec,
+    x: Tensor,
+    shape: tuple[int, ...],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    options: dict[str, Any],
 ) -> Tensor:
     """Normalize the trailing axes."""
     eps = spec.epsilon(x.dtype)

@@ -53,7 +53,11 @@ def mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {key: mapped(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [mapped(item, change) for item in value] if isinstance(value, list) else tuple(mapped(v, change) for v in value)
+        return (
+            [mapped(item, change) for item in value]
+            if isinstance(value, list)
+            else tuple(mapped(v, change) for v in value)
+        )
     return value
 
 

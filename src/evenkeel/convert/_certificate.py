@@ -14,7 +14,6 @@ from evenkeel._display import Displayed
 from evenkeel._files import write_text_atomically
 
 if TYPE_CHECKING:
-    from evenkeel.convert._plan import Plan
     from evenkeel.convert._site import Mode, Site
     from evenkeel.convert._verify import Check
 
@@ -75,10 +74,10 @@ class Certificate(Displayed):
     model: tuple[Check, ...] = ()
     verified: bool = False
     versions: dict[str, str] = field(default_factory=dict)
-    plan: Plan = field(repr=False, compare=False)
+    plan: Any = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, sites: list[Site], mode: Mode, checks: dict[str, list[Check]] | None, plan: Plan) -> Certificate:
+    def of(cls, sites: list[Site], mode: Mode, checks: dict[str, list[Check]] | None, plan: Any) -> Certificate:
         """Gather what was done."""
         from evenkeel.convert._views import spec_line
 
@@ -94,7 +93,7 @@ class Certificate(Displayed):
             )
             for site in sites
         )
-        versions = {"torch": torch.__version__}
+        versions = {"torch": str(torch.__version__)}
         whole = tuple(found.get("", ()))
         return cls(entries=entries, mode=mode, model=whole, verified=checks is not None, versions=versions, plan=plan)
 

@@ -33,21 +33,17 @@ def bare_copy(module: nn.Module) -> nn.Module:
         raise CannotCopyError(f"it holds {len(tensors)} parameters and buffers, more than a norm has")
     if any("forward" in vars(child) for child in module.modules()):
         raise CannotCopyError("its forward was replaced on this object, and a copy would call the original")
-    copied = _copy(module, {})
-    for child in list(copied.modules()):
-        if parametrize.is_parametrized(child):
-            for name in list(child.parametrizations):  # type: ignore[arg-type]
-                parametrize.remove_parametrizations(child, name, leave_parametrized=True)
-    return copied
+    return _copy(module, {})
 
 
 def _copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     if id(module) in memo:
         found: nn.Module = memo[id(module)]
         return found
-    clone: nn.Module = object.__new__(type(module))
+    # a parametrized module has a class of its own, whose properties go with its parametrizations
+    clone: nn.Module = object.__new__(parametrize.type_before_parametrizations(module))
     memo[id(module)] = clone
-    state = dict(vars(module))
+    state = _without_parametrizations(module)
     for name in HOOKS:
         if name in state:
             state[name] = type(state[name])()
@@ -63,6 +59,21 @@ def _copy(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
             state[name] = _attribute(name, value, memo)
     vars(clone).update(state)
     return clone
+
+
+def _without_parametrizations(module: nn.Module) -> dict[str, Any]:
+    """The state of a module in which the tensors that it computes are parameters, of any values."""
+    state = dict(vars(module))
+    if not parametrize.is_parametrized(module):
+        return state
+    parametrized: Any = module.parametrizations
+    parameters = dict(state["_parameters"])
+    for name, chain in parametrized.items():
+        if not hasattr(chain, "original"):
+            raise CannotCopyError(f"its {name} is computed from several tensors")
+        parameters[name] = nn.Parameter(chain.original.detach(), requires_grad=True)
+    modules = {name: child for name, child in state["_modules"].items() if name != "parametrizations"}
+    return state | {"_parameters": parameters, "_modules": modules}
 
 
 def _attribute(name: str, value: Any, memo: dict[int, Any]) -> Any:

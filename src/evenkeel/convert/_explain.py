@@ -46,7 +46,7 @@ USUAL: dict[str, tuple[bool, Callable[[Tensor, list[int]], Tensor]]] = {
 def explanation(y: Tensor, x: Tensor, layout: Layout, values: dict[str, Tensor], learned: list[str]) -> str:
     """Say in one line what the module does on a large input, or nothing if no known form repeats it."""
     dims = shared_axes(layout, x.ndim)
-    if dims is None:
+    if dims is None or any(values[name].numel() not in (1, *x.shape) for name in learned):
         return ""
     for text, (centred, divisor) in (DIVISORS | USUAL).items():
         base = (x - x.mean(dims, keepdim=True) if centred else x) / divisor(x, dims)

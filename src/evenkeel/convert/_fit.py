@@ -69,23 +69,25 @@ def tolerance(name: str) -> float:
 def forms(layout: Layout, learned: list[str]) -> Iterator[Fit]:
     """Yield every form with these learned tensors; eps is still open."""
     count = len(learned)
-    parts = list(itertools.permutations(learned)) if count == 2 else [(n, None) for n in learned] or [(None, None)]
+    parts: list[tuple[str | None, ...]] = [(None, None)]
     if count == 1:
-        parts.append((None, learned[0]))
+        parts = [(learned[0], None), (None, learned[0])]
+    elif count == 2:
+        parts = list(itertools.permutations(learned))
     kinds = KINDS if layout.shares == "token" else KINDS[:1]
     for (statistic, center), (weight, bias), activation in itertools.product(kinds, parts, (None, "relu", "silu")):
         if (statistic == "l2" and count) or (statistic == "rms" and bias is not None):
             continue
         for offset in (0.0, 1.0) if weight is not None else (0.0,):
             spec = NormSpec(
-                statistic=statistic,  # type: ignore[arg-type]
+                statistic=statistic,
                 shares=layout.shares or "token",
                 center=center,
                 weight=weight is not None,
                 bias=bias is not None,
                 weight_offset=offset,
                 groups=layout.groups if layout.shares == "sample_group" else None,
-                activation=activation,  # type: ignore[arg-type]
+                activation=activation,
             )
             yield Fit(spec, layout, Roles(weight, bias))
 
@@ -108,9 +110,7 @@ def fit_form(
     raise RefusedError(explanation(y, x, layout, values, learned) or nearest(errors))
 
 
-def error_of(
-    form: Fit, x: Tensor, values: dict[str, Tensor], y: Tensor, momentum: float | None = None
-) -> float:
+def error_of(form: Fit, x: Tensor, values: dict[str, Tensor], y: Tensor, momentum: float | None = None) -> float:
     """How far a form's result lies from the module's; infinitely, where its parameters have another shape."""
     try:
         return distance(y, form(x, dict(values), momentum))

@@ -41,8 +41,8 @@ def check_gradients(subject: Subject, fit: Fit, shape: tuple[int, ...], *, train
             raise RefusedError(f"it has no gradients: {str(error).splitlines()[0][:100]}") from error
         mine = own_gradients(fit, x, values, wanted, cotangent, training=training)
     for name, own, other in zip(["the input", *wanted], mine, theirs, strict=True):
-        if (error := distance(other, own)) > CLOSE:
-            raise RefusedError(f"its gradient of {name} is not that of its result: off by {error:.1g} of the largest")
+        if (off := distance(other, own)) > CLOSE:
+            raise RefusedError(f"its gradient of {name} is not that of its result: off by {off:.1g} of the largest")
 
 
 def own_gradients(

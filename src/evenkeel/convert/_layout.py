@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -67,10 +66,10 @@ def feature_shape(module: nn.Module) -> tuple[int, ...]:
     shapes = [tuple(s for s in t.shape if s != 1) for t in floating_tensors(module).values() if t.numel() > 1]
     if shapes:
         return max(shapes, key=len)
-    declared = [vars(child).get("normalized_shape") for child in module.modules()]
-    for shape in declared:
-        if isinstance(shape, tuple | list) and shape and all(isinstance(size, int) for size in shape):
-            return tuple(shape)
+    declared: list[Any] = [vars(child).get("normalized_shape") for child in module.modules()]
+    for given in declared:
+        if isinstance(given, tuple | list) and given and all(isinstance(size, int) for size in given):
+            return tuple(given)
     sizes = [v for child in module.modules() for v in vars(child).values() if type(v) is int and 3 < v <= 2**16]
     return (max(sizes, default=DEFAULT_SIZE),)
 
@@ -143,5 +142,3 @@ def is_block(indices: set[int], length: int) -> bool:
 def channel_of(shape: Sequence[int], size: tuple[int, ...]) -> int:
     """The axis whose length is that of the parameters: the first but the batch, or the last."""
     return 1 if len(size) == 1 and len(shape) > 1 and shape[1] == size[0] else -1
-
-

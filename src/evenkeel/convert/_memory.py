@@ -13,11 +13,15 @@ from evenkeel.convert._layout import Layout
 from evenkeel.convert._probes import RefusedError, attempt, distance, probes, random_values
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import Tensor
 
     from evenkeel.convert._subject import Subject
 
 __all__ = ["fit_frozen", "fit_memory"]
+
+FAR = 1e4  # in units of the tolerance: further off than any eps makes it beside a variance near 1
 
 
 def fit_frozen(subject: Subject, shape: tuple[int, ...], still: Layout, learned: list[str]) -> Fit:
@@ -29,14 +33,28 @@ def fit_frozen(subject: Subject, shape: tuple[int, ...], still: Layout, learned:
     if not 2 <= len(learned) <= 4:
         raise RefusedError("each element of its result depends on one element alone: it has no statistics")
     layout = Layout(shares="channel", channel_axis=still.channel_axis)
-    wide, small = subject.values(seed=1), subject.values(seed=2)
-    eps_known = list(dict.fromkeys([*subject.declared, *USUAL_EPS]))
     inputs = {name: x for name, x in probes(shape, subject.wide).items() if "scale 1e-" not in name}
-    first = subject.observe(inputs, wide, training=False)
-    for names in itertools.permutations(learned):
-        mean, variance, weight, bias = (*names, None, None)[:4]
-        for parts in {(weight, bias), (None, weight)} if bias is None else {(weight, bias)}:
-            roles = Roles(*parts, mean=mean, variance=variance)
+    first = subject.observe(inputs, subject.values(seed=1), training=False)
+    for fit in frozen_forms(layout, learned):
+        if disagreement(fit, [first])[0] > FAR:
+            continue
+        small = subject.values(seed=2)
+        small[fit.roles.variance or ""] *= 1e-7  # beside it, eps shows
+        observed = [first, subject.observe(inputs, small, training=False)]
+        for eps in dict.fromkeys([*subject.declared, *USUAL_EPS]):
+            if disagreement(fit.with_answers(eps=eps), observed)[0] <= 1.0:
+                return fit.with_answers(eps=eps)
+    raise RefusedError(
+        "each element of its result depends on one element alone, and on no variance: it has no statistics"
+    )
+
+
+def frozen_forms(layout: Layout, learned: list[str]) -> Iterator[Fit]:
+    """Yield every way in which tensors can be a mean, a variance and an affine; eps is still open."""
+    for mean, variance, *rest in itertools.permutations(learned):
+        affines = {(), ("weight",), ("bias",), ("weight", "bias")}
+        for names in (affine for affine in affines if len(affine) == len(rest)):
+            roles = Roles(mean=mean, variance=variance, **dict(zip(names, rest, strict=True)))
             spec = NormSpec(
                 statistic="moments",
                 shares="channel",
@@ -45,16 +63,7 @@ def fit_frozen(subject: Subject, shape: tuple[int, ...], still: Layout, learned:
                 bias=roles.bias is not None,
                 eps=0.0,
             )
-            fit = Fit(spec, layout, roles)
-            if disagreement(fit, [first])[0] > 1e4:  # eps counts a little
-                continue
-            small = dict(small)
-            small[variance] = small[variance] * 1e-7
-            observed = [first, subject.observe(inputs, small, training=False)]
-            for eps in eps_known:
-                if disagreement(fit.with_answers(eps=eps), observed)[0] <= 1.0:
-                    return fit.with_answers(eps=eps)
-    raise RefusedError("each element of its result depends on one element alone, and on no variance: it has no statistics")
+            yield Fit(spec, layout, roles)
 
 
 def fit_memory(
@@ -103,9 +112,7 @@ def momentum_of(subject: Subject, shape: tuple[int, ...], fit: Fit) -> float | N
     return float(f"{found[0]:.6g}")
 
 
-def share_taken(
-    roles: Roles, before: dict[str, Tensor], after: dict[str, Tensor], whole: dict[str, Tensor]
-) -> float:
+def share_taken(roles: Roles, before: dict[str, Tensor], after: dict[str, Tensor], whole: dict[str, Tensor]) -> float:
     """The share of the batch's statistics in the new remembered ones."""
     shares = []
     for name in (roles.mean, roles.variance):

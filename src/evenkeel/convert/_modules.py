@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -29,6 +28,7 @@ TRACKING: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
     (nn.InstanceNorm2d, ours.InstanceNorm2d),
     (nn.InstanceNorm3d, ours.InstanceNorm3d),
 )
+_classes: dict[tuple[type[nn.Module], type[nn.Module]], type[nn.Module]] = {}
 STANDARD = {"weight": "weight", "bias": "bias", "mean": "running_mean", "variance": "running_var"}
 
 
@@ -52,7 +52,9 @@ class AnyLayout(nn.Module):
         return apply_norm(self.norm_spec, self.norm_layout, input, tensors, backend="auto")
 
 
-def replacement(module: nn.Module, spec: NormSpec, layout: Layout, roles: Roles) -> tuple[type[nn.Module], dict[str, Any]]:
+def replacement(
+    module: nn.Module, spec: NormSpec, layout: Layout, roles: Roles
+) -> tuple[type[nn.Module], dict[str, Any]]:
     """Return the class of ours that serves a module, and the attributes that it needs."""
     options: dict[str, Any] = {
         "eps": spec.eps,
@@ -76,11 +78,16 @@ def replacement(module: nn.Module, spec: NormSpec, layout: Layout, roles: Roles)
     return AnyLayout, {"norm_spec": spec, "norm_layout": layout, "norm_roles": roles}
 
 
-@functools.cache
 def class_for(mine: type[nn.Module], theirs: type[nn.Module]) -> type[nn.Module]:
     """Return a class that computes as ours and is still an instance of the class that the module had."""
     if issubclass(mine, theirs):
         return mine
+    if (mine, theirs) not in _classes:
+        _classes[mine, theirs] = _class_over(mine, theirs)
+    return _classes[mine, theirs]
+
+
+def _class_over(mine: type[nn.Module], theirs: type[nn.Module]) -> type[nn.Module]:
 
     def rebuilt(self: nn.Module, protocol: object) -> tuple[Any, ...]:
         return _blank, (mine, theirs), vars(self).copy()

@@ -135,9 +135,9 @@ def plan(
         >>> import torch, evenkeel as ek
         >>> print(ek.convert.plan(torch.nn.Sequential(torch.nn.RMSNorm(8), torch.nn.GELU())))
         1 of 1 norms is swapped (mode exact).
-        site  class    spec                       action
-        ────────────────────────────────────────────────
-        0     RMSNorm  rms over token, eps=None   swap
+         site   class     spec                       action
+         ───────────────────────────────────────────────────
+            0   RMSNorm   rms over token, eps None   swapped
     """
     if not isinstance(model, nn.Module):
         raise InvalidTypeError(f"plan: expected a torch.nn.Module, but got {type(model).__name__}; pass the model")
@@ -215,7 +215,9 @@ def examine(
     kind = type(module).__name__
     if type(module).__module__.startswith("evenkeel."):
         own = Recognition(spec=getattr(module, "spec", None), reason="it is evenkeel's already")
-        site = Site(name=names[0], others=tuple(names[1:]), kind=kind, recognition=own, reason=own.reason, module=module)
+        site = Site(
+            name=names[0], others=tuple(names[1:]), kind=kind, recognition=own, reason=own.reason, module=module
+        )
         return site if own.spec is not None else None
     key = fingerprint(module)
     found = known.get(key) if key is not None else None
@@ -227,7 +229,11 @@ def examine(
             known[key] = found
     if found.spec is None and not looks_like_norm(module):
         return None
-    dtype = seen.dtype if seen is not None else next((t.dtype for t in own_tensors(module) if t.is_floating_point()), default)
+    dtype = (
+        seen.dtype
+        if seen is not None
+        else next((t.dtype for t in own_tensors(module) if t.is_floating_point()), default)
+    )
     reason = refusal(module, found, mode, dtype)
     if not reason and seen is not None and seen.ndim not in found.ranks:
         reason = f"its inputs have {seen.ndim} axes, on which it was not seen to be this norm"

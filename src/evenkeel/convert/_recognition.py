@@ -40,7 +40,7 @@ class Recognition(Displayed):
         >>> found.spec
         NormSpec(statistic='rms', shares='token', center=False, eps=1e-06, bias=False)
         >>> ek.convert.recognize(torch.nn.Linear(8, 8)).reason
-        'its statistics are no norm: each output is a sum over the input'
+        'no spec repeats its result: the shapes of its parameters are those of no norm'
     """
 
     views = "evenkeel.convert._views"

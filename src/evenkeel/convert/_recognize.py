@@ -16,10 +16,12 @@ from evenkeel.convert._layout import Layout, candidate_shapes, feature_shape, la
 from evenkeel.convert._memory import fit_frozen, fit_memory
 from evenkeel.convert._probes import RefusedError, attempt, distance, isolated, probes, random_values
 from evenkeel.convert._recognition import Recognition
-from evenkeel.convert._rounding import agreement, fit_cast, signed_values
+from evenkeel.convert._rounding import Agreement, agreement, fit_cast, signed_values
 from evenkeel.convert._subject import Subject, joined
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 __all__ = ["recognize"]
@@ -135,9 +137,9 @@ def layouts(subject: Subject, example: Tensor | None) -> tuple[tuple[int, ...], 
     raise RefusedError(max(reasons, key=lambda pair: pair[0])[1] if reasons else "it takes no input that was tried")
 
 
-def repeatable(run: object, x: Tensor) -> None:
+def repeatable(run: Callable[[Tensor], Tensor], x: Tensor) -> None:
     """Refuse what gives two results for one input."""
-    first, second = run(x), run(x)  # type: ignore[operator]
+    first, second = run(x), run(x)
     if not torch.equal(torch.nan_to_num(first), torch.nan_to_num(second)):
         raise RefusedError("in training, it gives different results for the same input")
 
@@ -202,18 +204,17 @@ def ranks_taken(subject: Subject, fit: Fit, example: Tensor | None, *, training:
         try:
             y = run(x)
             expected = fit(x, dict(values), 0.0 if training else None)
-        except Exception:  # noqa: S112 - either refuses the shape
+        except Exception:  # either refuses the shape
             continue
         if distance(y, expected) <= 1e-5:
             ranks.append(len(shape))
     return tuple(sorted(set(ranks)))
 
 
-def own_agreement(subject: Subject, fit: Fit, shape: tuple[int, ...], *, training: bool) -> object:
+def own_agreement(subject: Subject, fit: Fit, shape: tuple[int, ...], *, training: bool) -> Agreement:
     """How far float32 results agree."""
     values = signed_values(subject, fit)
     x = random_values(shape, 12).float() * 3.0
     given = {name: tensor.float() for name, tensor in values.items()}
     y = subject.runner(torch.float32, values, training=training)(x)
     return agreement(y, fit(x, given, 0.0 if training else None))
-

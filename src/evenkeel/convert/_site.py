@@ -103,8 +103,7 @@ def refusal(module: nn.Module, found: Recognition, mode: Mode, dtype: torch.dtyp
             return "no module of evenkeel's remembers statistics with these axes and names"
         if found.momentum != getattr(module, "momentum", None):
             return f"its statistics follow with momentum {found.momentum}, but its attribute says otherwise"
-    wide = dtype is None or dtype.itemsize >= 4
-    if mode == "exact" and not wide and not found.rounds_alike(dtype):
+    if mode == "exact" and dtype is not None and not found.rounds_alike(dtype):
         name = str(dtype).removeprefix("torch.")
         return f"in {name} it rounds in other places than any spec; mode='accurate' rounds once instead"
     return ""

@@ -79,7 +79,8 @@ class Verification:
         inputs: dict[str, Tensor] = {}
         original = copied(model)
         for site in sites:
-            original.get_submodule(site.name).register_forward_pre_hook(noting(inputs, site.name))
+            inside = site.name.removeprefix("_orig_mod").removeprefix(".")  # of a compiled model
+            original.get_submodule(inside).register_forward_pre_hook(noting(inputs, site.name))
         with isolated():
             cotangents = [random_like(y, seed) for seed, y in enumerate(results_of(original, call))]
             inputs = dict(inputs)
@@ -101,8 +102,8 @@ def copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(inner)
     except Exception as error:
         raise ConversionError(
-            f"the model cannot be copied to verify it: {type(error).__name__}: {error}; leave verify out, or verify the "
-            "model before it is wrapped"
+            f"the model cannot be copied to verify it: {type(error).__name__}: {error}; leave verify out, or verify "
+            "the model before it is wrapped"
         ) from error
 
 
@@ -187,14 +188,14 @@ def compare(ours: Run, theirs: Run, exact: Run) -> list[Check]:
     if missing:
         raise ConversionError(f"{len(missing)} parameters have no gradient after the swap; nothing was swapped")
     if held:
-        right = [exact.gradients[k] for k in held]
-        mine = [ours.gradients[k] for k in held]
-        checks.append(Check("the gradients", relative(mine, right), relative([theirs.gradients[k] for k in held], right)))
+        wanted = [exact.gradients[k] for k in held]
+        errors = [relative([run.gradients[k] for k in held], wanted) for run in (ours, theirs)]
+        checks.append(Check("the gradients", *errors))
     return checks
 
 
 def relative(found: Sequence[Tensor | None], exact: Sequence[Tensor | None]) -> float:
-    """The relative error of tensors as one vector, in ulps of their dtype; what is not finite counts where it differs."""
+    """The relative error of tensors as one vector, in ulps of their dtype; infinite where one alone is finite."""
     error = size = 0.0
     eps = 2.0**-52
     for mine, right in zip(found, exact, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,9 @@ def lead(item: Any) -> str:
     count = sum(entry.action == "swap" for entry in entries)
     line = f"{count} of {len(entries)} norms {'is' if count == 1 else 'are'} swapped (mode {item.mode})."
     if not hasattr(item, "sites"):
-        whole = [f"{check.what} {check.ours:.2g} ulps from float64 (original {check.theirs:.2g})" for check in item.model]
+        whole = [
+            f"{check.what} {check.ours:.2g} ulps from float64 (original {check.theirs:.2g})" for check in item.model
+        ]
         line += f" Verified: {'; '.join(whole)}." if item.verified else " Not verified: no batch was given."
     return line
 
@@ -65,13 +68,30 @@ def table(item: Any) -> Table:
     if isinstance(item, Recognition):
         return Table(["seen"], [[line] for line in item.evidence or ("nothing",)])
     if hasattr(item, "sites"):
-        rows = [[s.name, s.kind, spec_line(s.recognition), s.action, s.reason] for s in item.sites]
-        columns = ["site", "class", "spec", "action", "reason"]
-        return without_empty(columns, rows)
+        told = [(s.name, s.kind, spec_line(s.recognition), done(s), ()) for s in item.sites]
+    else:
+        told = [(e.site, "", e.spec, done(e), e.checks) for e in item.entries]
     rows = [
-        [e.site, e.kind, e.spec, e.action, worst(e.checks[:1]), worst(e.checks[1:]), e.reason] for e in item.entries
+        [name if count == 1 else f"{name} ({count})", kind, spec, action, worst(checks, 0), worst(checks, 1)]
+        for (name, kind, spec, action), (count, checks) in grouped(told).items()
     ]
-    return without_empty(["site", "class", "spec", "action", "result, ulps", "gradients, ulps", "reason"], rows)
+    return without_empty(["site", "class", "spec", "action", "result, ulps", "gradients, ulps"], rows)
+
+
+def done(entry: Any) -> str:
+    """What is done with a norm, or why nothing is."""
+    return f"left: {entry.reason}" if entry.reason else "swapped"
+
+
+def grouped(told: Sequence[tuple[str, str, str, str, Sequence[Check]]]) -> dict[Any, tuple[int, list[Any]]]:
+    """Norms that differ in the numbers of their names alone, as one: how many, and their checks."""
+    groups: dict[Any, tuple[int, list[Any]]] = {}
+    for name, *rest, checks in told:
+        key = (re.sub(r"\d+", "*", name), *rest)
+        count, before = groups.get(key, (0, []))
+        groups[key] = (count + 1, [*before, checks])
+    names = {(re.sub(r"\d+", "*", name), *rest): name for name, *rest, _ in told}
+    return {(names[key] if groups[key][0] == 1 else key[0], *key[1:]): group for key, group in groups.items()}
 
 
 def without_empty(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
@@ -82,8 +102,9 @@ def without_empty(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Tabl
     return Table([columns[k] for k in kept], [[row[k] for k in kept] for row in rows])
 
 
-def worst(checks: Sequence[Check]) -> str:
-    """Our largest error and the original's."""
+def worst(groups: Sequence[Sequence[Check]], part: int) -> str:
+    """Our largest error and the original's: of the results, the first check of each norm, or of the gradients."""
+    checks = [check for group in groups for check in (group[1:] if part else group[:1])]
     if not checks:
         return ""
     return f"{max(c.ours for c in checks):.2g} (was {max(c.theirs for c in checks):.2g})"
@@ -94,11 +115,22 @@ def spec_line(found: Recognition) -> str:
     spec = found.spec
     if spec is None:
         return ""
-    parts = [f"{spec.statistic} over {spec.shares}", f"eps={spec.eps if spec.eps is None else format(spec.eps, '.4g')}"]
-    parts += [f"{name}={value}" for name, value in changed(spec)]
-    parts += ["channels on axis 1"] if found.layout is not None and spec.shares == "token" and found.layout.channel_axis == 1 else []
-    parts += ["frozen"] if found.frozen else []
-    return ", ".join(parts)
+    eps = "None" if spec.eps is None else format(spec.eps, ".4g")
+    parts = [
+        f"{spec.statistic} over {spec.shares}, eps {eps}",
+        *(words for words in map(told_of, changed(spec)) if words),
+    ]
+    if found.layout is not None and spec.shares == "token" and found.layout.channel_axis == 1:
+        parts.append("channels first")
+    return ", ".join([*parts, "frozen"] if found.frozen else parts)
+
+
+def told_of(answer: tuple[str, Any]) -> str:
+    """An unusual answer in words."""
+    name, value = answer
+    words = {"eps_mode": f"eps {value}", "weight_offset": f"{value:g} + weight" if name == "weight_offset" else ""}
+    words |= {"cast": f"{value} cast", "groups": f"{value} groups", "activation": str(value), "memory": "remembered"}
+    return words[name]
 
 
 def changed(spec: NormSpec) -> list[tuple[str, Any]]:
