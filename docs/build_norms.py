@@ -42,12 +42,12 @@ code share the fingerprint of their body.
 """
 SHAPES = ((3, 5, 16), (6, 16), (3, 16, 4, 5), (3, 16, 7), (3, 16, 2, 3, 4))
 MOST_ULPS = 64.0
-FEW = 6
+FEW = 4
 PACKAGES = ("transformers", "timm", "diffusers")
 NAMED = re.compile(r"Norm(?!al|ing)|norm$|BatchNorm|NormAct")
 # what the arithmetic of a norm looks like
 MARKED = re.compile(
-    r"rsqrt|layer_norm\(|rms_norm\(|batch_norm\(|group_norm\(|F\.normalize\(|\.var\(|\.std\(|pow\(2\)\.mean"
+    r"rsqrt|\b(F|functional)\.(layer_norm|rms_norm|batch_norm|group_norm|normalize)\(|pow\(2\)\.mean|\.var\("
 )
 # what a block holds and a norm does not
 HEAVY = re.compile(
@@ -159,13 +159,15 @@ def candidates(package: str) -> Iterator[tuple[str, str, str, bool]]:
             bases = " ".join(map(ast.unparse, cls.bases))
             forwards = [f for f in cls.body if isinstance(f, ast.FunctionDef) and f.name in ("forward", "_norm")]
             marked = any(MARKED.search(ast.unparse(f)) and len(ast.unparse(f)) < 3000 for f in forwards)
-            if NOT_MODULES.search(bases + " " + cls.name) or not (NAMED.search(cls.name) or (marked and forwards)):
+            block = bool(HEAVY.search(ast.unparse(cls)))
+            named = NAMED.search(cls.name)
+            if NOT_MODULES.search(bases + " " + cls.name) or not (named or (marked and not block)):
                 continue
             yield (
                 ".".join((package, *path.relative_to(root).with_suffix("").parts)),
                 cls.name,
                 source_of(cls) or f"inherits {bases}",
-                bool(HEAVY.search(ast.unparse(cls))),
+                block,
             )
 
 
@@ -251,11 +253,12 @@ def compared(module: nn.Module, found: ek.convert.Recognition) -> float:
     if not certificate.swapped:
         return math.nan
     errors = []
-    for scale, shape in itertools.product((0.02, 1.0, 300.0), SHAPES):
+    shapes = [shape for shape in SHAPES if len(shape) in found.ranks]
+    for scale, shape in itertools.product((0.02, 1.0, 300.0), shapes):
         x = scale * torch.randn(shape)
         try:
             theirs = module.eval()(x)
-        except (RuntimeError, ValueError, AssertionError):
+        except (RuntimeError, ValueError, IndexError, AssertionError):
             continue
         error = (mine(x) - theirs).abs().max() / theirs.abs().max()
         errors.append(float(error) / torch.finfo(torch.float32).eps)
@@ -318,8 +321,9 @@ def row(body: str, text: str, some: list[Found]) -> str:
 def listed(some: list[Found]) -> str:
     """The names of classes: all of a few, the first and the number of many."""
     names = [f"{one.name} ({one.variant})" if one.variant else one.name for one in some]
-    more = f" and {len(names) - FEW} more" if len(names) > FEW else ""
-    return ", ".join(names[:FEW]) + more
+    if len(names) <= FEW:
+        return ", ".join(names)
+    return f"<details><summary>{names[0]} and {len(names) - 1} more</summary>{', '.join(names[1:])}</details>"
 
 
 def escape(text: str) -> str:

@@ -25,7 +25,8 @@ FREE_SIZES = (3, 5, 4, 6, 7)  # of the axes that no parameter decides
 FEW_SIZES = (2, 3, 2, 3, 2)  # the same where the features are many
 MANY = 512
 DEFAULT_SIZE = 12
-SEEDS = range(4)  # an activation hides the outputs that it sets to zero: of four inputs, one shows them
+# An activation hides the outputs that it sets to zero: the same input with the other sign shows them.
+TRIALS = ((0, 1.0, 0.5, -1.25), (0, -1.0, 0.5, -1.25), (1, 1.0, 6.0, -5.0), (1, -1.0, -4.0, 7.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +53,17 @@ def candidate_shapes(module: nn.Module, example: Tensor | None = None) -> Iterat
         return
     tail = feature_shape(module)
     sizes = FREE_SIZES if math.prod(tail) <= MANY else FEW_SIZES
-    a, b, c, d, *_ = [*(size for size in sizes if size not in tail), *sizes]
+    a, b, c, d = ([size for size in sizes if size not in tail] + list(sizes))[:4]
     if len(tail) == 1:
         (size,) = tail
-        shapes = [(a, size, 2, b, c), (a, size, b, c), (a, b, c, size), (a, size, b), (a, b, size), (d, size)]
+        shapes: list[tuple[int, ...]] = [
+            (a, size, 2, b, c),
+            (a, size, b, c),
+            (a, b, c, size),
+            (a, size, b),
+            (a, b, size),
+            (d, size),
+        ]
     else:
         shapes = [(a, b, *tail), (b, *tail)]
     yield from dict.fromkeys(shapes)
@@ -78,11 +86,11 @@ def sharing(run: Callable[[Tensor], Tensor], shape: Sequence[int], dtype: torch.
     """Which outputs depend on an element of the middle: along each axis, the indices; or why that is no box."""
     place = tuple(size // 2 for size in shape)
     moved = torch.zeros(tuple(shape), dtype=torch.bool)
-    for seed in SEEDS:
-        x = random_values(shape, seed).to(dtype)
-        x[place] = 0.5
+    for seed, sign, before, after in TRIALS:
+        x = sign * random_values(shape, seed).to(dtype)
+        x[place] = before
         other = x.clone()
-        other[place] = -1.25
+        other[place] = after
         y, z = run(x), run(other)
         if y.shape != x.shape:
             return f"its result has the shape {tuple(y.shape)} for an input of {tuple(shape)}"
