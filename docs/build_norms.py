@@ -53,7 +53,9 @@ MARKED = re.compile(
 HEAVY = re.compile(
     r"Linear|Conv\d|Embedding|Attention|MLP|Dropout|post_init|PreTrainedModel|from_config|from_pretrained"
 )
-NOT_MODULES = re.compile(r"Config|Output|Mixin|Processor|Tokenizer|PreTrainedModel|Enum|Function|ABC$|Protocol|Dataset")
+NOT_MODULES = re.compile(
+    r"Config|Output|Mixin|Processor|Tokenizer|PreTrainedModel|Enum|Function|ABC$|Protocol|Dataset|Loss$"
+)
 SIZE, GROUPS, GROUP_SIZE = 16, 4, 8
 SIZES = re.compile(r"size|shape|dim$|features$|channels$|width$")
 ARGUMENTS: dict[str, Any] = {
@@ -191,6 +193,7 @@ def build(kind: type[nn.Module], **changed: Any) -> nn.Module:
     arguments = dict(changed)
     for name, parameter in arguments_of(kind).items():
         unset = parameter.default is inspect.Parameter.empty or (parameter.default is None and SIZES.search(name))
+        unset = unset or name == "num_groups"  # the default may not divide the few channels here
         if unset and name not in changed:
             arguments[name] = AnyConfig() if "config" in name else ARGUMENTS.get(name, SIZE)
     few = {name: value for name, value in arguments.items() if name in own}

@@ -39,7 +39,7 @@ OPTIONAL = ("activation", "residual_rounding")  # which may be None
 # The numbers by which the operators know the answers.
 ROW_STATISTICS = {"rms": 0, "moments": 1, "l2": 2}
 EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
-ACTIVATIONS = {None: 0, "relu": 1, "silu": 2}
+ACTIVATIONS: dict[Activation | None, int] = {None: 0, "relu": 1, "silu": 2}
 
 
 def machine_epsilon(dtype: torch.dtype | None) -> float:

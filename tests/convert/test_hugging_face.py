@@ -8,9 +8,10 @@ from evenkeel.convert import plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the package's own making
 
-DECODERS = """Apertus Arcee AriaText BioGpt BitNet Bloom Cohere2 Cwm DiffLlama Doge Emu3 Ernie4_5 Exaone4 FalconH1 FalconMamba
+DECODERS = """
+Apertus Arcee AriaText BioGpt BitNet Bloom Cohere2 Cwm DiffLlama Doge Emu3 Ernie4_5 Exaone4 FalconH1 FalconMamba
 FlexOlmo Fuyu Glm Glm4 GPTBigCode GPTNeoXJapanese GptOss Granite GraniteMoe Helium HunYuanDenseV1 JetMoe Lfm2 Mamba
-MiniMax Ministral Mixtral ModernBertDecoder Moshi Mpt NanoChat Nemotron Olmo Olmo3 OPT Persimmon Phi Qwen3 SeedOss
+MiniMax Ministral Mixtral ModernBertDecoder Mpt NanoChat Nemotron Olmo Olmo3 OPT Persimmon Phi Qwen3 SeedOss
 SmolLM3 StableLm Starcoder2 VaultGemma XGLM"""
 ENCODERS = """Albert BigBird ConvBert Deberta DebertaV2 Electra Esm EuroBert FNet LayoutLM MegatronBert ModernBert MPNet
 Nystromformer RemBert Roberta RobertaPreLayerNorm RoFormer XLMRoberta"""

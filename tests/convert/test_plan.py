@@ -427,6 +427,22 @@ def test_inputs_as_tuples_and_mappings():
         assert [check.what for check in certificate.model] == ["result 0", "result 1", "the gradients"]
 
 
+class NoDouble(nn.Module):
+    """An operator that has no float64."""
+
+    def forward(self, x):
+        assert x.dtype != torch.float64
+        return x.tanh()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_model_that_does_not_run_in_float64(dtype):
+    model = nn.Sequential(rows(), NoDouble(), nn.Linear(17, 17)).to(dtype)
+    certificate = plan(model).apply(verify=torch.randn(6, 17).to(dtype))
+    assert certificate.reference == "float32"
+    assert all(check.theirs > 0 and check.passed for check in certificate.model)
+
+
 def test_a_batch_that_does_not_run_is_one_line():
     model = rows()
     with pytest.raises(ConversionError, match="does not run on the inputs to verify it on: mat1 and mat2") as caught:

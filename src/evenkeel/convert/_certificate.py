@@ -14,7 +14,7 @@ from evenkeel._display import Displayed
 from evenkeel._files import write_text_atomically
 
 if TYPE_CHECKING:
-    from evenkeel.convert._site import Mode, Site
+    from evenkeel.convert._site import Mode
     from evenkeel.convert._verify import Check
 
 __all__ = ["Certificate", "Entry"]
@@ -56,6 +56,8 @@ class Certificate(Displayed):
         mode: ``exact`` or ``accurate``.
         model: the comparison of the whole model; empty where no batch was given.
         verified: whether a batch was compared.
+        reference: the dtype of the run that the model was compared with: float64, or float32 where an operator of the
+            model has no float64.
         versions: of evenkeel and torch.
         plan: which was applied; its `revert` undoes the swap.
 
@@ -73,11 +75,12 @@ class Certificate(Displayed):
     mode: Mode
     model: tuple[Check, ...] = ()
     verified: bool = False
+    reference: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     plan: Any = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, sites: list[Site], mode: Mode, checks: dict[str, list[Check]] | None, plan: Any) -> Certificate:
+    def of(cls, plan: Any, checks: dict[str, list[Check]] | None, reference: str) -> Certificate:
         """Gather what was done."""
         from evenkeel.convert._views import spec_line
 
@@ -91,11 +94,19 @@ class Certificate(Displayed):
                 reason=site.reason,
                 checks=tuple(found.get(site.name, ())),
             )
-            for site in sites
+            for site in plan.sites
         )
         versions = {"torch": str(torch.__version__)}
         whole = tuple(found.get("", ()))
-        return cls(entries=entries, mode=mode, model=whole, verified=checks is not None, versions=versions, plan=plan)
+        return cls(
+            entries=entries,
+            mode=plan.mode,
+            model=whole,
+            verified=checks is not None,
+            reference=reference,
+            versions=versions,
+            plan=plan,
+        )
 
     def __repr__(self) -> str:
         return f"Certificate({self.swapped} of {len(self.entries)} norms swapped, verified={self.verified})"
@@ -111,6 +122,7 @@ class Certificate(Displayed):
             "mode": self.mode,
             "swapped": self.swapped,
             "verified": self.verified,
+            "reference": self.reference,
             "versions": self.versions,
             "model": [check._asdict() for check in self.model],
             "norms": [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from evenkeel._errors import EvenkeelError
-from evenkeel._spec import NormSpec
+from evenkeel._spec import ACTIVATIONS, NormSpec
 from evenkeel.convert._apply import Tensors, apply_norm
 from evenkeel.convert._explain import explanation
 from evenkeel.convert._probes import RefusedError, distance
@@ -75,7 +75,7 @@ def forms(layout: Layout, learned: list[str]) -> Iterator[Fit]:
     elif count == 2:
         parts = list(itertools.permutations(learned))
     kinds = KINDS if layout.shares == "token" else KINDS[:1]
-    for (statistic, center), (weight, bias), activation in itertools.product(kinds, parts, (None, "relu", "silu")):
+    for (statistic, center), (weight, bias), activation in itertools.product(kinds, parts, ACTIVATIONS):
         if (statistic == "l2" and count) or (statistic == "rms" and bias is not None):
             continue
         for offset in (0.0, 1.0) if weight is not None else (0.0,):

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from evenkeel._spec import NormSpec
+from evenkeel._spec import ACTIVATIONS, NormSpec
 from evenkeel.convert._copies import floating_tensors
 from evenkeel.convert._fit import TOLERANCE, USUAL_EPS, Fit, Roles, disagreement
 from evenkeel.convert._layout import Layout
@@ -53,7 +53,8 @@ def frozen_forms(layout: Layout, learned: list[str]) -> Iterator[Fit]:
     """Yield every way in which tensors can be a mean, a variance and an affine; eps is still open."""
     for mean, variance, *rest in itertools.permutations(learned):
         affines = {(), ("weight",), ("bias",), ("weight", "bias")}
-        for names in (affine for affine in affines if len(affine) == len(rest)):
+        fitting = (affine for affine in affines if len(affine) == len(rest))
+        for names, activation in itertools.product(fitting, ACTIVATIONS):
             roles = Roles(mean=mean, variance=variance, **dict(zip(names, rest, strict=True)))
             spec = NormSpec(
                 statistic="moments",
@@ -61,6 +62,7 @@ def frozen_forms(layout: Layout, learned: list[str]) -> Iterator[Fit]:
                 memory="running",
                 weight=roles.weight is not None,
                 bias=roles.bias is not None,
+                activation=activation,
                 eps=0.0,
             )
             yield Fit(spec, layout, roles)

@@ -89,7 +89,8 @@ class Plan(Displayed):
         except BaseException:
             self._undo()
             raise
-        self.certificate = Certificate.of(self.sites, self.mode, checks, self)
+        reference = "" if before is None else str(before.reference).removeprefix("torch.")
+        self.certificate = Certificate.of(self, checks, reference)
         return self.certificate
 
     def revert(self) -> None:
@@ -227,7 +228,7 @@ def examine(
             found = recognize(module, example=seen)
         if key is not None:
             known[key] = found
-    if found.spec is None and not looks_like_norm(module):
+    if found.spec is None and not looks_like_norm(module, found):
         return None
     dtype = (
         seen.dtype
@@ -252,9 +253,10 @@ def examine(
     )
 
 
-def looks_like_norm(module: nn.Module) -> bool:
-    """Whether a reader of the table expects the module in it."""
-    return "norm" in type(module).__name__.lower() or any("eps" in name for name in vars(module))
+def looks_like_norm(module: nn.Module, found: Recognition) -> bool:
+    """Whether a reader of the table expects the module in it: by its name, or an eps beside statistics."""
+    has_eps = any("eps" in name for name in vars(module)) and not found.reason.endswith("it has no statistics")
+    return "norm" in type(module).__name__.lower() or has_eps
 
 
 def fingerprint(module: nn.Module) -> Any:

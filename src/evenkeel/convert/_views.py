@@ -55,7 +55,8 @@ def lead(item: Any) -> str:
     line = f"{count} of {len(entries)} norms {'is' if count == 1 else 'are'} swapped (mode {item.mode})."
     if not hasattr(item, "sites"):
         whole = [
-            f"{check.what} {check.ours:.2g} ulps from float64 (original {check.theirs:.2g})" for check in item.model
+            f"{check.what} {check.ours:.2g} ulps from {item.reference} (original {check.theirs:.2g})"
+            for check in item.model
         ]
         line += f" Verified: {'; '.join(whole)}." if item.verified else " Not verified: no batch was given."
     return line
