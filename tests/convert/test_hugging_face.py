@@ -13,7 +13,7 @@ Apertus Arcee AriaText BioGpt BitNet Bloom Cohere2 Cwm DiffLlama Doge Emu3 Ernie
 FlexOlmo Fuyu Glm Glm4 GPTBigCode GPTNeoXJapanese GptOss Granite GraniteMoe Helium HunYuanDenseV1 JetMoe Lfm2 Mamba
 MiniMax Ministral Mixtral ModernBertDecoder Mpt NanoChat Nemotron Olmo Olmo3 OPT Persimmon Phi Qwen3 SeedOss
 SmolLM3 StableLm Starcoder2 VaultGemma XGLM"""
-ENCODERS = """Albert BigBird ConvBert Deberta DebertaV2 Electra Esm EuroBert FNet LayoutLM MegatronBert ModernBert MPNet
+ENCODERS = """Albert ConvBert Deberta DebertaV2 Electra Esm EuroBert LayoutLM MegatronBert ModernBert MPNet
 Nystromformer RemBert Roberta RobertaPreLayerNorm RoFormer XLMRoberta"""
 CLASSIFIERS = "Beit DeiT Dinov2 MobileNetV2 ViTMSN"
 EVERY = {
