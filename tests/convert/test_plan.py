@@ -333,6 +333,42 @@ def test_exact_leaves_what_rounds_elsewhere_and_accurate_takes_it():
     assert model[4].cast == "late"
 
 
+def test_a_weight_of_another_dtype_counts():
+    class Plain(nn.Module):
+        """Computes in the promoted dtype of the input and the weight, and returns that."""
+
+        def __init__(self, size):
+            super().__init__()
+            self.weight, self.eps = nn.Parameter(torch.ones(size)), 1e-6
+
+        def forward(self, x):
+            return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    model = nn.Sequential(nn.Linear(8, 8), Plain(8)).bfloat16()
+    model[1].float()
+    (site,) = plan(model).sites
+    assert site.action == "leave"
+    assert plan(model.float()).sites[0].action == "swap"
+
+
+def test_results_can_be_viewed_as_before():
+    class Plain(nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            self.weight, self.eps = nn.Parameter(torch.ones(size)), 1e-6
+
+        def forward(self, x):
+            centred = x - x.mean(1, keepdim=True)
+            return centred / (centred.square().mean(1, keepdim=True) + self.eps).sqrt() * self.weight[:, None, None]
+
+    x = torch.randn(2, 8, 3, 4)
+    for kind in (Plain, ChannelsFirst):
+        model = nn.Sequential(kind(8))
+        contiguous = model(x).is_contiguous()
+        swap(model, quiet=True)
+        assert model(x).is_contiguous() == contiguous == (kind is Plain)
+
+
 def test_the_filter_chooses():
     model = rows()
     found = plan(model, where=lambda module, name: name != "3")

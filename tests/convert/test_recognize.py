@@ -216,6 +216,16 @@ class Gated(nn.RMSNorm):
         return super().forward(x if gate is None else x * gate)
 
 
+class ByRank(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) if x.ndim > 2 else super().forward(x) * 2
+
+
+class InPlace(nn.RMSNorm):
+    def forward(self, x):
+        return super().forward(x.mul_(2.0))
+
+
 class Dropping(nn.LayerNorm):
     def forward(self, x):
         return nn.functional.dropout(super().forward(x), 0.1, self.training)
@@ -274,6 +284,8 @@ LOOK_ALIKES = {
     "counting": (Counting(16), "changes from call to call|off by"),
     "a pair": (Pair(16), "it returns a tuple, not a tensor"),
     "gated": (Gated(16), "further inputs: gate"),
+    "other axes": (ByRank(16), "something else on an input of \\(6, 16\\)"),
+    "in place": (InPlace(16, eps=0.0), "it changes its input in place"),
     "dropping": (Dropping(16), "different results for the same input"),
     "clipped": (Clipped(16), "off by|no spec"),
     "scale and shift": (Written(lambda m, x: x * m.gain + m.shift, bias=True), "it has no statistics"),

@@ -69,7 +69,7 @@ def apply_norm(
     if spec.shares == "token":
         rows = x.movedim(1, -1) if layout.channel_axis == 1 else x
         y = ACTIVATIONS[spec.activation](apply_rows(spec, rows, normalized_shape(x, layout), weight, bias, options))
-        return y.movedim(-1, 1) if layout.channel_axis == 1 else y
+        return moved(y, -1, 1, layout) if layout.channel_axis == 1 else y
     eps = spec.epsilon(x.dtype)
     if spec.shares == "sample_channel":
         fresh = momentum is not None or mean is None
@@ -81,7 +81,13 @@ def apply_norm(
     x = x.movedim(-1, 1) if layout.channel_axis == -1 else x
     training = momentum is not None or mean is None
     y = F.batch_norm(x, mean, variance, weight, bias, training, momentum or 0.0, eps, **options)
-    return y.movedim(1, -1) if layout.channel_axis == -1 else y
+    return moved(y, 1, -1, layout) if layout.channel_axis == -1 else y
+
+
+def moved(y: Tensor, axis: int, target: int, layout: Layout) -> Tensor:
+    """The result with its axes in the order of the input, laid out as the module lays it out."""
+    back = y.movedim(axis, target)
+    return back.contiguous() if layout.contiguous else back
 
 
 def apply_rows(

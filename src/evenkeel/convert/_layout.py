@@ -38,12 +38,14 @@ class Layout:
         axes: how many trailing axes share one statistic, for ``token``.
         channel_axis: the axis that the parameters belong to: 1, or -1 for the last.
         groups: into how many groups the channels are divided.
+        contiguous: whether the result of a contiguous input is contiguous, so that it can be viewed.
     """
 
     shares: Shares | None
     axes: int = 1
     channel_axis: int = -1
     groups: int | None = None
+    contiguous: bool = True
 
 
 def candidate_shapes(module: nn.Module, example: Tensor | None = None) -> Iterator[tuple[int, ...]]:

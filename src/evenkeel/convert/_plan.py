@@ -230,11 +230,7 @@ def examine(
             known[key] = found
     if found.spec is None and not looks_like_norm(module, found):
         return None
-    dtype = (
-        seen.dtype
-        if seen is not None
-        else next((t.dtype for t in own_tensors(module) if t.is_floating_point()), default)
-    )
+    dtype = default if seen is None else seen.dtype
     reason = refusal(module, found, mode, dtype)
     if not reason and seen is not None and seen.ndim not in found.ranks:
         reason = f"its inputs have {seen.ndim} axes, on which it was not seen to be this norm"

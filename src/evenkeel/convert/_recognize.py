@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["recognize"]
 
+CLOSE = 1e-5
 CALLS = 3  # a module that counts its calls may change with them
 
 
@@ -94,6 +96,8 @@ def examine(subject: Subject, example: Tensor | None, evidence: list[str]) -> Re
     evidence.append(f"results agree in {names} on {len(probes(shape, torch.float64))} inputs of 1e-15 to 1e6")
     check_own_values(subject, fit, shape, training=training)
     check_gradients(subject, fit, shape, training=training)
+    still_contiguous = subject.runner(subject.wide, values, training=training)(x).is_contiguous()
+    fit = replace(fit, layout=replace(fit.layout, contiguous=still_contiguous))
     ranks = ranks_taken(subject, fit, example, training=training)
     fit, agreements = fit_cast(subject, fit, shape, training=training)
     agreements = {"float32": own_agreement(subject, fit, shape, training=training)} | agreements
@@ -145,9 +149,12 @@ def repeatable(run: Callable[[Tensor], Tensor], x: Tensor) -> None:
 
 
 def steady(subject: Subject, x: Tensor, values: dict[str, Tensor]) -> None:
-    """Refuse what changes with the number of calls."""
+    """Refuse what changes its input, or with the number of calls."""
     copy = subject.copy(subject.wide, values)
-    first = attempt(copy, x)
+    first, given = attempt(copy, x), x.clone()
+    copy(given)
+    if not torch.equal(given, x):
+        raise RefusedError("it changes its input in place")
     if not all(torch.equal(torch.nan_to_num(attempt(copy, x)), torch.nan_to_num(first)) for _ in range(CALLS)):
         raise RefusedError("its result changes from call to call")
 
@@ -195,7 +202,11 @@ def usable(tensor: Tensor) -> bool:
 
 
 def ranks_taken(subject: Subject, fit: Fit, example: Tensor | None, *, training: bool) -> tuple[int, ...]:
-    """The numbers of axes of the inputs on which the fit repeats the result."""
+    """The numbers of axes of the inputs that it takes.
+
+    Raises:
+        RefusedError: on one of them, it computes something else.
+    """
     values = {name: tensor.to(subject.wide) for name, tensor in subject.values(seed=5).items()}
     run = subject.runner(subject.wide, values, training=training)
     ranks = []
@@ -206,9 +217,18 @@ def ranks_taken(subject: Subject, fit: Fit, example: Tensor | None, *, training:
             expected = fit(x, dict(values), 0.0 if training else None)
         except Exception:  # either refuses the shape
             continue
-        if distance(y, expected) <= 1e-5:
+        if y.shape == x.shape and distance(y, expected) > CLOSE:
+            alone = fit.spec.shares == "sample_channel" and example_of_one(fit, x, dict(values))
+            if not isinstance(alone, torch.Tensor) or distance(y, alone) > CLOSE:
+                raise RefusedError(f"it computes something else on an input of {tuple(shape)}")
+        if y.shape == x.shape:
             ranks.append(len(shape))
     return tuple(sorted(set(ranks)))
+
+
+def example_of_one(fit: Fit, x: Tensor, values: dict[str, Tensor]) -> Tensor:
+    """The result for one example without the axis of the batch, as InstanceNorm takes it."""
+    return fit(x.unsqueeze(0), values).squeeze(0)
 
 
 def own_agreement(subject: Subject, fit: Fit, shape: tuple[int, ...], *, training: bool) -> Agreement:

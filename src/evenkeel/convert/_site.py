@@ -103,7 +103,9 @@ def refusal(module: nn.Module, found: Recognition, mode: Mode, dtype: torch.dtyp
             return "no module of evenkeel's remembers statistics with these axes and names"
         if found.momentum != getattr(module, "momentum", None):
             return f"its statistics follow with momentum {found.momentum}, but its attribute says otherwise"
-    if mode == "exact" and dtype is not None and not found.rounds_alike(dtype):
+    weight = next((t.dtype for t in module.parameters(recurse=False) if t.is_floating_point()), dtype)
+    pairs = [(d, weight) for d in (dtype, weight) if d is not None]
+    if mode == "exact" and not all(found.rounds_alike(*pair) for pair in pairs):
         name = str(dtype).removeprefix("torch.")
         return f"in {name} it rounds in other places than any spec; mode='accurate' rounds once instead"
     return ""
