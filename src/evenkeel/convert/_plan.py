@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "plan", "swap"]
 
-MOST_TENSORS, MOST_NUMBERS = 8, 2**22  # of a module that may be a norm
+MOST_TENSORS = 8  # of a module that may be a norm
+# Probing a matrix of 2048 by 2048 as if it were the weight of a norm over two axes takes a minute.
+MOST_IN_VECTOR, MOST_IN_MATRIX = 2**22, 2**14
 SIMPLE = (bool, int, float, str, type(None), torch.dtype, torch.Size)
 
 
@@ -193,10 +195,17 @@ def candidates(model: nn.Module) -> Iterator[tuple[nn.Module, list[str]]]:
         inner = [t for child in parts if child is not module for t in own_tensors(child)]
         own = own_tensors(module)
         parametrized = nn.utils.parametrize.is_parametrized(module)
-        small = len(own) <= MOST_TENSORS and sum(t.numel() for t in own) <= MOST_NUMBERS
+        small = len(own) <= MOST_TENSORS and all(t.numel() <= most_numbers(module, t) for t in own)
         inside = "parametrizations" in ".".join(names).split(".")
         if small and not inside and (not inner or parametrized):
             yield module, names
+
+
+def most_numbers(module: nn.Module, tensor: Tensor) -> int:
+    """How many numbers a tensor of a norm has at most: few in a matrix, unless the module has an eps or a shape."""
+    is_vector = sum(size > 1 for size in tensor.shape) < 2
+    declares = any("eps" in name or name == "normalized_shape" for name in vars(module))
+    return MOST_IN_VECTOR if is_vector or declares else MOST_IN_MATRIX
 
 
 def own_tensors(module: nn.Module) -> list[Tensor]:
