@@ -12,7 +12,7 @@ from torch import nn
 
 import evenkeel as ek
 from evenkeel import ConversionError, InvalidArgumentError, InvalidTypeError
-from evenkeel.convert import Certificate, Entry, Plan, Site, plan, swap
+from evenkeel.convert import Certificate, Check, Entry, Plan, Site, plan, swap
 
 
 def rms(x, eps):
@@ -531,6 +531,7 @@ def test_what_is_shown(capsys, tmp_path):
     certificate = found.apply(verify=torch.randn(2, 8))
     assert isinstance(certificate, Certificate)
     assert isinstance(certificate.entries[0], Entry)
+    assert isinstance(certificate.entries[0].checks[0], Check)
     assert isinstance(found.sites[0], Site)
     assert "ulps from float64" in str(certificate)
     assert repr(certificate) == "Certificate(2 of 3 norms swapped, verified=True)"

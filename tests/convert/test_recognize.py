@@ -9,7 +9,7 @@ from torch import nn
 
 import evenkeel as ek
 from evenkeel import InvalidTypeError, NormSpec
-from evenkeel.convert import Recognition, recognize
+from evenkeel.convert import Agreement, Layout, Recognition, Roles, recognize
 
 LAYER = NormSpec(statistic="moments", shares="token")
 RMS = NormSpec(statistic="rms", shares="token", center=False, eps=1e-6, bias=False)
@@ -65,7 +65,9 @@ def test_what_a_spec_does_not_hold():
     assert recognize(nn.BatchNorm2d(16)).ranks == (4,)
     assert recognize(nn.LayerNorm(16)).ranks == (2, 3, 4)
     roles = recognize(nn.BatchNorm2d(16)).roles
-    assert (roles.weight, roles.bias, roles.mean, roles.variance) == ("weight", "bias", "running_mean", "running_var")
+    assert roles == Roles("weight", "bias", "running_mean", "running_var")
+    assert recognize(nn.GroupNorm(4, 16)).layout == Layout(shares="sample_group", channel_axis=1, groups=4)
+    assert recognize(nn.RMSNorm(16)).agreement["float16"] == Agreement(1.0, 0.0, True)
 
 
 class Written(nn.Module):

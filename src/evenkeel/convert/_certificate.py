@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from evenkeel._display import Displayed
 from evenkeel._files import write_text_atomically
-
-if TYPE_CHECKING:
-    from evenkeel.convert._site import Mode
-    from evenkeel.convert._verify import Check
+from evenkeel.convert._site import Mode
+from evenkeel.convert._verify import Check
 
 __all__ = ["Certificate", "Entry"]
 
@@ -124,7 +122,7 @@ class Certificate(Displayed):
             "verified": self.verified,
             "reference": self.reference,
             "versions": self.versions,
-            "model": [check._asdict() for check in self.model],
+            "model": [asdict(check) for check in self.model],
             "norms": [
                 {
                     "site": entry.site,
@@ -132,7 +130,7 @@ class Certificate(Displayed):
                     "spec": entry.spec,
                     "action": entry.action,
                     "reason": entry.reason,
-                    "checks": [check._asdict() for check in entry.checks],
+                    "checks": [asdict(check) for check in entry.checks],
                 }
                 for entry in self.entries
             ],

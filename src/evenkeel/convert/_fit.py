@@ -31,17 +31,24 @@ KINDS = (("moments", True), ("rms", False), ("l2", False))
 
 @dataclass(frozen=True)
 class Roles:
-    """The names of the tensors that play a part."""
+    """The names of the tensors that play a part.
+
+    Attributes:
+        weight: the learned scale.
+        bias: the learned shift.
+        mean: the remembered mean.
+        variance: the remembered variance.
+
+    Example:
+        >>> import torch, evenkeel as ek
+        >>> ek.convert.recognize(torch.nn.BatchNorm1d(8)).roles.variance
+        'running_var'
+    """
 
     weight: str | None = None
     bias: str | None = None
     mean: str | None = None
     variance: str | None = None
-
-    def tensors(self, values: Mapping[str, Tensor]) -> Tensors:
-        """The tensors of a module, by their parts."""
-        names = (self.weight, self.bias, self.mean, self.variance)
-        return Tensors(*(None if name is None else values[name] for name in names))
 
 
 @dataclass(frozen=True)
@@ -54,7 +61,10 @@ class Fit:
 
     def __call__(self, x: Tensor, values: Mapping[str, Tensor], momentum: float | None = None) -> Tensor:
         """What the spec's reference computes."""
-        return apply_norm(self.spec, self.layout, x, self.roles.tensors(values), momentum=momentum)
+        roles = self.roles
+        names = (roles.weight, roles.bias, roles.mean, roles.variance)
+        tensors = Tensors(*(None if name is None else values[name] for name in names))
+        return apply_norm(self.spec, self.layout, x, tensors, momentum=momentum)
 
     def with_answers(self, **answers: object) -> Fit:
         """The same with other answers of the spec."""

@@ -39,6 +39,11 @@ class Layout:
         channel_axis: the axis that the parameters belong to: 1, or -1 for the last.
         groups: into how many groups the channels are divided.
         contiguous: whether the result of a contiguous input is contiguous, so that it can be viewed.
+
+    Example:
+        >>> import torch, evenkeel as ek
+        >>> ek.convert.recognize(torch.nn.LayerNorm((4, 6))).layout.axes
+        2
     """
 
     shares: Shares | None

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import torch
 
 from evenkeel._display import Displayed
-
-if TYPE_CHECKING:
-    import torch
-
-    from evenkeel._spec import NormSpec
-    from evenkeel.convert._fit import Roles
-    from evenkeel.convert._layout import Layout
-    from evenkeel.convert._rounding import Agreement
+from evenkeel._spec import NormSpec
+from evenkeel.convert._fit import Roles
+from evenkeel.convert._layout import Layout
+from evenkeel.convert._rounding import Agreement
 
 __all__ = ["Recognition"]
 

@@ -29,8 +29,20 @@ TIMES, MORE = 2.0, 4.0
 MOST_ELEMENTS = 2**20  # of a norm's input that is compared
 
 
-class Check(NamedTuple):
-    """How far from float64 a result is, in units of the last place of the largest value: ours and the original's."""
+@dataclass(frozen=True)
+class Check:
+    """How far from float64 a result is, in units of the last place of the largest value.
+
+    Attributes:
+        what: the result.
+        ours: the distance after the swap.
+        theirs: the original's.
+
+    Example:
+        >>> from evenkeel.convert import Check
+        >>> Check("the result", 2.5, 1.0).passed, Check("the result", 250.0, 1.0).passed
+        (True, False)
+    """
 
     what: str
     ours: float
