@@ -74,7 +74,7 @@ class Certificate(Displayed):
     model: tuple[Check, ...] = ()
     verified: bool = False
     reference: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str]
     plan: Any = field(repr=False, compare=False)
 
     @classmethod

@@ -224,7 +224,7 @@ def examine(
     """Recognise a module and decide; None where it neither is nor looks like a norm."""
     kind = type(module).__name__
     if type(module).__module__.startswith("evenkeel."):
-        own = Recognition(spec=getattr(module, "spec", None), reason="it is evenkeel's already")
+        own = Recognition(spec=getattr(module, "spec", None), reason="it is evenkeel's already", agreement={})
         site = Site(
             name=names[0], others=tuple(names[1:]), kind=kind, recognition=own, reason=own.reason, module=module
         )

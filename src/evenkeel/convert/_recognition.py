@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -48,7 +48,7 @@ class Recognition(Displayed):
     momentum: float | None = None
     frozen: bool = False
     ranks: tuple[int, ...] = ()
-    agreement: dict[str, Agreement] = field(default_factory=dict)
+    agreement: dict[str, Agreement]
     evidence: tuple[str, ...] = ()
     reason: str = ""
 

@@ -68,7 +68,7 @@ def recognize(module: nn.Module, *, example: Tensor | None = None) -> Recognitio
         try:
             return examine(Subject(module), example, evidence)
         except RefusedError as refusal:
-            return Recognition(reason=str(refusal), evidence=tuple(evidence))
+            return Recognition(reason=str(refusal), evidence=tuple(evidence), agreement={})
 
 
 def examine(subject: Subject, example: Tensor | None, evidence: list[str]) -> Recognition:
