@@ -122,6 +122,11 @@ class Found:
         """Whether there is a spec."""
         return self.recognition is not None and self.recognition.spec is not None
 
+    @property
+    def reason(self) -> str:
+        """Why there is no spec."""
+        return "" if self.recognition is None else self.recognition.reason
+
     def spec_text(self) -> str:
         """The spec in a line."""
         return "" if self.recognition is None else str(self.recognition).splitlines()[0]
@@ -230,6 +235,7 @@ def examine(module_name: str, name: str, body: str, block: bool) -> Iterator[Fou
                 return
             known = arguments_of(kind)
             versions: list[dict[str, Any]] = [{}, *({k: v} for k, v in VARIANTS.items() if k in known)]
+            told: set[str] = set()
             for change in versions:
                 one = Found(found.name, body, ", ".join(f"{k}={v}" for k, v in change.items()))
                 module = build(kind, **change)
@@ -238,10 +244,13 @@ def examine(module_name: str, name: str, body: str, block: bool) -> Iterator[Fou
                 )
                 if not one.block:
                     one.recognition = ek.convert.recognize(module)
-                    one.several = "further inputs" in one.recognition.reason
+                    one.several = "further inputs" in one.reason
                     if one.recognised:
                         one.error = compared(module, one.recognition)
-                yield one
+                alike = one.spec_text() in told or one.reason.startswith("it raises")  # a variant that is none
+                told.add(one.spec_text())
+                if not (change and alike):
+                    yield one
     except Exception as error:
         found.problem = f"{type(error).__name__}: {str(error).splitlines()[0][:100] if str(error) else ''}"
         yield found
@@ -304,7 +313,7 @@ def sections(package: str, found: list[Found]) -> str:
     refused = defaultdict(list)
     for one in found:
         if one.recognition is not None and not one.recognised:
-            refused[one.body, one.recognition.reason].append(one)
+            refused[one.body, one.reason].append(one)
     for (body, reason), some in sorted(refused.items(), key=lambda pair: (-len(pair[1]), pair[1][0].name)):
         lines.append(f"| {listed(some)} | `{short(body)}` | {escape(reason)} |")
     lines += [f"| {listed([one])} | `{short(one.body)}` | not built: {escape(one.problem)} |" for one in failed]

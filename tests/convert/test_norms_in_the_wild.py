@@ -21,7 +21,7 @@ SAMPLE = {
     "gpt_oss.GptOssRMSNorm": "rms over token, eps 1e-06",
     "t5.T5LayerNorm": "rms over token, eps 1e-06, weight cast",
     "detr.DetrFrozenBatchNorm2d": "moments over channel, eps 1e-05, remembered, frozen",
-    "cohere.CohereLayerNorm": "moments over token, eps 1e-05",
+    "cohere.CohereLayerNorm": "moments over token, eps 1e-05, no bias",
 }
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own making

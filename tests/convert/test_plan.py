@@ -390,6 +390,12 @@ def test_example_inputs_show_what_a_module_gets():
     assert plan(model, torch.randn(2, 3, 17)).sites[0].action == "swap"
 
 
+def test_examples_of_more_axes_than_were_tried():
+    model = nn.Sequential(nn.LayerNorm(6))
+    assert plan(model, torch.randn(2, 2, 2, 2, 6)).sites[0].action == "swap"
+    assert "not seen to be this norm" in plan(model, torch.randn(1, 1, 1, 2**18, 6)).sites[0].reason
+
+
 class Gated(nn.RMSNorm):
     def forward(self, x, gate=None):
         return super().forward(x) if gate is None else super().forward(x) * gate

@@ -28,6 +28,7 @@ __all__ = ["Plan", "plan", "swap"]
 
 MOST_TENSORS = 8  # of a module that may be a norm
 # Probing a matrix of 2048 by 2048 as if it were the weight of a norm over two axes takes a minute.
+MOST_IN_EXAMPLE = 2**20  # of an input that a norm is probed on
 MOST_IN_VECTOR, MOST_IN_MATRIX = 2**22, 2**14
 SIMPLE = (bool, int, float, str, type(None), torch.dtype, torch.Size)
 
@@ -233,10 +234,12 @@ def examine(
     found = known.get(key) if key is not None else None
     if found is None:
         found = recognize(module)
-        if found.spec is None and seen is not None:
-            found = recognize(module, example=seen)
         if key is not None:
             known[key] = found
+    if seen is not None and seen.numel() <= MOST_IN_EXAMPLE and seen.ndim not in found.ranks:
+        shown = recognize(module, example=seen)
+        if shown.spec is not None and found.spec in (None, shown.spec):
+            found = shown
     if found.spec is None and not looks_like_norm(module, found):
         return None
     dtype = default if seen is None else seen.dtype

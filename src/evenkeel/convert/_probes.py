@@ -27,9 +27,10 @@ class RefusedError(Exception):
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
     """Run modules without marks on the surroundings: random numbers, warnings, modes."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with (
         warnings.catch_warnings(),
-        torch.random.fork_rng(devices=[]),
+        torch.random.fork_rng(devices=devices),
         torch.inference_mode(False),
         torch.no_grad(),
         torch.autocast("cpu", enabled=False),

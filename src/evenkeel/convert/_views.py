@@ -121,6 +121,10 @@ def spec_line(found: Recognition) -> str:
         f"{spec.statistic} over {spec.shares}, eps {eps}",
         *(words for words in map(told_of, changed(spec)) if words),
     ]
+    if not spec.weight:
+        parts.append("no weight")
+    elif spec.center and not spec.bias:
+        parts.append("no bias")
     if found.layout is not None and spec.shares == "token" and found.layout.channel_axis == 1:
         parts.append("channels first")
     return ", ".join([*parts, "frozen"] if found.frozen else parts)
