@@ -34,6 +34,7 @@ NAVIGATION = {
         "Use": [
             "Install </docs/install>",
             "Layers and functions </docs/layers>",
+            "Convert </docs/convert>",
             "Data </docs/data>",
             "Explain </docs/explain>",
             "Study </docs/study>",
@@ -44,7 +45,12 @@ NAVIGATION = {
             "Misconceptions </docs/misconceptions>",
             "Claims and measurements </docs/why-it-matters>",
         ],
-        "Look up": ["API </docs/api>", "Numerics </docs/numerics>", "Performance </docs/performance>"],
+        "Look up": [
+            "API </docs/api>",
+            "Numerics </docs/numerics>",
+            "Performance </docs/performance>",
+            "Norms in the wild </docs/norms-in-the-wild>",
+        ],
         "Develop": [
             "Contributing </CONTRIBUTING>",
             "Kernels </docs/kernels>",

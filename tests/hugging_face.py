@@ -145,16 +145,6 @@ CENTRED = ("Cohere",)
 LEFT = ("Qwen3NextRMSNormGated",)  # gated after the norm
 
 
-class WeightDtypeRMSNorm(nn.RMSNorm):
-    """T5's norm where input and weight differ in dtype: it rounds to the weight's, and returns that."""
-
-    def forward(self, x):
-        if x.dtype == self.weight.dtype:
-            return super().forward(x)
-        normalized = F.rms_norm(widened(x), self.normalized_shape, None, self.eps)
-        return normalized.to(self.weight.dtype) * self.weight
-
-
 class GatedRMSNorm(nn.RMSNorm):
     """Mamba 2's norm: gated in float32, then a root mean square for each group, rounded before the weight."""
 
@@ -218,9 +208,8 @@ def exchanged(norm):
         new = GatedRMSNorm(size, eps)
         new.group_size = norm.group_size
         return with_state_of(norm, new)
-    mine = WeightDtypeRMSNorm if name.endswith("LayerNorm") else nn.RMSNorm
-    cast, offset = ("late" if name.startswith(LATE) else "early"), float(name.startswith(OFFSET))
-    return with_state_of(norm, mine(size, eps, cast=cast, weight_offset=offset))
+    cast = "weight" if name.endswith("LayerNorm") else "late" if name.startswith(LATE) else "early"
+    return with_state_of(norm, nn.RMSNorm(size, eps, cast=cast, weight_offset=float(name.startswith(OFFSET))))
 
 
 def with_state_of(norm, new):

@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BackendError",
     "ContractError",
+    "ConversionError",
     "EvenkeelError",
     "InvalidArgumentError",
     "InvalidInputError",
@@ -19,6 +20,7 @@ __all__ = [
     "StateError",
     "StudyError",
     "__version__",
+    "convert",
     "data",
     "explain",
     "functional",
@@ -32,10 +34,11 @@ _FIRST, *_ = getattr(sys, "argv", None) or [""]  # an embedded interpreter may h
 _PROGRAM = os.path.splitext(os.path.basename(_FIRST))[0] == __name__ or (_FIRST == "-m" and __name__ in sys.orig_argv)
 
 if TYPE_CHECKING or not _PROGRAM:
-    from evenkeel import data, explain, functional, nn
+    from evenkeel import convert, data, explain, functional, nn
     from evenkeel._errors import (
         BackendError,
         ContractError,
+        ConversionError,
         EvenkeelError,
         InvalidArgumentError,
         InvalidInputError,
@@ -47,7 +50,7 @@ if TYPE_CHECKING or not _PROGRAM:
     from evenkeel._spec import NormSpec
     from evenkeel.functional import kernels_available
 
-_PACKAGES = ("data", "explain", "functional", "lab", "nn", "report", "testing")
+_PACKAGES = ("convert", "data", "explain", "functional", "lab", "nn", "report", "testing")
 
 if not TYPE_CHECKING:  # or type checkers take any name for one of ours
 

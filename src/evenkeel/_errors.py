@@ -3,6 +3,7 @@
 __all__ = [
     "BackendError",
     "ContractError",
+    "ConversionError",
     "EvenkeelError",
     "InvalidArgumentError",
     "InvalidInputError",
@@ -66,3 +67,7 @@ class ContractError(EvenkeelError, ValueError):
 
 class SourceError(EvenkeelError, ValueError):
     """A data source that cannot be found, read or chosen from, or that changed since a fit was interrupted."""
+
+
+class ConversionError(EvenkeelError, RuntimeError):
+    """A model cannot be converted, or what was converted is not what it was; the model is as before."""

@@ -20,7 +20,7 @@ __all__ = ["Activation", "Cast", "EpsMode", "Memory", "NormSpec", "ResidualRound
 Statistic = Literal["moments", "rms", "l2", "range", "quantile", "none"]
 Shares = Literal["token", "channel", "sample_channel", "sample_group", "feature"]
 EpsMode = Literal["inside", "outside", "clamp"]
-Cast = Literal["late", "early"]
+Cast = Literal["late", "early", "weight"]
 Memory = Literal["batch", "running"]
 Activation = Literal["relu", "silu"]
 ResidualRounding = Literal["rounded", "unrounded"]
@@ -39,7 +39,7 @@ OPTIONAL = ("activation", "residual_rounding")  # which may be None
 # The numbers by which the operators know the answers.
 ROW_STATISTICS = {"rms": 0, "moments": 1, "l2": 2}
 EPS_MODES = {"inside": 0, "outside": 1, "clamp": 2}
-ACTIVATIONS = {None: 0, "relu": 1, "silu": 2}
+ACTIVATIONS: dict[Activation | None, int] = {None: 0, "relu": 1, "silu": 2}
 
 
 def machine_epsilon(dtype: torch.dtype | None) -> float:
@@ -102,6 +102,8 @@ def choice_problem(answers: Mapping[str, Any]) -> str:
         if answer not in choices and not (answer is None and name in OPTIONAL):
             words = "None, 'relu' or 'silu'" if name == "activation" else f"one of {', '.join(choices)}"
             return f"{name} must be {words}, but got {answer!r}"
+    if answers.get("cast") == "weight" and answers.get("shares") != "token":
+        return f"cast='weight' needs shares='token', but shares={answers.get('shares')!r}; use 'late' or 'early'"
     return ""
 
 
@@ -136,8 +138,9 @@ class NormSpec:
         weight: whether a learned scale follows.
         bias: whether a learned shift follows.
         weight_offset: what is added to the weight before use: 0, or 1 for the (1 + weight) family.
-        cast: where low-precision inputs round: ``late`` (once, at the end) or ``early`` (the normalized value is
-            rounded to the input's dtype, then multiplied by the weight).
+        cast: where low-precision inputs round: ``late`` (once, at the end), ``early`` (the normalized value is
+            rounded to the input's dtype, then multiplied by the weight) or ``weight`` (it is rounded to the weight's
+            dtype if that has 16 bits, and the result has the promoted dtype: T5).
         memory: ``batch`` (statistics of the data at hand) or ``running`` (remembered statistics in inference).
         groups: into how many groups the channels are divided, for ``sample_group``; None where that is left open.
         activation: ``relu`` or ``silu`` after the affine, before the one rounding, or None.

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from evenkeel import BackendError, InvalidArgumentError
 from evenkeel import functional as F
 from evenkeel.testing import ulp_error
 
@@ -112,3 +113,46 @@ def test_compiled():
         strict=True,
     ):
         assert torch.equal(mine, wanted)
+
+
+def t5(x, weight, eps):
+    """T5's norm, as written in transformers."""
+    variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
+    x = x * torch.rsqrt(variance + eps)
+    if weight.dtype in HALVES:
+        x = x.to(weight.dtype)
+    return weight * x
+
+
+@pytest.mark.parametrize(
+    ("x_dtype", "weight_dtype"), list(itertools.product((*HALVES, torch.float32), repeat=2)), ids=str
+)
+def test_the_cast_weight_has_the_order_of_t5(x_dtype, weight_dtype):
+    x, weight = torch.randn(40, 96).to(x_dtype), torch.randn(96).to(weight_dtype)
+    wanted, y = t5(x, weight, 1e-6), F.rms_norm(x, (96,), weight, 1e-6, cast="weight")
+    assert y.dtype == wanted.dtype
+    if y.dtype == torch.float32:
+        assert ulp_error(y, t5(x.double(), weight.double(), 1e-6)) <= 3
+    else:
+        assert torch.equal(y, wanted)
+    out = torch.empty_like(y)
+    assert torch.equal(F.rms_norm(x, (96,), weight, 1e-6, cast="weight", out=out), y)
+    leaves = [x.requires_grad_(), weight.requires_grad_()]
+    cotangent = torch.randn(40, 96).to(y.dtype)
+    mine = torch.autograd.grad(F.rms_norm(*leaves[:1], (96,), leaves[1], 1e-6, cast="weight"), leaves, cotangent)
+    theirs = torch.autograd.grad(t5(*leaves, 1e-6), leaves, cotangent)
+    for own, other in zip(mine, theirs, strict=True):
+        assert own.dtype == other.dtype
+        assert (own.double() - other.double()).norm() <= 2**-7 * other.double().norm()
+
+
+def test_the_cast_weight_without_a_weight_rounds_once():
+    x = torch.randn(4, 96).bfloat16()
+    assert torch.equal(F.rms_norm(x, (96,), None, 1e-6, cast="weight"), F.rms_norm(x, (96,), None, 1e-6))
+
+
+def test_the_cast_weight_is_one_of_rows():
+    with pytest.raises(InvalidArgumentError, match="cast='weight' needs shares='token', but shares='sample_group'"):
+        F.group_norm(torch.ones(2, 4, 3), 2, cast="weight")
+    with pytest.raises(BackendError, match="where input and weight differ in dtype"):
+        F.rms_norm(torch.ones(2, 4), (4,), torch.ones(4).bfloat16(), cast="weight", backend="cpu")

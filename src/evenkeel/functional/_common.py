@@ -145,9 +145,14 @@ def effective_weight(weight: Tensor, spec: NormSpec) -> Tensor:
 def apply_affine(
     normalized: Tensor, weight: Tensor | None, bias: Tensor | None, spec: NormSpec, dtype: torch.dtype
 ) -> Tensor:
-    """normalized * (weight_offset + weight) + bias, rounded to ``dtype`` at the end (late) or before it (early)."""
-    early = spec.cast == "early"
+    """normalized * (weight_offset + weight) + bias, rounded to ``dtype`` at the end (late) or before it (early).
+
+    Where the cast is ``weight``, the normalized value is rounded before it too, to the dtype of a weight of 16 bits.
+    """
+    early = spec.cast == "early" or (spec.cast == "weight" and weight is not None)
     arithmetic = normalized.dtype
+    if spec.cast == "weight" and weight is not None:
+        dtype = weight.dtype if weight.dtype.itemsize == 2 else arithmetic
     result = dtype
     if early:
         normalized = normalized.to(dtype)

@@ -35,7 +35,7 @@ def standard(
 ) -> Tensor:
     """torch's operator in our compute dtype, with our offset and our order of rounding around it."""
     wide = input.to(compute_dtype(input))
-    if spec.cast == "early":
+    if spec.cast != "late":
         return affine(operator(wide, None, None), weight, bias, spec, input.dtype)
     scale = None if weight is None else effective_weight(weight.to(wide.dtype), spec)
     return operator(wide, scale, None if bias is None else bias.to(wide.dtype)).to(input.dtype)

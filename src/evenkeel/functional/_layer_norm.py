@@ -66,7 +66,8 @@ def layer_norm(
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
         weight_offset: added to the weight before use, in float32 (1 for the (1 + γ) family).
         cast: ``late`` rounds once at the end to the input's dtype; ``early`` rounds the normalized value first and
-            then applies weight and bias in the promoted dtype.
+            then applies weight and bias in the promoted dtype; ``weight`` rounds it to the weight's dtype, if that
+            has 16 bits, and returns the promoted dtype.
         backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
             Higher derivatives, forward mode and vmap always run the reference.
         out: a tensor to write the result into, resized to fit; not differentiable. It may be the input itself.

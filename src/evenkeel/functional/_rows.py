@@ -131,10 +131,9 @@ def rows(
             return rows(name, spec, x, shape, w, b, backend, None, memory_efficient)
 
         return rows_of_shards(name, local_rows, input, len(shape), weight, bias)
-    if spec.late is not None and not rounds_early(input, weight, bias):
-        spec = spec.late
+    spec = effective_cast(spec, input, weight, bias)
     if out is not None:
-        dtype = result_dtype(input, weight, bias) if spec.cast == "early" else input.dtype
+        dtype = result_dtype(spec, input, weight, bias)
         prepare_out(name, out, dtype, input, weight, bias)
         return rows_into(out, name, spec, input, len(shape), weight, bias, backend)
     by_kernel = runs_kernel("rows", backend, spec, input, weight, bias)
@@ -177,7 +176,7 @@ def rows_into(
     backend: str,
 ) -> Tensor:
     """Choose the backend and run into a prepared ``out`` of the input's shape."""
-    dtype = result_dtype(input, weight, bias) if spec.cast == "early" else input.dtype
+    dtype = result_dtype(spec, input, weight, bias)
     by_kernel = runs_kernel("rows", backend, spec, input, weight, bias) and not composite_required()
     direct = writable(name, out, dtype, axes, input, weight, bias)  # asked in any case: it refuses overlaps
     if by_kernel and direct:
@@ -242,14 +241,31 @@ def as_shape(name: str, normalized_shape: Sequence[int]) -> tuple[int, ...]:
         ) from None
 
 
-def rounds_early(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether ``cast="early"`` differs from ``late``: rounding to the compute dtype changes nothing."""
-    return compute_dtype(input) != input.dtype or result_dtype(input, weight, bias) != input.dtype
+def effective_cast(spec: CallSpec, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> CallSpec:
+    """Replace a cast by one that agrees and has kernels.
+
+    ``weight`` agrees with ``early`` in one dtype, and ``early`` with ``late`` where rounding to the compute dtype
+    changes nothing.
+    """
+    if spec.late is None:
+        return spec
+    if spec.early is not None:
+        if weight is None:
+            return spec.late
+        if input.dtype != weight.dtype or (bias is not None and bias.dtype != input.dtype):
+            return spec
+        spec = spec.early
+    same = compute_dtype(input) == input.dtype and result_dtype(spec, input, weight, bias) == input.dtype
+    return spec.late if same and spec.late is not None else spec
 
 
-def result_dtype(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> torch.dtype:
-    """The dtype of an early norm: the promoted one."""
+def result_dtype(spec: NormSpec, input: Tensor, weight: Tensor | None, bias: Tensor | None) -> torch.dtype:
+    """The dtype of the result: the input's, or the promoted one of an early norm."""
     dtype = input.dtype
+    if spec.cast == "late":
+        return dtype
+    if spec.cast == "weight" and weight is not None:
+        dtype = weight.dtype if weight.dtype.itemsize == 2 else compute_dtype(input)
     for parameter in (weight, bias):
         if parameter is not None:
             dtype = torch.promote_types(parameter.dtype, dtype)

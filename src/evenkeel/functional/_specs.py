@@ -40,12 +40,14 @@ class CallSpec(NormSpec):
         row_options: the encoding for the row operators, made once: it would take a fifth of a call on one row.
         channel_options: the encoding for the channel operators, made once.
         late: the same spec with one rounding at the end, where this one rounds early.
+        early: the same spec with the cast ``early``, where this one has ``weight``: they agree in one dtype.
     """
 
     eps: float
     row_options: RowOptions = field(repr=False, compare=False)
     channel_options: ChannelOptions = field(repr=False, compare=False)
     late: CallSpec | None = field(default=None, repr=False, compare=False)
+    early: CallSpec | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Leave the checks to `_build`, whose message names the function."""
@@ -150,10 +152,12 @@ def decoded(codes: Mapping[Any, int], code: float) -> Any:
 def _build(name: str, key: tuple[Any, ...], **answers: Any) -> CallSpec:
     if problem := choice_problem(answers):
         raise InvalidArgumentError(f"{name}: {problem}")
-    late = None
-    if answers.get("cast", "late") == "early":
+    late = early = None
+    if (cast := answers.get("cast", "late")) != "late":
         late = _encoded(answers | {"cast": "late"}, None)
-    spec = _encoded(answers, late)
+    if cast == "weight":
+        early = _encoded(answers | {"cast": "early"}, late)
+    spec = _encoded(answers, late, early)
     if not _is_compiling():
         if len(_specs) >= _MOST:
             _specs.clear()
@@ -161,7 +165,7 @@ def _build(name: str, key: tuple[Any, ...], **answers: Any) -> CallSpec:
     return spec
 
 
-def _encoded(answers: dict[str, Any], late: CallSpec | None) -> CallSpec:
+def _encoded(answers: dict[str, Any], late: CallSpec | None, early: CallSpec | None = None) -> CallSpec:
     options = OPTION_DEFAULTS | answers
     row_options = RowOptions(
         ROW_STATISTICS[options["statistic"]],
@@ -178,7 +182,7 @@ def _encoded(answers: dict[str, Any], late: CallSpec | None) -> CallSpec:
         options["weight_offset"],
         ACTIVATIONS[options["activation"]],
     )
-    return CallSpec(**answers, row_options=row_options, channel_options=channel_options, late=late)
+    return CallSpec(**answers, row_options=row_options, channel_options=channel_options, late=late, early=early)
 
 
 def keyword_options(options: Any) -> Callable[[Function], Function]:

@@ -46,6 +46,8 @@ def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, 
         return "it has no kernel for this norm yet"
     if spec is not None and spec.cast == "early" and not _rounds_early(pattern, spec, *tensors):
         return "it has no kernel for cast='early' in this dtype yet"
+    if spec is not None and spec.cast == "weight":
+        return "it has no kernel for cast='weight' where input and weight differ in dtype"
     dtypes = DTYPES[pattern]
     for tensor in tensors:
         plain = tensor is None or (tensor.is_cpu and tensor.dtype in dtypes and type(tensor) in PLAIN_TYPES)

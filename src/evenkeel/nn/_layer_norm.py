@@ -33,7 +33,7 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
         dtype: the dtype of the parameters.
         eps_mode: ``inside``, ``outside`` or ``clamp``.
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
-        cast: ``late`` or ``early``.
+        cast: ``late``, ``early`` or ``weight``.
         backend: ``auto``, ``reference`` or ``cpu``.
         memory_efficient: keep the output for the backward instead of the input.
 

@@ -23,8 +23,8 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
     .. math:: y = \frac{x}{\sqrt{\frac{1}{n}\sum_i x_i^2 + \epsilon}} \, (\text{weight\_offset} + \gamma)
 
     A drop-in `torch.nn.RMSNorm`: same constructor, same state_dict. It takes the place of transformers' norms too:
-    ``cast="early"`` gives the bits of Llama, Mistral, Qwen2, Qwen3, Phi3 and T5 in half precision (T5 with input and
-    weight of one dtype), ``weight_offset=1.0`` is for Gemma 1 to 3 and Qwen3-Next, the defaults for OLMo2 and Gemma 4.
+    ``cast="early"`` gives the bits of Llama, Mistral, Qwen2, Qwen3 and Phi3 in half precision, ``cast="weight"`` those
+    of T5, ``weight_offset=1.0`` is for Gemma 1 to 3 and Qwen3-Next, the defaults for OLMo2 and Gemma 4.
 
     Args:
         normalized_shape: the trailing sizes that share the statistic, or one size.
@@ -34,7 +34,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         dtype: the dtype of the weight.
         eps_mode: ``inside``, ``outside`` or ``clamp``.
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
-        cast: ``late`` or ``early``.
+        cast: ``late``, ``early`` or ``weight``.
         backend: ``auto``, ``reference`` or ``cpu``.
         memory_efficient: keep the output for the backward instead of the input.
 

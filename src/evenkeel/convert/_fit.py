@@ -1,0 +1,202 @@
+"""The spec whose reference repeats what a module computes, on inputs of every magnitude."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from evenkeel._errors import EvenkeelError
+from evenkeel._spec import ACTIVATIONS, NormSpec
+from evenkeel.convert._apply import Tensors, apply_norm
+from evenkeel.convert._explain import explanation
+from evenkeel.convert._probes import RefusedError, distance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from torch import Tensor
+
+    from evenkeel.convert._layout import Layout
+
+__all__ = ["Fit", "Roles", "fit_eps", "fit_form", "tolerance"]
+
+# Some compute in float32 whatever the input; ten roundings of which are these parts of the largest value.
+TOLERANCE = 2e-6
+USUAL_EPS = (0.0, 1e-5, 1e-6, 1e-12, 1e-8, 1e-3, 2.0**-23, 2.0**-52)
+KINDS = (("moments", True), ("rms", False), ("l2", False))
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The names of the tensors that play a part.
+
+    Attributes:
+        weight: the learned scale.
+        bias: the learned shift.
+        mean: the remembered mean.
+        variance: the remembered variance.
+
+    Example:
+        >>> import torch, evenkeel as ek
+        >>> ek.convert.recognize(torch.nn.BatchNorm1d(8)).roles.variance
+        'running_var'
+    """
+
+    weight: str | None = None
+    bias: str | None = None
+    mean: str | None = None
+    variance: str | None = None
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A spec, where its statistics lie, and which tensors play which part."""
+
+    spec: NormSpec
+    layout: Layout
+    roles: Roles
+
+    def __call__(self, x: Tensor, values: Mapping[str, Tensor], momentum: float | None = None) -> Tensor:
+        """What the spec's reference computes."""
+        roles = self.roles
+        names = (roles.weight, roles.bias, roles.mean, roles.variance)
+        tensors = Tensors(*(None if name is None else values[name] for name in names))
+        return apply_norm(self.spec, self.layout, x, tensors, momentum=momentum)
+
+    def with_answers(self, **answers: object) -> Fit:
+        """The same with other answers of the spec."""
+        return replace(self, spec=replace(self.spec, **answers))  # type: ignore[arg-type]
+
+
+def tolerance(name: str) -> float:
+    """How far a result may lie from the reference on a probe."""
+    return TOLERANCE * (40.0 if "shift" in name or name == "positive" else 1.0)  # a mean of many deviations cancels
+
+
+def forms(layout: Layout, learned: list[str]) -> Iterator[Fit]:
+    """Yield every form with these learned tensors; eps is still open."""
+    count = len(learned)
+    parts: list[tuple[str | None, ...]] = [(None, None)]
+    if count == 1:
+        parts = [(learned[0], None), (None, learned[0])]
+    elif count == 2:
+        parts = list(itertools.permutations(learned))
+    kinds = KINDS if layout.shares == "token" else KINDS[:1]
+    for (statistic, center), (weight, bias), activation in itertools.product(kinds, parts, ACTIVATIONS):
+        if (statistic == "l2" and count) or (statistic == "rms" and bias is not None):
+            continue
+        for offset in (0.0, 1.0) if weight is not None else (0.0,):
+            spec = NormSpec(
+                statistic=statistic,
+                shares=layout.shares or "token",
+                center=center,
+                weight=weight is not None,
+                bias=bias is not None,
+                weight_offset=offset,
+                groups=layout.groups if layout.shares == "sample_group" else None,
+                activation=activation,
+            )
+            yield Fit(spec, layout, Roles(weight, bias))
+
+
+def fit_form(
+    run: Callable[[Tensor], Tensor], layout: Layout, x: Tensor, values: dict[str, Tensor], learned: list[str]
+) -> Fit:
+    """Find the form that repeats the result on a large input, where eps does not count.
+
+    Raises:
+        RefusedError: none does, or several do.
+    """
+    y = run(x)
+    errors = [(error_of(form, x, values, y), form) for form in forms(layout, learned)]
+    fitting = [form for error, form in errors if error <= TOLERANCE]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise RefusedError(f"{len(fitting)} specs repeat it: {fitting[0].spec!r} and {fitting[1].spec!r}")
+    raise RefusedError(explanation(y, x, layout, values, learned) or nearest(errors))
+
+
+def error_of(form: Fit, x: Tensor, values: dict[str, Tensor], y: Tensor, momentum: float | None = None) -> float:
+    """How far a form's result lies from the module's; infinitely, where its parameters have another shape."""
+    try:
+        return distance(y, form(x, dict(values), momentum))
+    except (EvenkeelError, RuntimeError):  # the parameters do not fit, or do not broadcast
+        return float("inf")
+
+
+def nearest(errors: list[tuple[float, Fit]]) -> str:
+    """Say how far off the closest spec is."""
+    error, form = min(errors, key=lambda pair: pair[0])
+    if error == float("inf"):
+        return "no spec repeats its result: the shapes of its parameters are those of no norm"
+    spec = form.spec
+    return (
+        f"no spec repeats its result: the closest (statistic={spec.statistic!r}, weight_offset={spec.weight_offset:g}, "
+        f"activation={spec.activation!r}) is off by {error:.1g} of the largest value"
+    )
+
+
+def fit_eps(
+    form: Fit,
+    declared: list[float],
+    observed: list[tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]],
+    momentum: float | None = None,
+) -> Fit:
+    """Find eps and its place: each of ``observed`` is inputs, results and tensors in one dtype.
+
+    Raises:
+        RefusedError: no eps repeats the small inputs, or a form differs on some other input.
+    """
+    modes = ("inside", "outside", "clamp") if form.spec.statistic != "l2" else ("clamp", "outside", "inside")
+    estimates = estimated(form, *observed[0])
+    known = [None, *dict.fromkeys([*declared, *USUAL_EPS])]
+    best = (float("inf"), "", form)
+    for mode, eps in [*itertools.product(modes, known), *estimates]:
+        candidate = form.with_answers(eps=eps, eps_mode=mode)
+        worst, name = disagreement(candidate, observed, momentum)
+        if worst <= 1.0:
+            return candidate
+        best = min(best, (worst, name, candidate), key=lambda entry: entry[0])
+    worst, name, candidate = best
+    raise RefusedError(
+        f"{candidate.spec.statistic} with eps={candidate.spec.eps} {candidate.spec.eps_mode} comes closest, but is off "
+        f"by {worst * tolerance(name):.1g} of the largest value on the input '{name}'"
+    )
+
+
+def disagreement(
+    form: Fit,
+    observed: list[tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]],
+    momentum: float | None = None,
+) -> tuple[float, str]:
+    """The largest distance in units of what is tolerated, and the probe that shows it; it stops at one too large."""
+    worst = (0.0, "")
+    for inputs, results, values in observed:
+        for name, x in inputs.items():
+            found = error_of(form, x, values, results[name], momentum) / tolerance(name)
+            worst = max(worst, (found, name))
+            if found > 1e3:
+                return worst
+    return worst
+
+
+def estimated(
+    form: Fit, inputs: dict[str, Tensor], results: dict[str, Tensor], values: dict[str, Tensor]
+) -> list[tuple[str, float]]:
+    """eps as the smallest input tells it, for each place it may be in; to four digits, as somebody wrote it."""
+    name = "scale 1e-15"
+    if form.spec.activation is not None or form.roles.bias is not None:
+        return []
+    # eps = 1 makes the reference x / 1 there; what the module does beyond that is its own divisor
+    unit = form.with_answers(eps=1.0, eps_mode="inside")(inputs[name], values)
+    ratio = (unit / results[name]).flatten()
+    divisor = float(ratio[ratio.isfinite()].median()) if ratio.isfinite().any() else 0.0
+    if not (torch.finfo(torch.float32).tiny < divisor < 1e3):
+        return []
+    return [(mode, float(f"{value:.4g}")) for mode, value in (("inside", divisor**2), ("outside", divisor))] + [
+        ("clamp", float(f"{divisor:.4g}"))
+    ]

@@ -1,0 +1,56 @@
+"""Whether a module's gradients are those of its spec: one that stops a gradient gives the same results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from evenkeel.convert._copies import floating_tensors
+from evenkeel.convert._probes import RefusedError, distance, random_values
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from evenkeel.convert._fit import Fit
+    from evenkeel.convert._subject import Subject
+
+__all__ = ["check_gradients"]
+
+CLOSE = 1e-4  # some compute in float32, where differences of gradients cancel
+
+
+def check_gradients(subject: Subject, fit: Fit, shape: tuple[int, ...], *, training: bool) -> None:
+    """Compare the gradients of the input and of the learned tensors, for a random cotangent.
+
+    Raises:
+        RefusedError: they differ, or there are none.
+    """
+    values = subject.values(seed=9)
+    values = {name: tensor.to(subject.wide) for name, tensor in values.items()}
+    x, cotangent = (random_values(shape, seed).to(subject.wide) for seed in (61, 62))
+    copy = subject.copy(subject.wide, values, training=training)
+    tensors = floating_tensors(copy)
+    wanted = [n for n in (fit.roles.weight, fit.roles.bias) if n is not None and tensors[n].requires_grad]
+    with torch.enable_grad():
+        inputs = x.clone().requires_grad_()
+        try:
+            y = copy(inputs)
+            theirs = torch.autograd.grad(y, [inputs, *(tensors[n] for n in wanted)], cotangent.to(y.dtype))
+        except RuntimeError as error:
+            raise RefusedError(f"it has no gradients: {str(error).splitlines()[0][:100]}") from error
+        mine = own_gradients(fit, x, values, wanted, cotangent, training=training)
+    for name, own, other in zip(["the input", *wanted], mine, theirs, strict=True):
+        if (off := distance(other, own)) > CLOSE:
+            raise RefusedError(f"its gradient of {name} is not that of its result: off by {off:.1g} of the largest")
+
+
+def own_gradients(
+    fit: Fit, x: Tensor, values: dict[str, Tensor], wanted: list[str], cotangent: Tensor, *, training: bool
+) -> tuple[Tensor, ...]:
+    """The gradients of the spec's reference."""
+    leaves = {name: values[name].clone().requires_grad_() for name in wanted}
+    inputs = x.clone().requires_grad_()
+    given = {name: tensor.clone() for name, tensor in values.items()} | leaves
+    y = fit(inputs, given, 0.0 if training else None)
+    return torch.autograd.grad(y, [inputs, *leaves.values()], cotangent)

@@ -1,0 +1,288 @@
+"""Whether a swapped model computes what it did: each norm in its place, and the whole, beside a run in float64."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from evenkeel._errors import ConversionError
+from evenkeel.convert._calls import Call, tensors_of
+from evenkeel.convert._copies import CannotCopyError, bare_copy
+from evenkeel.convert._probes import distance, isolated, random_values
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from evenkeel.convert._site import Site
+
+__all__ = ["Check", "Verification", "verify_swap"]
+
+# A result may be so many times as far from float64 as the original's, and so many ulps further: two roundings of the
+# same sums in another order are a draw.
+TIMES, MORE = 2.0, 4.0
+MOST_ELEMENTS = 2**20  # of a norm's input that is compared
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far from float64 a result is, in units of the last place of the largest value.
+
+    Attributes:
+        what: the result.
+        ours: the distance after the swap.
+        theirs: the original's.
+
+    Example:
+        >>> from evenkeel.convert import Check
+        >>> Check("the result", 2.5, 1.0).passed, Check("the result", 250.0, 1.0).passed
+        (True, False)
+    """
+
+    what: str
+    ours: float
+    theirs: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether ours is as close as the original, but for the order of sums."""
+        return self.ours <= TIMES * self.theirs + MORE
+
+
+class Run(NamedTuple):
+    """What a call gave: its results, and the gradients of its inputs and parameters."""
+
+    results: list[Tensor]
+    gradients: list[Tensor | None]
+
+
+@dataclass
+class Verification:
+    """The original's runs, kept until the swapped model has run.
+
+    Attributes:
+        call: the call.
+        cotangents: of the results.
+        theirs: the original's run.
+        exact: its run in float64; in float32 where an operator of the model has no float64.
+        reference: the dtype of that run.
+        inputs: what each norm was given, by its name.
+        originals: a copy of each norm, by its name.
+    """
+
+    call: Call
+    cotangents: list[Tensor]
+    theirs: Run
+    exact: Run
+    reference: torch.dtype
+    inputs: dict[str, Tensor]
+    originals: dict[str, nn.Module]
+
+    @classmethod
+    def before(cls, model: nn.Module, sites: Sequence[Site], call: Call) -> Verification:
+        """Run copies of the original.
+
+        Raises:
+            ConversionError: the model cannot be copied, or does not run on the call.
+        """
+        inputs: dict[str, Tensor] = {}
+        original = copied(model)
+        for site in sites:
+            inside = site.name.removeprefix("_orig_mod").removeprefix(".")  # of a compiled model
+            original.get_submodule(inside).register_forward_pre_hook(noting(inputs, site.name))
+        with isolated():
+            cotangents = [random_like(y, seed) for seed, y in enumerate(results_of(original, call))]
+            inputs = dict(inputs)
+            theirs = run(original, call, cotangents)
+            try:
+                reference = torch.float64
+                exact = run(copied(model).double(), call.changed(torch.Tensor.double), cotangents)
+            except ConversionError:
+                reference = torch.float32
+                exact = run(copied(model).float(), call.changed(torch.Tensor.float), cotangents)
+                if is_single(original):  # its own error cannot be seen there: what the last bits of its weights do
+                    theirs = run(nudged(original), call, cotangents)
+            originals = {}
+            for site in sites:
+                try:
+                    originals[site.name] = bare_copy(site.module)
+                except CannotCopyError as error:
+                    raise ConversionError(f"{site.name} cannot be verified: {error}; leave verify out") from error
+        return cls(call, cotangents, theirs, exact, reference, inputs, originals)
+
+
+def is_single(model: nn.Module) -> bool:
+    """Whether a model computes in float32."""
+    return all(p.dtype == torch.float32 for p in model.parameters() if p.is_floating_point())
+
+
+def nudged(model: nn.Module) -> nn.Module:
+    """Change every weight by at most half a unit in the last place, as its rounding did."""
+    with torch.no_grad():
+        for seed, parameter in enumerate(model.parameters()):
+            change = 1 + 2.0**-24 * random_values(parameter.shape, 3000 + seed).clamp(-1, 1)
+            parameter.copy_(parameter.double() * change.to(parameter.device))
+    return model
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A copy of a model in its own mode; of a compiled one, what was compiled."""
+    inner = getattr(model, "_orig_mod", model)
+    try:
+        return copy.deepcopy(inner)
+    except Exception as error:
+        raise ConversionError(
+            f"the model cannot be copied to verify it: {type(error).__name__}: {error}; leave verify out, or verify "
+            "the model before it is wrapped"
+        ) from error
+
+
+def noting(inputs: dict[str, Tensor], name: str) -> Any:
+    """A hook that keeps the first input of a module."""
+
+    def note(module: nn.Module, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], torch.Tensor):
+            inputs.setdefault(name, given[0].detach().clone())
+
+    return note
+
+
+def results_of(model: nn.Module, call: Call) -> list[Tensor]:
+    """The floating tensors that a call gives."""
+    try:
+        return list(tensors_of(call(model)))
+    except Exception as error:
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConversionError(f"the model does not run on the inputs to verify it on: {line}") from error
+
+
+def random_like(y: Tensor, seed: int) -> Tensor:
+    """A random cotangent in float64."""
+    return random_values(y.shape, 1000 + seed).to(y.device)
+
+
+def run(model: nn.Module, call: Call, cotangents: Sequence[Tensor]) -> Run:
+    """Call a model on the same random numbers as every other, and take the gradients."""
+    torch.manual_seed(0)
+    with torch.enable_grad():
+        leaves = call.changed(lambda t: t.detach().clone().requires_grad_())
+        results = results_of(model, leaves)
+        wanted = [*leaves.floating(), *(p for p in model.parameters() if p.requires_grad)]
+        pairs = [(y, c.to(y.dtype)) for y, c in zip(results, cotangents, strict=True) if y.requires_grad]
+        gradients: Sequence[Tensor | None] = [None] * len(wanted)
+        if pairs and wanted:
+            ys, cs = zip(*pairs, strict=True)
+            gradients = torch.autograd.grad(ys, wanted, cs, allow_unused=True)
+    return Run([y.detach() for y in results], list(gradients))
+
+
+def verify_swap(before: Verification, model: nn.Module, sites: Sequence[Site]) -> dict[str, list[Check]]:
+    """Compare the swapped model with the original, norm by norm and as a whole.
+
+    Returns:
+        The checks by the name of the norm; those of the model under "".
+
+    Raises:
+        ConversionError: a norm, or the model, is too far from the run in float64.
+    """
+    checks: dict[str, list[Check]] = {}
+    with isolated():
+        for site in sites:
+            if site.name in before.inputs:
+                checks[site.name] = check_site(site, before.originals[site.name], before.inputs[site.name])
+                demand(site.name, checks[site.name])
+        ours = run(copied(model), before.call, before.cotangents)
+        checks[""] = compare(ours, before.theirs, before.exact)
+        demand("the model", checks[""], before.reference)
+    return checks
+
+
+def demand(name: str, checks: Sequence[Check], reference: torch.dtype = torch.float64) -> None:
+    """Raise unless all checks pass."""
+    exact = str(reference).removeprefix("torch.")
+    for check in checks:
+        if not check.passed:
+            raise ConversionError(
+                f"{name}: {check.what} is {check.ours:.3g} ulps from {exact}, the original's {check.theirs:.3g}; "
+                "nothing was swapped; leave it out with where="
+            )
+
+
+def compare(ours: Run, theirs: Run, exact: Run) -> list[Check]:
+    """Compare runs of the whole model: each result, all gradients as one vector."""
+    checks = []
+    for index, (mine, other, right) in enumerate(zip(ours.results, theirs.results, exact.results, strict=True)):
+        if right.numel():
+            checks.append(Check(f"result {index}", relative([mine], [right]), relative([other], [right])))
+    held = [k for k, right in enumerate(exact.gradients) if right is not None]
+    missing = [k for k in held if ours.gradients[k] is None and theirs.gradients[k] is not None]
+    if missing:
+        raise ConversionError(f"{len(missing)} parameters have no gradient after the swap; nothing was swapped")
+    if held:
+        wanted = [exact.gradients[k] for k in held]
+        errors = [relative([run.gradients[k] for k in held], wanted) for run in (ours, theirs)]
+        checks.append(Check("the gradients", *errors))
+    return checks
+
+
+def relative(found: Sequence[Tensor | None], exact: Sequence[Tensor | None]) -> float:
+    """The relative error of tensors as one vector, in ulps of their dtype; infinite where one alone is finite."""
+    error = size = 0.0
+    eps = 2.0**-52
+    for mine, right in zip(found, exact, strict=True):
+        if mine is None or right is None:
+            continue
+        eps = max(eps, torch.finfo(mine.dtype).eps)
+        wide, right = mine.double(), right.double()
+        fine = wide.isfinite() & right.isfinite()
+        error += float((wide - right)[fine].square().sum())
+        size += float(right[fine].square().sum())
+        if bool((wide.isfinite() != right.isfinite()).any()):
+            return float("inf")
+    return (error / size) ** 0.5 / eps if size else (0.0 if error == 0 else float("inf"))
+
+
+def check_site(site: Site, original: nn.Module, x: Tensor) -> list[Check]:
+    """Compare a norm with a residual around it: a backward that writes into the stream's gradient shows there."""
+    if x.numel() > MOST_ELEMENTS and x.shape[0] > 1:
+        x = x[: max(1, MOST_ELEMENTS * x.shape[0] // x.numel())]
+    mine = bare_copy(site.module)
+    cotangent = random_values(x.shape, 2000).to(x.device).to(x.dtype)
+    device = x.device
+    modules = [mine.to(device), copy.deepcopy(original).to(device), copy.deepcopy(original).to(device).double()]
+    inputs = [x, x, x.double()]
+    ours, theirs, exact = (residual(m, given, cotangent) for m, given in zip(modules, inputs, strict=True))
+    labels = ["the result", "the gradient of the stream", *(f"the gradient of {name}" for name in learned(mine))]
+    return [
+        Check(what, far(a, right), far(b, right))
+        for what, a, b, right in zip(labels, ours, theirs, exact, strict=True)
+        if right is not None and right.numel()
+    ]
+
+
+def learned(module: nn.Module) -> list[str]:
+    """The names of the parameters with gradients."""
+    return [name for name, p in module.named_parameters() if p.requires_grad]
+
+
+def residual(module: nn.Module, x: Tensor, cotangent: Tensor) -> list[Tensor | None]:
+    """The result of a module, and the gradients of ``x + module(x)`` in the input and the parameters."""
+    with torch.enable_grad():
+        stream = x.detach().clone().requires_grad_()
+        y = module(stream.clone())
+        total = stream + y
+        wanted = [stream, *(p for p in module.parameters() if p.requires_grad)]
+        gradients = torch.autograd.grad(total, wanted, cotangent.clone().to(total.dtype), allow_unused=True)
+    return [y.detach(), *gradients]
+
+
+def far(found: Tensor | None, exact: Tensor | None) -> float:
+    """The largest difference from float64, in ulps of the largest value."""
+    if found is None or exact is None:
+        return 0.0 if found is exact else float("inf")
+    return distance(found, exact) / torch.finfo(found.dtype).eps

@@ -1,0 +1,143 @@
+"""What `evenkeel._display.Displayed` shows of recognitions, plans and certificates."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from evenkeel.convert._recognition import Recognition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from evenkeel._spec import NormSpec
+    from evenkeel.convert._verify import Check
+    from evenkeel.report import Table
+
+__all__ = ["html", "markdown", "spec_line", "text"]
+
+# the answers of a spec that a line tells where they are not these
+USUAL: dict[str, Any] = {
+    "eps_mode": "inside",
+    "weight_offset": 0.0,
+    "cast": "late",
+    "groups": None,
+    "activation": None,
+    "memory": "batch",
+}
+
+
+def text(item: Any) -> str:
+    """Return a line and a table."""
+    return f"{lead(item)}\n{table(item)}"
+
+
+def markdown(item: Any) -> str:
+    """Return the same as Markdown."""
+    return f"{lead(item)}\n\n{table(item).markdown()}"
+
+
+def html(item: Any) -> str:
+    """Return the same as HTML."""
+    shown = table(item)
+    head = "".join(f"<th>{escape(name)}</th>" for name in shown.columns)
+    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in shown.texts())
+    return f"<p>{escape(lead(item))}</p><table><tr>{head}</tr>{rows}</table>"
+
+
+def lead(item: Any) -> str:
+    """Return what is to know in one line."""
+    if isinstance(item, Recognition):
+        return spec_line(item) if item.spec is not None else f"no norm that a spec describes: {item.reason}"
+    entries = item.sites if hasattr(item, "sites") else item.entries
+    count = sum(entry.action == "swap" for entry in entries)
+    line = f"{count} of {len(entries)} norms {'is' if count == 1 else 'are'} swapped (mode {item.mode})."
+    if not hasattr(item, "sites"):
+        whole = [
+            f"{check.what} {check.ours:.2g} ulps from {item.reference} (original {check.theirs:.2g})"
+            for check in item.model
+        ]
+        line += f" Verified: {'; '.join(whole)}." if item.verified else " Not verified: no batch was given."
+    return line
+
+
+def table(item: Any) -> Table:
+    """Return what is known of each norm."""
+    from evenkeel.report import Table
+
+    if isinstance(item, Recognition):
+        return Table(["seen"], [[line] for line in item.evidence or ("nothing",)])
+    if hasattr(item, "sites"):
+        told = [(s.name, s.kind, spec_line(s.recognition), done(s), ()) for s in item.sites]
+    else:
+        told = [(e.site, "", e.spec, done(e), e.checks) for e in item.entries]
+    rows = [
+        [name if count == 1 else f"{name} ({count})", kind, spec, action, worst(checks, 0), worst(checks, 1)]
+        for (name, kind, spec, action), (count, checks) in grouped(told).items()
+    ]
+    return without_empty(["site", "class", "spec", "action", "result, ulps", "gradients, ulps"], rows)
+
+
+def done(entry: Any) -> str:
+    """What is done with a norm, or why nothing is."""
+    return f"left: {entry.reason}" if entry.reason else "swapped"
+
+
+def grouped(told: Sequence[tuple[str, str, str, str, Sequence[Check]]]) -> dict[Any, tuple[int, list[Any]]]:
+    """Norms that differ in the numbers of their names alone, as one: how many, and their checks."""
+    groups: dict[Any, tuple[int, list[Any]]] = {}
+    for name, *rest, checks in told:
+        key = (re.sub(r"\d+", "*", name), *rest)
+        count, before = groups.get(key, (0, []))
+        groups[key] = (count + 1, [*before, checks])
+    names = {(re.sub(r"\d+", "*", name), *rest): name for name, *rest, _ in told}
+    return {(names[key] if groups[key][0] == 1 else key[0], *key[1:]): group for key, group in groups.items()}
+
+
+def without_empty(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table without the columns that hold nothing."""
+    from evenkeel.report import Table
+
+    kept = [k for k in range(len(columns)) if any(row[k] for row in rows)] or [0]
+    return Table([columns[k] for k in kept], [[row[k] for k in kept] for row in rows])
+
+
+def worst(groups: Sequence[Sequence[Check]], part: int) -> str:
+    """Our largest error and the original's: of the results, the first check of each norm, or of the gradients."""
+    checks = [check for group in groups for check in (group[1:] if part else group[:1])]
+    if not checks:
+        return ""
+    return f"{max(c.ours for c in checks):.2g} (was {max(c.theirs for c in checks):.2g})"
+
+
+def spec_line(found: Recognition) -> str:
+    """Tell a spec in a line."""
+    spec = found.spec
+    if spec is None:
+        return ""
+    eps = "None" if spec.eps is None else format(spec.eps, ".4g")
+    parts = [
+        f"{spec.statistic} over {spec.shares}, eps {eps}",
+        *(words for words in map(told_of, changed(spec)) if words),
+    ]
+    if not spec.weight:
+        parts.append("no weight")
+    elif spec.center and not spec.bias:
+        parts.append("no bias")
+    if found.layout is not None and spec.shares == "token" and found.layout.channel_axis == 1:
+        parts.append("channels first")
+    return ", ".join([*parts, "frozen"] if found.frozen else parts)
+
+
+def told_of(answer: tuple[str, Any]) -> str:
+    """An unusual answer in words."""
+    name, value = answer
+    words = {"eps_mode": f"eps {value}", "weight_offset": f"{value:g} + weight" if name == "weight_offset" else ""}
+    words |= {"cast": f"{value} cast", "groups": f"{value} groups", "activation": str(value), "memory": "remembered"}
+    return words[name]
+
+
+def changed(spec: NormSpec) -> list[tuple[str, Any]]:
+    """The answers that are not the usual ones."""
+    return [(name, getattr(spec, name)) for name, usual in USUAL.items() if getattr(spec, name) != usual]
