@@ -16,6 +16,7 @@ TEXT_BLOCK = 1 << 20
 # Where a schema keeps what stands among a column's numbers; what PyArrow reads as no value; and what it says of a word.
 WORD = b"word"
 NULLS = ("", "#N/A", "#NA", "N/A", "NA", "NULL", "NaN", "nan", "null", "n/a")
+LOOKED = 1000
 CONVERSION = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'")
 DELIMITERS = ",;\t|"
 
@@ -42,14 +43,22 @@ def note_word(field: Any, first: Any, row: int) -> Any:
 
 
 def first_word(column: Any) -> tuple[int, str] | None:
-    """The position and the text of the first value of a column of text that is no number, where most are numbers."""
-    arrow = require_package("pyarrow")
-    if not arrow.types.is_string(column.type):
+    """The position and the text of the first value of a column of text that is no number, where most are numbers.
+
+    Whether most are is judged by the first thousand, so that a column of names need not be parsed.
+    """
+    if not require_package("pyarrow").types.is_string(column.type):
         return None
-    texts = column.to_pylist()
-    values = [(place, text) for place, text in enumerate(texts) if text is not None and text.strip() not in NULLS]
-    words = [(place, text) for place, text in values if not is_number(text)]
-    return words[0] if words and 2 * len(words) < len(values) else None
+    looked = [is_number(text) for text in column.slice(0, LOOKED).to_pylist() if not is_missing(text)]
+    if 2 * sum(looked) <= len(looked):
+        return None
+    texts = ((place, value.as_py()) for place, value in enumerate(column))
+    return next(((place, text) for place, text in texts if not is_missing(text) and not is_number(text)), None)
+
+
+def is_missing(text: str | None) -> bool:
+    """Whether a cell of a CSV file stands for no value."""
+    return text is None or text.strip() in NULLS
 
 
 def first_row(path: Path) -> int:

@@ -173,19 +173,20 @@ def judge(options: ScalingOptions, records: Sequence[Record]) -> list[Claim]:
             quantity="condition number",
         ),
     ]
-    if all(moved):
-        claims.append(
-            Claim(
-                claim="On raw features only the weights of the largest features train",
-                source=text,
-                measured="The weights of the feature that moved farthest went this many times as far as the median "
-                f"feature's: {moved[0]} raw, {moved[1]} standardized",
-                verdict=below(moved[1], moved[0]),
-                intervals=intervals(dict(zip(PREPARATIONS, moved, strict=True))),
-                quantity="farthest over median movement",
-            )
-        )
-    return claims
+    return claims + ([moved_claim(moved, text)] if all(moved) else [])
+
+
+def moved_claim(moved: Sequence[Estimate], source: str) -> Claim:
+    """Whether on raw features the weights of one feature move farther than on standardized ones."""
+    return Claim(
+        claim="On raw features only the weights of the largest features train",
+        source=source,
+        measured="The weights of the feature that moved farthest went this many times as far as the median "
+        f"feature's: {moved[0]} raw, {moved[1]} standardized",
+        verdict=below(moved[1], moved[0]),
+        intervals=intervals(dict(zip(PREPARATIONS, moved, strict=True))),
+        quantity="farthest over median movement",
+    )
 
 
 def draw(options: ScalingOptions, records: Sequence[Record]) -> list[Figure]:
