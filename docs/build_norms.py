@@ -16,7 +16,7 @@ import re
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,14 +148,19 @@ def source_of(cls: ast.ClassDef) -> str:
     return "\n".join(parts)
 
 
-def candidates(package: str) -> Iterator[tuple[str, str, str, bool]]:
-    """Yield (module, class, body, is a block) for every class that looks like a norm in a package's files."""
+def candidates(package: str, folders: Collection[str] = ()) -> Iterator[tuple[str, str, str, bool]]:
+    """Yield (module, class, body, is a block) for every class that looks like a norm in a package's files.
+
+    Where there are folders, only for those in one of them.
+    """
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert spec.origin is not None
     root = Path(spec.origin).parent
     for path in sorted(root.rglob("*.py")):
         if path.name.startswith(("modular_", "convert_")) or "testing" in path.parts:
+            continue
+        if folders and path.parent.name not in folders:
             continue
         text = path.read_text(encoding="utf-8")
         if "Norm" not in text and not MARKED.search(text):
