@@ -55,7 +55,7 @@ class StudySettings:
     heads: int = 4
     context: int = 48
     batch: int = 8
-    steps: int = 80
+    steps: int = 72
     lr: tuple[float, ...] | float = (0.001, 0.004, 0.016, 0.064)
     warmup: int | None = None
     clip: float | None = None

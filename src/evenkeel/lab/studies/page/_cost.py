@@ -146,7 +146,7 @@ def ratio_sentence(cost: Cost) -> str:
     told = [f"{name} {times(cost.ratios[name].value)}" for name in slower]
     parts = [f"A step takes, of the time of {spoken(cost.base)}: {join_words(told)}."] if told else []
     if same:
-        parts.append(f"No difference in step time is seen between {spoken(cost.base)} and {join_words(same)}.")
+        parts.append(f"The rounds cannot tell a step of {join_words(same)} from one of {spoken(cost.base)}.")
     if disturbed:
         parts.append(f"What a step of {join_words(disturbed)} took does not fit its norms: other load disturbed it.")
     return " ".join(parts)
