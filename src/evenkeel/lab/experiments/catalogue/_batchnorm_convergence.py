@@ -11,7 +11,8 @@ from evenkeel._errors import StudyError
 from evenkeel.lab.experiments._digits import DigitsOptions, make_network
 from evenkeel.lab.experiments._estimates import curves, level, spread
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Interval, Record, Trial, select
-from evenkeel.report import MUTED, Axis, Figure, Row, assign_styles, dots, format_number, join_words, lines
+from evenkeel.lab.transformer import norm_styles
+from evenkeel.report import MUTED, Axis, Figure, Row, dots, format_number, join_words, lines
 
 NAMES = {"none": "no norm", "batch": "BatchNorm"}
 TARGET = "target"
@@ -134,7 +135,7 @@ def draw(options: ConvergenceOptions, records: Sequence[Record]) -> list[Figure]
     trained = {name: select(records, norm=norm, factor=factor) for (norm, factor), name in names.items()}
     series = curves(trained, lambda r: zip(r["steps"], r["accuracy"], strict=True))
     rows = [steps_row(name, reached(records, norm, factor)) for (norm, factor), name in names.items()]
-    target, styles = f"{100 * options.target:g} %", assign_styles(names.values())
+    target, styles = f"{100 * options.target:g} %", norm_styles(names.values())
     accuracy = Axis("test accuracy", log=False, include=(0.0, 1.0))
     panels = [
         lines(

@@ -39,7 +39,8 @@ from evenkeel.lab.experiments._experiment import (
     require_known,
     select,
 )
-from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.lab.transformer import norm_styles
+from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 ROUNDING = 1e-6  # relative difference of two float32 evaluations of the same function
 
@@ -195,7 +196,7 @@ def draw(options: NoiseOptions, records: Sequence[Record]) -> list[Figure]:
     """Gap and difference between the modes by batch size."""
     if not records:
         return []
-    x, styles = Axis("images of a batch", log=True), assign_styles(options.norms)
+    x, styles = Axis("images of a batch", log=True), norm_styles(options.norms)
     panels = []
     for key, heading, y in (
         ("gap", "Gap", Axis("test loss − training loss (nats)")),

@@ -12,8 +12,8 @@ from evenkeel.lab.experiments._estimates import Estimate, band, below, covers, e
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._transformer import TrainingOptions
 from evenkeel.lab.training import seconds_in_turn
-from evenkeel.lab.transformer import Transformer, find_arm
-from evenkeel.report import Axis, Figure, assign_styles, format_number, lines
+from evenkeel.lab.transformer import Transformer, find_arm, norm_styles
+from evenkeel.report import Axis, Figure, format_number, lines
 
 NAMES = WITH, WITHOUT = "with biases", "without biases"
 CHUNK = 10  # steps between changing over, so that other load on the machine disturbs both models alike
@@ -117,7 +117,7 @@ def draw(options: BiasOptions, records: Sequence[Record]) -> list[Figure]:
     if not records:
         return []
     series = [band(name, [point for r in records for point in enumerate(r[name]["losses"])]) for name in NAMES]
-    panel = lines(series, x=Axis("step"), y=Axis("training loss (nats per byte)"), styles=assign_styles(NAMES))
+    panel = lines(series, x=Axis("step"), y=Axis("training loss (nats per byte)"), styles=norm_styles(NAMES))
     loss = loss_change(records)
     return [
         Figure(

@@ -22,8 +22,8 @@ from evenkeel.lab.experiments._estimates import (
 )
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.experiments._transformer import ArmOptions
-from evenkeel.lab.transformer import Transformer, find_arm, residual_statistics
-from evenkeel.report import MUTED, Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.lab.transformer import Transformer, find_arm, norm_styles, residual_statistics
+from evenkeel.report import MUTED, Axis, Figure, format_number, join_words, lines
 
 # Below this share of its power, a mean changes a normalized vector by less than 1 % in length.
 NEARLY_CENTRED = 0.01
@@ -116,7 +116,7 @@ def draw(options: CentringOptions, records: Sequence[Record]) -> list[Figure]:
     for key, label in (("share", "mean² / RMS²"), ("difference", "|LayerNorm − RMSNorm| / |RMSNorm|")):
         series = [band(name, [(index, norm[key]) for index, norm in norms]) for name, norms in curves.items()]
         limit = level(LIMIT, NEARLY_CENTRED, series) if key == "share" else []
-        x, styles = Axis("norm, in order", integer=True), assign_styles(curves) | {LIMIT: MUTED}
+        x, styles = Axis("norm, in order", integer=True), norm_styles(curves) | {LIMIT: MUTED}
         panels.append(lines([*series, *limit], x=x, y=Axis(label, log=True), styles=styles, heading=label))
     means = {arm: pooled(records, arm, "share") for arm in options.arms}
     shares = [f"{format_number(100 * share.value, digits=2)} % with {arm}" for arm, share in means.items() if share]

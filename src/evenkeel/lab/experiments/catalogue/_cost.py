@@ -16,8 +16,8 @@ from evenkeel.lab.experiments._estimates import Estimate, band, below, covers, e
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import both_passes, measure_cost, sample_windows, seconds_in_turn, training_step
-from evenkeel.lab.transformer import Transformer, find_arm, next_byte_loss
-from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.lab.transformer import Transformer, find_arm, next_byte_loss, norm_styles
+from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 # name -> the norm alone
 CONTENDERS: dict[str, Callable[[int], nn.Module]] = {
@@ -168,7 +168,7 @@ def draw(options: CostOptions, records: Sequence[Record]) -> list[Figure]:
         if (timed := [(r, r["alone"][name]) for r in records if r["alone"][name] is not None])
     ]
     shares = [band(name, share(records, name)) for name in ARMS]
-    x, styles = Axis("width", log=True), assign_styles(CONTENDERS)
+    x, styles = Axis("width", log=True), norm_styles(CONTENDERS)
     norm, step = saving(records, "alone"), saving(records, "step")
     of_step = "no difference is seen" if covers(step, 0.0) else f"it takes {less(step, digits=2)}"
     return [

@@ -28,8 +28,8 @@ from evenkeel.lab.experiments._estimates import (
     mean_of,
 )
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
-from evenkeel.lab.transformer import derive_seed
-from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.lab.transformer import derive_seed, norm_styles
+from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 SANTURKAR = "Santurkar et al. 2018"
 NAMES = {"none": "no norm", "batch": "BatchNorm", "noisy": "BatchNorm + noise"}
@@ -182,7 +182,7 @@ def draw(options: ShiftOptions, records: Sequence[Record]) -> list[Figure]:
     trained = {name: select(records, network=network) for network, name in NAMES.items()}
     drifts = curves(trained, lambda r: zip(r["steps"][1:], (layers[-1] for layers in r["drift"]), strict=True))
     accuracies = curves(trained, lambda r: zip(r["steps"][1:], r["accuracy"][1:], strict=True))
-    x, styles = Axis("step"), assign_styles(NAMES.values())
+    x, styles = Axis("step"), norm_styles(NAMES.values())
     pooled = {name: pooled_drift(records, network) for network, name in NAMES.items()}
     means = [f"{format_number(drift.value, digits=2)} ({name})" for name, drift in pooled.items() if drift]
     return [

@@ -25,8 +25,8 @@ from evenkeel.lab.experiments._estimates import (
     mean_of,
 )
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
-from evenkeel.lab.transformer import derive_seed
-from evenkeel.report import Axis, Figure, Row, assign_styles, bars, format_number, join_words, lines
+from evenkeel.lab.transformer import derive_seed, norm_styles
+from evenkeel.report import Axis, Figure, Row, bars, format_number, join_words, lines
 
 TABLES = ("wine", "breast_cancer")
 PREPARATIONS = ("raw", "standardized")
@@ -194,7 +194,7 @@ def draw(options: ScalingOptions, records: Sequence[Record]) -> list[Figure]:
     best = {preparation: at_best(options, records, preparation) for preparation in PREPARATIONS}
     if not all(best.values()):
         return []
-    styles = assign_styles(PREPARATIONS)
+    styles = norm_styles(PREPARATIONS)
     series = curves(best, lambda r: zip(r["steps"], r["losses"], strict=True))
     _, _, names = load(options.table)
     panels = [lines(series, x=Axis("step"), y=Axis("training loss (nats)", log=True), styles=styles, heading="Loss")]

@@ -23,8 +23,8 @@ from evenkeel.lab.experiments._estimates import (
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, grouped, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import sample_windows
-from evenkeel.lab.transformer import Transformer, derive_seed, find_arm, next_byte_loss
-from evenkeel.report import MUTED, Axis, Figure, Series, assign_styles, format_number, join_words, lines
+from evenkeel.lab.transformer import Transformer, derive_seed, find_arm, next_byte_loss, norm_styles
+from evenkeel.report import MUTED, Axis, Figure, Series, format_number, join_words, lines
 
 XIONG = "Xiong et al. 2020"
 # How far a measured exponent may lie from the predicted one and still be called the same.
@@ -275,7 +275,7 @@ def draw(options: GradientOptions, records: Sequence[Record]) -> list[Figure]:
                 [band(arm, points) for arm, points in curves.items()] + predicted_curve(curves, law),
                 x=Axis(label, log=True),
                 y=GRADIENT,
-                styles=assign_styles(options.arms) | dict.fromkeys(LAWS, MUTED),
+                styles=norm_styles(options.arms) | dict.fromkeys(LAWS, MUTED),
                 heading=heading,
             )
             for curves, label, heading, law in (
@@ -322,7 +322,7 @@ def layers_figure(options: GradientOptions, records: Sequence[Record]) -> Figure
         name="gradients-by-layer",
         title=layers_title(options, records),
         caption="The gradient of the second map of every feed-forward layer at initialization, with attention.",
-        panels=[lines(series, x=x, y=GRADIENT, styles=assign_styles(options.arms))],
+        panels=[lines(series, x=x, y=GRADIENT, styles=norm_styles(options.arms))],
     )
 
 
@@ -351,7 +351,7 @@ def stream_figure(options: GradientOptions, records: Sequence[Record]) -> Figure
         name="stream-at-init",
         title=f"Through {max(options.depths)} blocks the stream's power comes to {join_words(ends)}",
         caption="E ||x_l||² / d at initialization, with attention, beside the bounds predicted for Pre-LN (dotted).",
-        panels=[lines(series, x=x, y=y, styles=assign_styles(options.arms) | dict.fromkeys(BOUNDS, MUTED))],
+        panels=[lines(series, x=x, y=y, styles=norm_styles(options.arms) | dict.fromkeys(BOUNDS, MUTED))],
     )
 
 

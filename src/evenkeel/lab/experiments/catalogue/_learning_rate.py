@@ -16,8 +16,8 @@ from evenkeel.lab.experiments._transformer import (
     drawn_loss,
     least_failed,
 )
-from evenkeel.lab.transformer import find_arm
-from evenkeel.report import MUTED, Axis, Figure, assign_styles, join_words, lines
+from evenkeel.lab.transformer import find_arm, norm_styles
+from evenkeel.report import MUTED, Axis, Figure, join_words, lines
 
 WARMUPS = {"with warm-up": True, "without warm-up": False}
 
@@ -127,7 +127,7 @@ def draw(options: RateOptions, records: Sequence[Record]) -> list[Figure]:
     for heading, warmup in WARMUPS.items():
         groups = grouped(select(records, warmup=warmup), "arm", options.arms)
         series = curves(groups, lambda r: [(r["rate"], drawn_loss(r["loss"]))])
-        x, styles = Axis("learning rate", log=True), assign_styles(options.arms) | {FAILED: MUTED}
+        x, styles = Axis("learning rate", log=True), norm_styles(options.arms) | {FAILED: MUTED}
         series += level(FAILED, least_failed(records), series)
         panels.append(lines(series, x=x, y=LOSS_AXIS, styles=styles, heading=heading.capitalize()))
     highest = {

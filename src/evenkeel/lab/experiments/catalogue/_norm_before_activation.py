@@ -17,7 +17,8 @@ from evenkeel.lab.experiments._estimates import (
     mean_of,
 )
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, require_known, select
-from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.lab.transformer import norm_styles
+from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def draw(options: OrderOptions, records: Sequence[Record]) -> list[Figure]:
     if not records:
         return []
     names = {order: f"norm {order}" for order in ORDERS}
-    x, y, styles = Axis("step"), Axis("test accuracy", log=False), assign_styles(names.values())
+    x, y, styles = Axis("step"), Axis("test accuracy", log=False), norm_styles(names.values())
     panels = []
     for activation in options.activations:
         trained = {name: select(records, activation=activation, order=order) for order, name in names.items()}

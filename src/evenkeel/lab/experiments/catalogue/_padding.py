@@ -13,8 +13,8 @@ import evenkeel.functional as ek
 from evenkeel._errors import StudyError
 from evenkeel.lab.experiments._estimates import band, exactly, intervals, level, mean_of, spread
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
-from evenkeel.lab.transformer import derive_seed
-from evenkeel.report import MUTED, Axis, Figure, assign_styles, format_number, lines
+from evenkeel.lab.transformer import derive_seed, norm_styles
+from evenkeel.report import MUTED, Axis, Figure, format_number, lines
 
 LIMIT = "rounding"
 ROUNDING = 1e-5  # of float32 outputs near 1, after sums over thousands of positions
@@ -136,7 +136,7 @@ def draw(options: PaddingOptions, records: Sequence[Record]) -> list[Figure]:
             title=f"Padding moves BatchNorm's output by up to {worst} standard deviations{undone}",
             caption="Each norm on the padded batch against the same norm on the valid positions alone; bands span the "
             "seeds. Errors below 1e-8 are drawn there.",
-            panels=[lines(series, x=x, y=y, styles=assign_styles(names.values()) | {LIMIT: MUTED})],
+            panels=[lines(series, x=x, y=y, styles=norm_styles(names.values()) | {LIMIT: MUTED})],
         )
     ]
 

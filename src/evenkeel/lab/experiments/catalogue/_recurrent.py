@@ -26,8 +26,8 @@ from evenkeel.lab.experiments._experiment import (
 )
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import even_windows, sample_windows
-from evenkeel.lab.transformer import VOCABULARY, derive_seed
-from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.lab.transformer import VOCABULARY, derive_seed, norm_styles
+from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 CELLS = {"gru": 3, "lstm": 4}  # gates
 NORMS = ("none", "layer", "batch")
@@ -233,7 +233,7 @@ def draw(options: RecurrentOptions, records: Sequence[Record]) -> list[Figure]:
     """Training loss by step, and validation loss by length, for each cell."""
     if not records:
         return []
-    y, styles, longest = Axis("loss (nats per byte)", log=False), assign_styles(NORMS), max(options.lengths)
+    y, styles, longest = Axis("loss (nats per byte)", log=False), norm_styles(NORMS), max(options.lengths)
     panels, ends = [], []
     for cell in options.cells:
         trained = grouped(select(records, cell=cell), "norm", NORMS)

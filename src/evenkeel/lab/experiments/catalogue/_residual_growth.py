@@ -13,8 +13,8 @@ import torch
 from evenkeel.lab.experiments._estimates import band, below, intervals, mean_of
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.experiments._transformer import ArmOptions
-from evenkeel.lab.transformer import Transformer
-from evenkeel.report import Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.lab.transformer import Transformer, norm_styles
+from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 # A power that changes by less than this factor over the whole depth neither grows nor shrinks.
 FLAT = 1.5
@@ -161,7 +161,7 @@ def draw(options: GrowthOptions, records: Sequence[Record]) -> list[Figure]:
             band(arm, [point for profile in profiles(records, arm, moment) for point in enumerate(profile)])
             for arm in options.arms
         ]
-        panels.append(lines(series, x=x, y=y, styles=assign_styles(options.arms), heading=heading))
+        panels.append(lines(series, x=x, y=y, styles=norm_styles(options.arms), heading=heading))
     ends = {arm: growths(records, arm) for arm in options.arms}
     told = [arm for arm in TOLD if ends.get(arm)] or list(ends)[:3]
     growth = [f"{format_number(statistics.fmean(ends[arm]), digits=2)}-fold ({arm})" for arm in told if ends[arm]]

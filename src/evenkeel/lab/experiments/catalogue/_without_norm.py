@@ -19,8 +19,8 @@ from evenkeel.lab.experiments._transformer import (
     drawn_loss,
     least_failed,
 )
-from evenkeel.lab.transformer import Transformer
-from evenkeel.report import MUTED, Axis, Figure, assign_styles, format_number, join_words, lines
+from evenkeel.lab.transformer import Transformer, norm_styles
+from evenkeel.report import MUTED, Axis, Figure, format_number, join_words, lines
 
 # name -> (arm, what is done to the maps that end a sublayer)
 REMEDIES = {
@@ -134,7 +134,7 @@ def draw(options: WithoutOptions, records: Sequence[Record]) -> list[Figure]:
         return []
     series = curves(grouped(records, "remedy", REMEDIES), lambda r: [(r["depth"], drawn_loss(r["loss"]))])
     series += level(FAILED, least_failed(records), series)
-    styles = assign_styles(REMEDIES) | {FAILED: MUTED}
+    styles = norm_styles(REMEDIES) | {FAILED: MUTED}
     panel = lines(series, x=Axis("blocks", log=True), y=LOSS_AXIS, styles=styles)
     deepest = {name: deepest_learned(options, records, name) for name in REMEDIES if select(records, remedy=name)}
     reach = [f"{name} to {depth or 'no'} blocks" for name, depth in deepest.items()]
