@@ -21,10 +21,13 @@ Runs runs_of(const ChannelsGeometry& g, int64_t statistic) {
   return {statistic * share * p, p, p, statistic % g.groups * share, 1};
 }
 
+// The processors with AVX2 alone foresee little: there what is written is fetched too, where runs are long enough for it.
+inline bool fetches_much(const ChannelsGeometry& g) { return register_bytes == 32 && g.positions >= 64; }
+
 // From an element to that of the next statistic at the same place, which is fetched while this one is written; 0 for
 // none. It pays where memory is idle meanwhile, and where a statistic lies in pieces, which no processor foresees.
 int64_t fetched_ahead(const ChannelsGeometry& g, bool computes_long) {
-  return !g.groups ? g.positions : computes_long ? g.count : 0;
+  return !g.groups ? g.positions : computes_long || fetches_much(g) ? g.count : 0;
 }
 
 // Calls body(offset, length, channel) for the runs, or parts of runs, between two positions of a statistic.

@@ -102,11 +102,13 @@ void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ah
   const T* x = static_cast<const T*>(a.x) + offset;
   T* y = static_cast<T*>(a.out) + offset;
   const bool streamed = a.streamed && on_a_cache_line(y);
+  const bool fetches_output = ahead && !streamed && fetches_much(a.geometry);
   with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
     // flat: a call of the activation for each vector took a fifth longer
     [&]() __attribute__((flatten)) {
       for_each_output<C>(length, [&](auto at) {
         if (ahead) fetch(x + at.i + ahead);
+        if (fetches_output) fetch_to_write(y + at.i + ahead);
         const Vector<C> v = activate<decltype(activation)::value, C>(affine(at.load(x)));
         at.store(y, extras ? valid.keep(at, v) : v);
       }, streamed);
