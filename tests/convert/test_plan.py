@@ -526,15 +526,16 @@ def test_what_is_shown(capsys, tmp_path):
     model = nn.Sequential(Residual(Llama(8)), Residual(Llama(8)), Gated(8))
     found = plan(model)
     assert isinstance(found, Plan)
-    assert repr(found) == "Plan(2 of 3 norms swapped, mode='exact')"
+    assert repr(found) == "Plan(2 of 3 norms to swap, mode='exact')"
     text = str(found)
-    assert "2 of 3 norms are swapped (mode exact)." in text
+    assert "2 of 3 norms will be swapped (mode exact)." in text
     assert "*.norm (2)" in text
     assert max(map(len, text.splitlines())) <= 100
     assert "<td>*.norm (2)</td>" in found._repr_html_()
     assert "| *.norm (2) | Llama |" in found._repr_markdown_()
     found.model[2] = nn.Identity()
     certificate = found.apply(verify=torch.randn(2, 8))
+    assert "2 of 3 norms are swapped (mode exact)." in str(found)
     assert isinstance(certificate, Certificate)
     assert isinstance(certificate.entries[0], Entry)
     assert isinstance(certificate.entries[0].checks[0], Check)

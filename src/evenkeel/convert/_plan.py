@@ -64,7 +64,8 @@ class Plan(Displayed):
 
     def __repr__(self) -> str:
         served = sum(site.action == "swap" for site in self.sites)
-        return f"Plan({served} of {len(self.sites)} norms swapped, mode={self.mode!r})"
+        swapped = "to swap" if self.certificate is None else "swapped"
+        return f"Plan({served} of {len(self.sites)} norms {swapped}, mode={self.mode!r})"
 
     def apply(self, verify: Any = None) -> Certificate:
         """Swap, and compare with the original where a batch is given.
@@ -138,10 +139,10 @@ def plan(
     Example:
         >>> import torch, evenkeel as ek
         >>> print(ek.convert.plan(torch.nn.Sequential(torch.nn.RMSNorm(8), torch.nn.GELU())))
-        1 of 1 norms is swapped (mode exact).
+        1 of 1 norms will be swapped (mode exact).
          site   class     spec                       action
-         ───────────────────────────────────────────────────
-            0   RMSNorm   rms over token, eps None   swapped
+         ──────────────────────────────────────────────────
+            0   RMSNorm   rms over token, eps None   swap
     """
     if not isinstance(model, nn.Module):
         raise InvalidTypeError(f"plan: expected a torch.nn.Module, but got {type(model).__name__}; pass the model")

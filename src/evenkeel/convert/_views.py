@@ -52,7 +52,8 @@ def lead(item: Any) -> str:
         return spec_line(item) if item.spec is not None else f"no norm that a spec describes: {item.reason}"
     entries = item.sites if hasattr(item, "sites") else item.entries
     count = sum(entry.action == "swap" for entry in entries)
-    line = f"{count} of {len(entries)} norms {'is' if count == 1 else 'are'} swapped (mode {item.mode})."
+    are = ("is" if count == 1 else "are") if is_done(item) else "will be"
+    line = f"{count} of {len(entries)} norms {are} swapped (mode {item.mode})."
     if not hasattr(item, "sites"):
         whole = [
             f"{check.what} {check.ours:.2g} ulps from {item.reference} (original {check.theirs:.2g})"
@@ -69,9 +70,9 @@ def table(item: Any) -> Table:
     if isinstance(item, Recognition):
         return Table(["seen"], [[line] for line in item.evidence or ("nothing",)])
     if hasattr(item, "sites"):
-        told = [(s.name, s.kind, spec_line(s.recognition), done(s), ()) for s in item.sites]
+        told = [(s.name, s.kind, spec_line(s.recognition), action_of(s, item), ()) for s in item.sites]
     else:
-        told = [(e.site, "", e.spec, done(e), e.checks) for e in item.entries]
+        told = [(e.site, "", e.spec, action_of(e, item), e.checks) for e in item.entries]
     rows = [
         [name if count == 1 else f"{name} ({count})", kind, spec, action, worst(checks, 0), worst(checks, 1)]
         for (name, kind, spec, action), (count, checks) in grouped(told).items()
@@ -79,9 +80,16 @@ def table(item: Any) -> Table:
     return without_empty(["site", "class", "spec", "action", "result, ulps", "gradients, ulps"], rows)
 
 
-def done(entry: Any) -> str:
+def is_done(item: Any) -> bool:
+    """Whether a certificate, or a plan that was applied, is shown."""
+    return not hasattr(item, "sites") or item.certificate is not None
+
+
+def action_of(entry: Any, item: Any) -> str:
     """What is done with a norm, or why nothing is."""
-    return f"left: {entry.reason}" if entry.reason else "swapped"
+    if entry.reason:
+        return f"left: {entry.reason}"
+    return "swapped" if is_done(item) else "swap"
 
 
 def grouped(told: Sequence[tuple[str, str, str, str, Sequence[Check]]]) -> dict[Any, tuple[int, list[Any]]]:
