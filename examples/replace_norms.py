@@ -7,6 +7,7 @@ from torch import nn
 
 import evenkeel as ek
 
+
 def training_step(model, x):
     """Run forward and backward, and return outputs, gradients and the best time of ten."""
     best = float("inf")

@@ -218,7 +218,8 @@ def compare(ours: Run, theirs: Run, exact: Run) -> list[Check]:
     checks = []
     for index, (mine, other, right) in enumerate(zip(ours.results, theirs.results, exact.results, strict=True)):
         if right.numel():
-            checks.append(Check(f"result {index}", relative([mine], [right]), relative([other], [right])))
+            what = "the result" if len(exact.results) == 1 else f"result {index}"
+            checks.append(Check(what, relative([mine], [right]), relative([other], [right])))
     held = [k for k, right in enumerate(exact.gradients) if right is not None]
     missing = [k for k in held if ours.gradients[k] is None and theirs.gradients[k] is not None]
     if missing:
