@@ -19,7 +19,13 @@ ARMS = ("none", "pre-batch", "llama")
 
 def children(process):
     """The processes that a process has started and that are still there."""
-    return [int(number) for number in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    return {int(number) for number in Path(f"/proc/{process}/task/{process}/children").read_text().split()}
+
+
+@pytest.fixture
+def others():
+    """The processes of other tests, such as multiprocessing's tracker, which lasts as long as this one."""
+    return children(os.getpid())
 
 
 class KillWorkers(Names):
@@ -28,15 +34,16 @@ class KillWorkers(Names):
     def __init__(self, times):
         super().__init__()
         self.left = times
+        self.others = children(os.getpid())
 
     def step_done(self, run, step, loss, tokens_per_second):
         if step == 10 and self.left:
             self.left -= 1
-            for number in children(os.getpid()):
+            for number in children(os.getpid()) - self.others:
                 os.kill(number, signal.SIGKILL)
 
 
-def test_records_are_those_of_the_serial_study_byte_for_byte(tmp_path, text):
+def test_records_are_those_of_the_serial_study_byte_for_byte(tmp_path, text, others):
     settings = StudySettings(**TINY | {"arms": ARMS, "lr": (0.002, 30.0), "seeds": 2, "steps": 30, "depth": 2})
     serial = run_study(settings, tmp_path / "serial", text=text)
     names = Names()
@@ -46,7 +53,7 @@ def test_records_are_those_of_the_serial_study_byte_for_byte(tmp_path, text):
     assert {run["status"] for run in serial["arms"]} == {"finished", "diverged"}
     assert parallel["arms"] == serial["arms"]
     assert (sorted(names.ended), names.lost) == (sorted(ARMS * 4), [])
-    assert children(os.getpid()) == []
+    assert children(os.getpid()) == others
 
 
 def test_no_workers_are_refused(tmp_path, text):
@@ -65,12 +72,12 @@ def test_a_killed_worker_is_told_and_its_run_goes_on(tmp_path, text):
     assert measured(tmp_path / "killed") == measured(tmp_path / "whole")
 
 
-def test_a_run_that_loses_every_process_is_given_up_in_one_line(tmp_path, text, monkeypatch):
+def test_a_run_that_loses_every_process_is_given_up_in_one_line(tmp_path, text, monkeypatch, others):
     monkeypatch.setattr("evenkeel.lab.runner._workers.MOST_LOSSES", 1)
     settings = StudySettings(**TINY | {"arms": ARMS[:2], "steps": 4000})
     with pytest.raises(ek.StudyError, match="1 processes of one run were lost, the last one ended by signal 9"):
         run_study(settings, tmp_path / "out", text=text, workers=2, observer=KillWorkers(times=99))
-    assert children(os.getpid()) == []
+    assert children(os.getpid()) == others
 
 
 def test_an_error_in_a_process_is_the_study_s(tmp_path, text):
