@@ -24,7 +24,7 @@ class StudyResult(Result):
 
     Example:
         >>> from evenkeel.lab import StudyResult
-        >>> StudyResult({"format": 1, "arms": []}).table().rows
+        >>> StudyResult({"format": 2, "arms": []}).table().rows
         []
     """
 
