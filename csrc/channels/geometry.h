@@ -92,7 +92,8 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   g.width = g.channels;
   const int64_t times = groups || !measured ? 1 : batch < many_samples ? 2 : 4;
   const int64_t fewest_positions = masked ? 2 : times * few_positions;
-  // turning small samples takes less time than columns take for each statistic of few elements; maps of 2 by 2 the least
+  // turning small samples takes less time than columns take for each statistic of few elements, on maps of 2 by 2 the
+  // least
   const int64_t few = g.positions == 4 && !backward ? 2048 : 256;
   const bool turns = last && g.positions < few_positions && g.count <= few && g.channels * g.positions <= 4096;
   if (groups && !masked && measured && (!last || turns) && are_rows(g.positions, share, backward)) {

@@ -6,8 +6,6 @@
 
 namespace evenkeel::EVENKEEL_ISA {
 
-inline void fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
-inline void fetch_to_write(const void* p) { __builtin_prefetch(p, 1, 2); }
 // elements ahead of what is read and written now: no processor fetches the lines of an output ahead
 constexpr int64_t soon = 1024;
 inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }

@@ -21,7 +21,8 @@ Runs runs_of(const ChannelsGeometry& g, int64_t statistic) {
   return {statistic * share * p, p, p, statistic % g.groups * share, 1};
 }
 
-// The processors with AVX2 alone foresee little: there what is written is fetched too, where runs are long enough for it.
+// The processors with AVX2 alone foresee little: there every next statistic is fetched, and where it is written, where
+// runs are long enough for it.
 inline bool fetches_much(const ChannelsGeometry& g) { return register_bytes == 32 && g.positions >= 64; }
 
 // From an element to that of the next statistic at the same place, which is fetched while this one is written; 0 for

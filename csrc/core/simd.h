@@ -202,6 +202,10 @@ EVENKEEL_INLINE void store(bf16* p, Floats v) { store_bytes_of(p, to_bf16(v)); }
 EVENKEEL_INLINE void store(f16* p, Floats v) { store_bytes_of(p, to_f16(v)); }
 #endif
 
+// A line that will be read or written is on its way into the caches meanwhile.
+EVENKEEL_INLINE void fetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+EVENKEEL_INLINE void fetch_to_write(const void* p) { __builtin_prefetch(p, 1, 2); }
+
 // Writes past the caches: an ordinary store first reads the line that it overwrites. p lies at a multiple of `bytes` or
 // of a cache line.
 template <int bytes>

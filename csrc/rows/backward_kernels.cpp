@@ -34,7 +34,8 @@ struct BackwardWork {
 // This is the first: it adds to the accumulators (padded, or null) and finds the means. With R rows at once, parameters
 // and accumulators are read and written once for all. The weight lies in the order in which rows are read.
 template <Centring centring, bool weighted, int chains, class C, class T, int R>
-__attribute__((flatten)) void sum_rows(const RowsSpec& spec, BackwardWork<C, T, R>& work, const C* weight, C* dweight, C* dbias) {
+__attribute__((flatten)) void sum_rows(const RowsSpec& spec, BackwardWork<C, T, R>& work, const C* weight, C* dweight,
+                                       C* dbias) {
   using L = typename Summed<T>::lanes;
   using V = Vector<L>;
   const BackwardWork<C, T, R> rows = work;  // a copy: every store might change the pointers and statistics
@@ -273,7 +274,8 @@ void backward_row(const RowsBackward& a, int64_t row, ParameterSums<L, C>& sums,
 }
 
 template <Centring centring, bool weighted, class C, class T, int R>
-__attribute__((flatten)) void write_rows(const RowsSpec& spec, const BackwardWork<C, T, R> rows, const C* weight, bool streamed) {
+__attribute__((flatten)) void write_rows(const RowsSpec& spec, const BackwardWork<C, T, R> rows, const C* weight,
+                                         bool streamed) {
   using L = typename Written<T>::lanes;
   using V = Vector<L>;
   for_each_position<L>(spec.features, [&](auto at) {
@@ -321,9 +323,9 @@ bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order,
   if (R == 1 && fetches_rows && a.fetched) {
     constexpr int64_t soon = 4096 / sizeof(T);
     const int64_t later = ceil_divide(soon, a.spec.features);
-    rows.x_ahead = fetched_ahead(a.x, row, later);
-    rows.dy_ahead = fetched_ahead(a.dy, row, later);
-    rows.dx_ahead = fetched_ahead(a.dx, row, later);
+    rows.x_ahead = distance_to(a.x, row, later);
+    rows.dy_ahead = distance_to(a.dy, row, later);
+    rows.dx_ahead = distance_to(a.dx, row, later);
   }
   if (usual == Centring::none) {
     a.weight ? run_rows<Centring::none, true>(a, rows, weight_in_order, sums)

@@ -251,8 +251,8 @@ inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int6
     T* y = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row);
     Work<C, T, T, 1> work{{x}, {y}, {s}};
     if (fetches_rows && a.fetched) {
-      work.x_ahead = fetched_ahead(a.x, row, later);
-      work.y_ahead = fetched_ahead(a.y, row, later);
+      work.x_ahead = distance_to(a.x, row, later);
+      work.y_ahead = distance_to(a.y, row, later);
     }
     write_row(a.spec, work, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias),
               a.streamed && reaches_a_line(y));

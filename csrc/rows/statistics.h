@@ -203,18 +203,11 @@ inline auto centred(const At& at, const T* x, const Statistics<C>& s) {
 }
 
 // Whether rows are fetched by hand: the processors with AVX2 alone do not foresee which row comes next, where each is
-// read twice. How far ahead those lie that are, in elements of a tensor; 0 for none.
+// read twice.
 constexpr bool fetches_rows = register_bytes == 32;
-inline int64_t fetched_ahead(const Rows& rows, int64_t row, int64_t later) {
+// Elements from a row to the one that is so many later.
+inline int64_t distance_to(const Rows& rows, int64_t row, int64_t later) {
   return row_offset(rows.layout, row + later) - row_offset(rows.layout, row);
-}
-template <class T>
-EVENKEEL_INLINE void fetch(const T* p) {
-  __builtin_prefetch(p, 0, 3);
-}
-template <class T>
-EVENKEEL_INLINE void fetch_to_write(const T* p) {
-  __builtin_prefetch(p, 1, 3);
 }
 
 // A row in double: null stays null.

@@ -8,106 +8,12 @@ import pickle
 
 import pytest
 import torch
+from norm_models import L2, ChannelsFirst, Gemma, Images, Llama, Residual, rms, rows, shaken
 from torch import nn
 
 import evenkeel as ek
 from evenkeel import ConversionError, InvalidArgumentError, InvalidTypeError
 from evenkeel.convert import Certificate, Check, Entry, Plan, Site, plan, swap
-
-
-def rms(x, eps):
-    wide = x.float()
-    return wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
-
-
-class Llama(nn.Module):
-    """Rounds before the weight."""
-
-    def __init__(self, size, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.variance_epsilon = eps
-
-    def forward(self, hidden_states):
-        return self.weight * rms(hidden_states, self.variance_epsilon).to(hidden_states.dtype)
-
-
-class Gemma(nn.Module):
-    def __init__(self, size, eps=1e-6):
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(size))
-        self.eps = eps
-
-    def forward(self, x):
-        return (rms(x, self.eps) * (1.0 + self.weight.float())).type_as(x)
-
-
-class L2(nn.Module):
-    """Takes rows of any size, and has no weight."""
-
-    def __init__(self, eps=1e-5):
-        super().__init__()
-        self.eps = eps
-
-    def forward(self, x):
-        return rms(x, self.eps).type_as(x)
-
-
-class ChannelsFirst(nn.LayerNorm):
-    def forward(self, x):
-        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-
-class Frozen(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        for name, value in (("weight", 1.5), ("bias", 0.5), ("running_mean", 0.25), ("running_var", 2.0)):
-            self.register_buffer(name, torch.full((size,), value))
-
-    def forward(self, x):
-        w, b, m, v = (t.reshape(1, -1, 1, 1) for t in (self.weight, self.bias, self.running_mean, self.running_var))
-        scale = w * (v + 1e-5).rsqrt()
-        return x * scale + (b - m * scale)
-
-
-class Residual(nn.Module):
-    """A norm whose result is added to the stream that it got."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.norm = norm
-
-    def forward(self, x):
-        return x + self.norm(x)
-
-
-class Images(nn.Module):
-    """Convolutions with every norm of images."""
-
-    def __init__(self):
-        super().__init__()
-        self.convs = nn.ModuleList(nn.Conv2d(c, 8, 3, padding=1) for c in (3, 8, 8, 8, 8))
-        self.norms = nn.ModuleList(
-            [nn.BatchNorm2d(8), nn.GroupNorm(2, 8), nn.InstanceNorm2d(8, affine=True), ChannelsFirst(8), Frozen(8)]
-        )
-
-    def forward(self, x):
-        for conv, norm in zip(self.convs, self.norms, strict=True):
-            x = norm(conv(x)).relu()
-        return x.mean((2, 3))
-
-
-def shaken(model, seed=0):
-    """The same model with random parameters."""
-    torch.manual_seed(seed)
-    for tensor in model.parameters():
-        tensor.data += 0.3 * torch.randn_like(tensor)
-    return model
-
-
-def rows(kind=Llama, size=17):
-    return shaken(nn.Sequential(nn.Linear(size, size), Residual(kind(size)), nn.Linear(size, size), kind(size)))
-
 
 ROWS = {"Llama": Llama, "Gemma": Gemma, "LayerNorm": nn.LayerNorm, "RMSNorm": nn.RMSNorm, "L2": lambda size: L2()}
 
@@ -230,64 +136,6 @@ def test_a_plan_is_applied_once_and_reverted_once():
     found.apply()
     with pytest.raises(ConversionError, match="applied already"):
         found.apply()
-
-
-def wrong_forward(self, x):
-    return ek.functional.rms_norm(x, self.normalized_shape, self.weight, self.eps) * 1.001
-
-
-class WritesIntoTheGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, dy):
-        return dy.mul_(2.0)
-
-
-def greedy_forward(self, x):
-    y = ek.functional.rms_norm(x, self.normalized_shape, self.weight, self.eps)
-    return WritesIntoTheGradient.apply(y)
-
-
-@pytest.mark.parametrize(
-    ("forward", "what"), [(wrong_forward, "the result"), (greedy_forward, "the gradient of the stream")]
-)
-def test_a_wrong_norm_is_named_and_nothing_is_swapped(forward, what, monkeypatch):
-    model = rows(nn.RMSNorm)
-    x = torch.randn(4, 17)
-    wanted = model(x)
-    found = plan(model)
-    monkeypatch.setattr(ek.nn.RMSNorm, "forward", forward)
-    with pytest.raises(ConversionError, match=rf"1\.norm: {what} is .* ulps from float64, the original's"):
-        found.apply(verify=x)
-    assert [type(model[1].norm), type(model[3])] == [nn.RMSNorm, nn.RMSNorm]
-    assert torch.equal(model(x), wanted)
-    assert found.certificate is None
-
-
-def test_a_norm_that_loses_its_gradient_is_named(monkeypatch):
-    model = rows(nn.RMSNorm)
-    found = plan(model)
-    monkeypatch.setattr(
-        ek.nn.RMSNorm, "forward", lambda self, x: ek.functional.rms_norm(x, (17,), self.weight.detach(), self.eps)
-    )
-    with pytest.raises(ConversionError, match=r"1\.norm: the gradient of weight is inf ulps"):
-        found.apply(verify=torch.randn(4, 17))
-
-
-def test_verification_leaves_no_marks():
-    model = Images().train()
-    model.convs[0].weight.grad = torch.ones_like(model.convs[0].weight)
-    before, random = copy.deepcopy(model.state_dict()), torch.random.get_rng_state()
-    x = torch.randn(4, 3, 6, 5, generator=torch.Generator().manual_seed(0))
-    plan(model, x).apply(verify=x)
-    assert torch.equal(torch.random.get_rng_state(), random)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert torch.equal(model.convs[0].weight.grad, torch.ones_like(model.convs[0].weight))
-    assert all(module.training for module in model.modules())
-    assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 def test_gemma_with_a_weight_that_bfloat16_forgets():
@@ -467,30 +315,6 @@ def test_inputs_as_tuples_and_mappings():
     for inputs in ((x, x), {"a": x, "b": x}):
         certificate = plan(Two(), inputs).apply(verify=inputs)
         assert [check.what for check in certificate.model] == ["result 0", "result 1", "the gradients"]
-
-
-class NoDouble(nn.Module):
-    """An operator that has no float64."""
-
-    def forward(self, x):
-        assert x.dtype != torch.float64
-        return x.tanh()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_model_that_does_not_run_in_float64(dtype):
-    model = nn.Sequential(rows(), NoDouble(), nn.Linear(17, 17)).to(dtype)
-    certificate = plan(model).apply(verify=torch.randn(6, 17).to(dtype))
-    assert certificate.reference == "float32"
-    assert all(check.theirs > 0 and check.passed for check in certificate.model)
-
-
-def test_a_batch_that_does_not_run_is_one_line():
-    model = rows()
-    with pytest.raises(ConversionError, match="does not run on the inputs to verify it on: mat1 and mat2") as caught:
-        plan(model).apply(verify=torch.randn(4, 5))
-    assert "\n" not in str(caught.value)
-    assert type(model[3]) is Llama
 
 
 def test_wrong_arguments():

@@ -94,8 +94,9 @@ class Bars(ProgressContext, Observer):
         self._show_study()
 
     def run_ended(self, run: Run, status: str) -> None:
-        """Remove the run's bar."""
+        """Show the run's last step, however fast it came, and remove its bar."""
         self.pace.end(run)
+        self.progress.refresh()
         self.progress.remove_task(self.bars.pop(run))
         self._show_study()
 
