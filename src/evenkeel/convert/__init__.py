@@ -1,14 +1,10 @@
 """Recognise norms by what they compute, swap them for evenkeel's, prove it, undo it."""
 
 from evenkeel.convert._certificate import Certificate, Entry
-from evenkeel.convert._fit import Roles
-from evenkeel.convert._layout import Layout
 from evenkeel.convert._plan import Plan, plan, swap
-from evenkeel.convert._recognition import Recognition
-from evenkeel.convert._recognize import recognize
-from evenkeel.convert._rounding import Agreement
 from evenkeel.convert._site import Site
 from evenkeel.convert._verify import Check
+from evenkeel.recognition import Agreement, Layout, Recognition, Roles, recognize
 
 __all__ = [
     "Agreement",

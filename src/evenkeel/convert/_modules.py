@@ -8,13 +8,12 @@ from torch import nn
 
 from evenkeel import nn as ours
 from evenkeel._spec import NormSpec
-from evenkeel.convert._apply import Tensors, apply_norm
+from evenkeel.recognition import Tensors, apply_norm
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from evenkeel.convert._fit import Roles
-    from evenkeel.convert._layout import Layout
+    from evenkeel.recognition import Layout, Roles
 
 __all__ = ["AnyLayout", "class_for", "replacement"]
 

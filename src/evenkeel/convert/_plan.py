@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -11,26 +10,17 @@ from torch import nn
 
 from evenkeel._display import Displayed
 from evenkeel._errors import ConversionError, InvalidArgumentError, InvalidTypeError
-from evenkeel.convert._calls import Call, seen_inputs
 from evenkeel.convert._certificate import Certificate
-from evenkeel.convert._copies import HOOKS
-from evenkeel.convert._recognition import Recognition
-from evenkeel.convert._recognize import recognize
 from evenkeel.convert._site import Mode, Site, refusal
 from evenkeel.convert._verify import Verification, verify_swap
+from evenkeel.recognition import Call, Found, seen_inputs, survey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torch import Tensor
 
 __all__ = ["Plan", "plan", "swap"]
-
-MOST_TENSORS = 8  # of a module that may be a norm
-# Probing a matrix of 2048 by 2048 as if it were the weight of a norm over two axes takes a minute.
-MOST_IN_EXAMPLE = 2**20  # of an input that a norm is probed on
-MOST_IN_VECTOR, MOST_IN_MATRIX = 2**22, 2**14
-SIMPLE = (bool, int, float, str, type(None), torch.dtype, torch.Size)
 
 
 @dataclass(kw_only=True)
@@ -150,14 +140,7 @@ def plan(
         raise InvalidArgumentError(f"plan: mode must be 'exact' or 'accurate', but got {mode!r}")
     seen = {} if example_inputs is None else seen_inputs(model, Call.of(example_inputs))
     default = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-    known: dict[Any, Recognition] = {}
-    sites = []
-    for module, names in candidates(model):
-        if where is not None and not where(module, names[0]):
-            continue
-        site = examine(module, names, mode, seen.get(id(module)), known, default)
-        if site is not None:
-            sites.append(site)
+    sites = [site_of(found, mode, seen.get(id(found.module)), default) for found in survey(model, seen, where)]
     return Plan(model=model, sites=sites, mode=mode)
 
 
@@ -187,102 +170,20 @@ def swap(model: nn.Module, *, verify: Any = None, mode: Mode = "exact", quiet: b
     return certificate
 
 
-def candidates(model: nn.Module) -> Iterator[tuple[nn.Module, list[str]]]:
-    """Yield every module that may be a norm, with its names: one that has few tensors, all of them its own."""
-    found: OrderedDict[int, tuple[nn.Module, list[str]]] = OrderedDict()
-    for name, module in model.named_modules(remove_duplicate=False):
-        found.setdefault(id(module), (module, []))[1].append(name)
-    for module, names in found.values():
-        parts = (child for child in module.modules() if not isinstance(child, nn.utils.parametrize.ParametrizationList))
-        inner = [t for child in parts if child is not module for t in own_tensors(child)]
-        own = own_tensors(module)
-        parametrized = nn.utils.parametrize.is_parametrized(module)
-        small = len(own) <= MOST_TENSORS and all(t.numel() <= most_numbers(module, t) for t in own)
-        inside = "parametrizations" in ".".join(names).split(".")
-        if small and not inside and (not inner or parametrized):
-            yield module, names
-
-
-def most_numbers(module: nn.Module, tensor: Tensor) -> int:
-    """How many numbers a tensor of a norm has at most: few in a matrix, unless the module has an eps or a shape."""
-    is_vector = sum(size > 1 for size in tensor.shape) < 2
-    declares = any("eps" in name or name == "normalized_shape" for name in vars(module))
-    return MOST_IN_VECTOR if is_vector or declares else MOST_IN_MATRIX
-
-
-def own_tensors(module: nn.Module) -> list[Tensor]:
-    """The parameters and buffers of a module without those of its children."""
-    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-
-
-def examine(
-    module: nn.Module,
-    names: list[str],
-    mode: Mode,
-    seen: Tensor | None,
-    known: dict[Any, Recognition],
-    default: torch.dtype | None,
-) -> Site | None:
-    """Recognise a module and decide; None where it neither is nor looks like a norm."""
-    kind = type(module).__name__
-    if type(module).__module__.startswith("evenkeel."):
-        own = Recognition(spec=getattr(module, "spec", None), reason="it is evenkeel's already", agreement={})
-        site = Site(
-            name=names[0], others=tuple(names[1:]), kind=kind, recognition=own, reason=own.reason, module=module
-        )
-        return site if own.spec is not None else None
-    key = fingerprint(module)
-    found = known.get(key) if key is not None else None
-    if found is None:
-        found = recognize(module)
-        if key is not None:
-            known[key] = found
-    if seen is not None and seen.numel() <= MOST_IN_EXAMPLE and seen.ndim not in found.ranks:
-        shown = recognize(module, example=seen)
-        if shown.spec is not None and found.spec in (None, shown.spec):
-            found = shown
-    if found.spec is None and not looks_like_norm(module, found):
-        return None
-    dtype = default if seen is None else seen.dtype
-    reason = refusal(module, found, mode, dtype)
-    if not reason and seen is not None and seen.ndim not in found.ranks:
+def site_of(found: Found, mode: Mode, seen: Tensor | None, default: torch.dtype | None) -> Site:
+    """Decide what is done with a norm."""
+    module, names, recognition = found
+    spec = recognition.spec
+    reason = refusal(module, recognition, mode, default if seen is None else seen.dtype)
+    if not reason and seen is not None and seen.ndim not in recognition.ranks:
         reason = f"its inputs have {seen.ndim} axes, on which it was not seen to be this norm"
-    spec = found.spec
-    if spec is not None and mode == "accurate":
-        spec = replace(spec, cast="late")
     return Site(
         name=names[0],
         others=tuple(names[1:]),
-        kind=kind,
-        recognition=found,
+        kind=type(module).__name__,
+        recognition=recognition,
         action="leave" if reason else "swap",
         reason=reason,
         module=module,
-        spec=spec,
+        spec=replace(spec, cast="late") if spec is not None and mode == "accurate" else spec,
     )
-
-
-def looks_like_norm(module: nn.Module, found: Recognition) -> bool:
-    """Whether a reader of the table expects the module in it: by its name, or an eps beside statistics."""
-    has_eps = any("eps" in name for name in vars(module)) and not found.reason.endswith("it has no statistics")
-    return "norm" in type(module).__name__.lower() or has_eps
-
-
-def fingerprint(module: nn.Module) -> Any:
-    """What decides the function of a module besides the values of its tensors; None where that cannot be told."""
-    parts: list[Any] = [type(module)]
-    for name, value in vars(module).items():
-        if name in ("_parameters", "_buffers"):
-            parts += [(key, None if t is None else (tuple(t.shape), t.dtype)) for key, t in value.items()]
-        elif name == "_modules":
-            inner = [(key, None if child is None else fingerprint(child)) for key, child in value.items()]
-            if any(child is None for _, child in inner):
-                return None
-            parts += inner
-        elif name in HOOKS or name in ("training", "_compiled_call_impl"):
-            continue
-        elif isinstance(value, SIMPLE) or (isinstance(value, tuple) and all(isinstance(v, SIMPLE) for v in value)):
-            parts.append((name, type(value), value))
-        elif value != set():  # torch's own _non_persistent_buffers_set
-            return None
-    return tuple(parts)

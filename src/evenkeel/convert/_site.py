@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from evenkeel._spec import NormSpec
-    from evenkeel.convert._recognition import Recognition
+    from evenkeel.recognition import Recognition
 
 __all__ = ["Mode", "Site", "refusal"]
 

@@ -10,9 +10,15 @@ import torch
 from torch import nn
 
 from evenkeel._errors import ConversionError
-from evenkeel.convert._calls import Call, tensors_of
-from evenkeel.convert._copies import CannotCopyError, bare_copy
-from evenkeel.convert._probes import distance, isolated, random_values
+from evenkeel.recognition import (
+    Call,
+    CannotCopyError,
+    bare_copy,
+    distance,
+    isolated,
+    random_values,
+    tensors_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,26 +6,15 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from evenkeel.convert._recognition import Recognition
+from evenkeel.recognition import spec_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from evenkeel._spec import NormSpec
     from evenkeel.convert._verify import Check
     from evenkeel.report import Table
 
 __all__ = ["html", "markdown", "spec_line", "text"]
-
-# the answers of a spec that a line tells where they are not these
-USUAL: dict[str, Any] = {
-    "eps_mode": "inside",
-    "weight_offset": 0.0,
-    "cast": "late",
-    "groups": None,
-    "activation": None,
-    "memory": "batch",
-}
 
 
 def text(item: Any) -> str:
@@ -40,16 +29,11 @@ def markdown(item: Any) -> str:
 
 def html(item: Any) -> str:
     """Return the same as HTML."""
-    shown = table(item)
-    head = "".join(f"<th>{escape(name)}</th>" for name in shown.columns)
-    rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in shown.texts())
-    return f"<p>{escape(lead(item))}</p><table><tr>{head}</tr>{rows}</table>"
+    return f"<p>{escape(lead(item))}</p>{table(item).html()}"
 
 
 def lead(item: Any) -> str:
     """Return what is to know in one line."""
-    if isinstance(item, Recognition):
-        return spec_line(item) if item.spec is not None else f"no norm that a spec describes: {item.reason}"
     entries = item.sites if hasattr(item, "sites") else item.entries
     count = sum(entry.action == "swap" for entry in entries)
     are = ("is" if count == 1 else "are") if is_done(item) else "will be"
@@ -65,10 +49,6 @@ def lead(item: Any) -> str:
 
 def table(item: Any) -> Table:
     """Return what is known of each norm."""
-    from evenkeel.report import Table
-
-    if isinstance(item, Recognition):
-        return Table(["seen"], [[line] for line in item.evidence or ("nothing",)])
     if hasattr(item, "sites"):
         told = [(s.name, s.kind, spec_line(s.recognition), action_of(s, item), ()) for s in item.sites]
     else:
@@ -117,35 +97,3 @@ def worst(groups: Sequence[Sequence[Check]], part: int) -> str:
     if not checks:
         return ""
     return f"{max(c.ours for c in checks):.2g} (was {max(c.theirs for c in checks):.2g})"
-
-
-def spec_line(found: Recognition) -> str:
-    """Tell a spec in a line."""
-    spec = found.spec
-    if spec is None:
-        return ""
-    eps = "None" if spec.eps is None else format(spec.eps, ".4g")
-    parts = [
-        f"{spec.statistic} over {spec.shares}, eps {eps}",
-        *(words for words in map(told_of, changed(spec)) if words),
-    ]
-    if not spec.weight:
-        parts.append("no weight")
-    elif spec.center and not spec.bias:
-        parts.append("no bias")
-    if found.layout is not None and spec.shares == "token" and found.layout.channel_axis == 1:
-        parts.append("channels first")
-    return ", ".join([*parts, "frozen"] if found.frozen else parts)
-
-
-def told_of(answer: tuple[str, Any]) -> str:
-    """An unusual answer in words."""
-    name, value = answer
-    words = {"eps_mode": f"eps {value}", "weight_offset": f"{value:g} + weight" if name == "weight_offset" else ""}
-    words |= {"cast": f"{value} cast", "groups": f"{value} groups", "activation": str(value), "memory": "remembered"}
-    return words[name]
-
-
-def changed(spec: NormSpec) -> list[tuple[str, Any]]:
-    """The answers that are not the usual ones."""
-    return [(name, getattr(spec, name)) for name, usual in USUAL.items() if getattr(spec, name) != usual]

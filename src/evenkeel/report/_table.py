@@ -79,6 +79,17 @@ class Table:
     def _repr_markdown_(self) -> str:
         return self.markdown()
 
+    def html(self) -> str:
+        """Return the table as HTML.
+
+        Example:
+            >>> Table(["arm"], [["<rms>"]]).html()
+            '<table><tr><th>arm</th></tr><tr><td>&lt;rms&gt;</td></tr></table>'
+        """
+        rows = [("th", self.columns), *(("td", row) for row in self.texts())]
+        lines = ("".join(f"<{mark}>{html.escape(cell)}</{mark}>" for cell in row) for mark, row in rows)
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
+
     def csv(self) -> str:
         """Return comma-separated values with full precision and one header line."""
         stream = io.StringIO()

@@ -10,15 +10,15 @@ import torch
 from torch import nn
 
 from evenkeel._errors import InvalidTypeError
-from evenkeel.convert._copies import floating_tensors
-from evenkeel.convert._fit import Fit, fit_eps, fit_form
-from evenkeel.convert._gradients import check_gradients
-from evenkeel.convert._layout import Layout, candidate_shapes, feature_shape, layout_of, sharing
-from evenkeel.convert._memory import fit_frozen, fit_memory
-from evenkeel.convert._probes import RefusedError, attempt, distance, isolated, probes, random_values
-from evenkeel.convert._recognition import Recognition
-from evenkeel.convert._rounding import Agreement, agreement, fit_cast, signed_values
-from evenkeel.convert._subject import Subject, joined
+from evenkeel.recognition._copies import floating_tensors
+from evenkeel.recognition._fit import Fit, fit_eps, fit_form
+from evenkeel.recognition._gradients import check_gradients
+from evenkeel.recognition._layout import Layout, candidate_shapes, feature_shape, layout_of, sharing
+from evenkeel.recognition._memory import fit_frozen, fit_memory
+from evenkeel.recognition._probes import RefusedError, attempt, distance, isolated, probes, random_values
+from evenkeel.recognition._recognition import Recognition
+from evenkeel.recognition._rounding import Agreement, agreement, fit_cast, signed_values
+from evenkeel.recognition._subject import Subject, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable

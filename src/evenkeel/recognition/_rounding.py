@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, get_args
 import torch
 
 from evenkeel._spec import Cast
-from evenkeel.convert._probes import RefusedError, attempt, random_values, ulps
+from evenkeel.recognition._probes import RefusedError, attempt, random_values, ulps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from evenkeel.convert._fit import Fit
-    from evenkeel.convert._subject import Subject
+    from evenkeel.recognition._fit import Fit
+    from evenkeel.recognition._subject import Subject
 
 __all__ = ["Agreement", "fit_cast", "signed_values"]
 

@@ -7,17 +7,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evenkeel._spec import ACTIVATIONS, NormSpec
-from evenkeel.convert._copies import floating_tensors
-from evenkeel.convert._fit import TOLERANCE, USUAL_EPS, Fit, Roles, disagreement
-from evenkeel.convert._layout import Layout
-from evenkeel.convert._probes import RefusedError, attempt, distance, probes, random_values
+from evenkeel.recognition._copies import floating_tensors
+from evenkeel.recognition._fit import TOLERANCE, USUAL_EPS, Fit, Roles, disagreement
+from evenkeel.recognition._layout import Layout
+from evenkeel.recognition._probes import RefusedError, attempt, distance, probes, random_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
-    from evenkeel.convert._subject import Subject
+    from evenkeel.recognition._subject import Subject
 
 __all__ = ["fit_frozen", "fit_memory"]
 

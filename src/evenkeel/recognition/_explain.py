@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from evenkeel.convert._probes import distance
+from evenkeel.recognition._probes import distance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from torch import Tensor
 
-    from evenkeel.convert._layout import Layout
+    from evenkeel.recognition._layout import Layout
 
 __all__ = ["explanation"]
 

@@ -8,9 +8,9 @@ import torch
 
 from evenkeel._display import Displayed
 from evenkeel._spec import NormSpec
-from evenkeel.convert._fit import Roles
-from evenkeel.convert._layout import Layout
-from evenkeel.convert._rounding import Agreement
+from evenkeel.recognition._fit import Roles
+from evenkeel.recognition._layout import Layout
+from evenkeel.recognition._rounding import Agreement
 
 __all__ = ["Recognition"]
 
@@ -40,7 +40,7 @@ class Recognition(Displayed):
         'no spec repeats its result: the shapes of its parameters are those of no norm'
     """
 
-    views = "evenkeel.convert._views"
+    views = "evenkeel.recognition._views"
 
     spec: NormSpec | None = None
     layout: Layout | None = None

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from evenkeel.convert._copies import floating_tensors
-from evenkeel.convert._probes import random_values
+from evenkeel.recognition._copies import floating_tensors
+from evenkeel.recognition._probes import random_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evenkeel.convert._probes import isolated
+from evenkeel.recognition._probes import isolated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

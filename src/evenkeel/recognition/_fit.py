@@ -10,16 +10,16 @@ import torch
 
 from evenkeel._errors import EvenkeelError
 from evenkeel._spec import ACTIVATIONS, NormSpec
-from evenkeel.convert._apply import Tensors, apply_norm
-from evenkeel.convert._explain import explanation
-from evenkeel.convert._probes import RefusedError, distance
+from evenkeel.recognition._apply import Tensors, apply_norm
+from evenkeel.recognition._explain import explanation
+from evenkeel.recognition._probes import RefusedError, distance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
-    from evenkeel.convert._layout import Layout
+    from evenkeel.recognition._layout import Layout
 
 __all__ = ["Fit", "Roles", "fit_eps", "fit_form", "tolerance"]
 

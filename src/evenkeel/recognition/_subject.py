@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evenkeel.convert._copies import CannotCopyError, bare_copy, floating_tensors, refill
-from evenkeel.convert._probes import RefusedError, attempt, random_values
+from evenkeel.recognition._copies import CannotCopyError, bare_copy, floating_tensors, refill
+from evenkeel.recognition._probes import RefusedError, attempt, random_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

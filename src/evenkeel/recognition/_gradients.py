@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from evenkeel.convert._copies import floating_tensors
-from evenkeel.convert._probes import RefusedError, distance, random_values
+from evenkeel.recognition._copies import floating_tensors
+from evenkeel.recognition._probes import RefusedError, distance, random_values
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from evenkeel.convert._fit import Fit
-    from evenkeel.convert._subject import Subject
+    from evenkeel.recognition._fit import Fit
+    from evenkeel.recognition._subject import Subject
 
 __all__ = ["check_gradients"]
 

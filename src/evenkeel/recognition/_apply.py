@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from evenkeel.convert._layout import Layout
+    from evenkeel.recognition._layout import Layout
 
 __all__ = ["Tensors", "apply_norm", "normalized_shape"]
 
