@@ -9,6 +9,11 @@ namespace evenkeel::EVENKEEL_ISA {
 // elements ahead of what is read and written now: no processor fetches the lines of an output ahead
 constexpr int64_t soon = 1024;
 inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; }
+// Elements from p to the next cache line.
+template <class T>
+inline int64_t elements_to_line(const T* p) {
+  return static_cast<int64_t>((64 - reinterpret_cast<uintptr_t>(p) % 64) % 64 / sizeof(T));
+}
 
 // Where everything is valid.
 struct AllLanes {

@@ -43,13 +43,22 @@ void for_each_run(const Runs& runs, int64_t begin, int64_t end, const Body& body
   }
 }
 
-// Calls body(position) along a row of n elements that is not read again: the last vector may overlap the one before.
-template <class C, class Body>
-inline void for_each_output(int64_t n, const Body& body, bool streamed) {
+// Calls body(position) along a row y of n elements that is not read again: the last vector may overlap the one before.
+// Only whole cache lines are streamed: what stands in a cache already would have to leave it first.
+template <class C, class T, class Body>
+inline void for_each_output(const T* y, int64_t n, const Body& body, bool streamed) {
   constexpr int64_t width = Lanes<C>::width;
   int64_t i = 0;
   if (streamed) {
-    for (; i + width <= n; i += width) body(Streamed<C>{{i}});
+    constexpr int64_t line = 64 / sizeof(T);
+    const int64_t head = std::min(elements_to_line(y), n), lines = head + (n - head) / line * line;
+    while (i < head) {
+      const int64_t count = std::min(head - i, width);
+      body(Rest<C>{i, static_cast<int>(count)});
+      i += count;
+    }
+    for (; i < lines; i += width) body(Streamed<C>{{i}});
+    for (; i + width <= n; i += width) body(Whole<C>{i});
   } else if (n >= width) {
     for (;; i = std::min(i + width, n - width)) {
       body(Whole<C>{i});

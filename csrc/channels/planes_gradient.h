@@ -226,16 +226,15 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
   const Projection<C> project(s, w, wide_mean_g, mean_gx);
   const T* dy = static_cast<const T*>(a.dy) + part.offset;
   const int64_t ahead = fetched_ahead(a.geometry, false);
-  const bool streamed = a.streamed && on_a_cache_line(dx);
   const auto over = [&](const auto& gradient) {
-    for_each_output<C>(part.length, [&](auto at) {
+    for_each_output<C>(dx, part.length, [&](auto at) {
       if (ahead) {
         fetch(x + at.i + ahead);
         fetch(dy + at.i + ahead);
       }
       const V value = upstream.keep(at, at.load(x));
       at.store(dx, upstream.keep(at, project(gradient(at, value), value)));
-    }, streamed);
+    }, a.streamed);
   };
   if (const C* kept = kept_at<C>(a, part); extras && kept) return over([&](auto at, V) { return at.load(kept); });
   over([&](auto at, V value) { return upstream.at(at, value); });

@@ -101,17 +101,16 @@ void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ah
   using C = Opmath<T>;
   const T* x = static_cast<const T*>(a.x) + offset;
   T* y = static_cast<T*>(a.out) + offset;
-  const bool streamed = a.streamed && on_a_cache_line(y);
-  const bool fetches_output = ahead && !streamed && fetches_much(a.geometry);
+  const bool fetches_output = ahead && !a.streamed && fetches_much(a.geometry);
   with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
     // flat: a call of the activation for each vector took a fifth longer
     [&]() __attribute__((flatten)) {
-      for_each_output<C>(length, [&](auto at) {
+      for_each_output<C>(y, length, [&](auto at) {
         if (ahead) fetch(x + at.i + ahead);
         if (fetches_output) fetch_to_write(y + at.i + ahead);
         const Vector<C> v = activate<decltype(activation)::value, C>(affine(at.load(x)));
         at.store(y, extras ? valid.keep(at, v) : v);
-      }, streamed);
+      }, a.streamed);
     }();
   });
 }
@@ -132,7 +131,7 @@ void write_measured(const ChannelsCall& a, int64_t item) {
 }
 
 // Remembered statistics and whole runs: vectors go on from one run to the next.
-template <class T, bool extras>
+template <class T, bool extras, bool streamed>
 void write_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   using V = Vector<C>;
@@ -143,16 +142,28 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
   T* y = static_cast<T*>(a.out) + begin * g.positions;
   const int64_t n = (end - begin) * g.positions;
   with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
+    using At = std::conditional_t<streamed, Streamed<C>, Whole<C>>;
+    const auto position = [](int64_t i) { At at;
+      at.i = i;
+      return at; };
     const auto write = [&](const auto& at, V mean, V scale, V shift) {
       fetch(x + at.i + soon);
-      fetch_to_write(y + at.i + soon);
+      if constexpr (!streamed) fetch_to_write(y + at.i + soon);
       at.store(y, activate<decltype(activation)::value, C>((at.load(x) - mean) * scale + shift));
     };
     int64_t channel = begin % g.channels, i = 0;
+    if constexpr (streamed) {
+      const auto of = [&](const C* values) { return V{} + values[channel]; };
+      for (const int64_t head = elements_to_line(y); i < head;) {
+        const int64_t count = std::min(head - i, width);
+        write(Rest<C>{i, static_cast<int>(count)}, of(factors.mean), of(factors.scale), of(factors.shift));
+        i += count;
+      }
+    }
     for (int64_t stop = g.positions;; stop += g.positions) {
       const V mean = V{} + factors.mean[channel], scale = V{} + factors.scale[channel];
       const V shift = V{} + factors.shift[channel];
-      for (; i + width <= stop; i += width) write(Whole<C>{i}, mean, scale, shift);
+      for (; i + width <= stop; i += width) write(position(i), mean, scale, shift);
       if (stop == n) {
         if (i < n) write(Rest<C>{i, static_cast<int>(n - i)}, mean, scale, shift);
         return;
@@ -161,7 +172,7 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
       if (i == stop) continue;
       const auto own = lanes_below<C>(static_cast<int>(stop - i));
       const auto either = [&](V mine, const C* next) { return choose(own, mine, V{} + next[channel]); };
-      write(Whole<C>{i}, either(mean, factors.mean), either(scale, factors.scale), either(shift, factors.shift));
+      write(position(i), either(mean, factors.mean), either(scale, factors.scale), either(shift, factors.shift));
       i += width;
     }
   });
@@ -173,7 +184,7 @@ void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const Factors<C> factors = lane_factors<C>(a, 0);
-  const bool together = g.parts == 1 && g.positions >= Lanes<C>::width && !a.mask && !a.streamed;
+  const bool together = g.parts == 1 && g.positions >= Lanes<C>::width && !a.mask;
   int64_t run = begin / g.parts, part = begin % g.parts, channel = run % g.channels;
   const auto next_run = [&] {
     ++run;
@@ -194,7 +205,7 @@ void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
       const int64_t start = run;
       do next_run();
       while (run < end && !(a.may_cancel && factors.cancels[channel]));
-      write_runs<T, extras>(a, start, run);
+      a.streamed ? write_runs<T, extras, true>(a, start, run) : write_runs<T, extras, false>(a, start, run);
       continue;
     } else {
       write_run<T, extras>(a, offset, length, 0, factors.affine_of(channel));

@@ -337,18 +337,6 @@ bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order,
   return true;
 }
 
-// The weight as rows are read: where it lies, or even and odd places apart.
-template <class L, class C>
-const C* in_order(const C* weight, C* scratch, int64_t n) {
-  if constexpr (std::is_same_v<L, pair>) {
-    if (!weight) return nullptr;
-    std::memset(scratch, 0, padded_pairs(n) * sizeof(C));
-    for (int64_t i = 0; i < n; ++i) scratch[i / 32 * 32 + i % 2 * 16 + i % 32 / 2] = weight[i];
-    return scratch;
-  }
-  return weight;
-}
-
 // Whether rows are read and written as they lie: all of one dtype, and nothing to add.
 bool is_plain(const RowsBackward& a) {
   return !a.from_output && !a.residual.data && !a.dsum.data && !a.dresidual.data && a.dy.dtype == a.x.dtype &&

@@ -90,11 +90,18 @@ struct Work {
   int64_t x_ahead = 0, y_ahead = 0;  // elements to what is fetched meanwhile, of one row
 };
 
+// The parameters of rows, and in `ordered` the same in the order of pairs, where that pays.
+template <class C>
+struct Parameters {
+  const C *weight, *bias;
+  bool has_order = false;
+  const C *weight_in_order = nullptr, *bias_in_order = nullptr;
+};
+
 // By value: behind a reference, every store might change the pointers and statistics.
 // Streams are of one row.
-template <Centring centring, bool weighted, bool biased, class C, class T, class Out, int R>
+template <Centring centring, class L, bool weighted, bool biased, class C, class T, class Out, int R>
 void write_rows(const Work<C, T, Out, R> rows, const C* weight, const C* bias, int64_t n, bool streamed) {
-  using L = typename Written<T>::lanes;
   using V = Vector<L>;
   for_each_position<L>(n, [&](auto at) {
     if constexpr (R == 1 && fetches_rows) {
@@ -115,19 +122,29 @@ void write_rows(const Work<C, T, Out, R> rows, const C* weight, const C* bias, i
   }, streamed, head_of(rows.y[0], n, streamed));
 }
 
-template <Centring centring, class C, class T, class Out, int R>
+template <Centring centring, class L, class C, class T, class Out, int R>
 void write_rows(const Work<C, T, Out, R>& rows, const C* weight, const C* bias, int64_t n, bool streamed) {
-  if (weight && bias) return write_rows<centring, true, true>(rows, weight, bias, n, streamed);
-  if (weight) return write_rows<centring, true, false>(rows, weight, bias, n, streamed);
-  if (bias) return write_rows<centring, false, true>(rows, weight, bias, n, streamed);
-  write_rows<centring, false, false>(rows, weight, bias, n, streamed);
+  if (weight && bias) return write_rows<centring, L, true, true>(rows, weight, bias, n, streamed);
+  if (weight) return write_rows<centring, L, true, false>(rows, weight, bias, n, streamed);
+  if (bias) return write_rows<centring, L, false, true>(rows, weight, bias, n, streamed);
+  write_rows<centring, L, false, false>(rows, weight, bias, n, streamed);
+}
+
+template <Centring centring, class C, class T, class Out, int R>
+void write_rows(const Work<C, T, Out, R>& rows, const Parameters<C>& p, int64_t n, bool streamed) {
+  if constexpr (std::is_same_v<T, Out> && is_written_in_order<T>) {
+    if (p.has_order && head_of(rows.y[0], n, streamed) == 0) {
+      return write_rows<centring, pair>(rows, p.weight_in_order, p.bias_in_order, n, streamed);
+    }
+  }
+  write_rows<centring, typename Written<T>::lanes>(rows, p.weight, p.bias, n, streamed);
 }
 
 template <class C, class T, class Out>
-void write_row(const RowsSpec& spec, const Work<C, T, Out, 1>& row, const C* weight, const C* bias,
+void write_row(const RowsSpec& spec, const Work<C, T, Out, 1>& row, const Parameters<C>& parameters,
                bool streamed = false) {
   with_centring(spec, row.statistics[0],
-                [&](auto centring) { write_rows<centring.value>(row, weight, bias, spec.features, streamed); });
+                [&](auto centring) { write_rows<centring.value>(row, parameters, spec.features, streamed); });
 }
 
 // Writes x + residual to sum and returns the row to normalize. A sum that goes past the caches is kept in scratch too.
@@ -176,7 +193,7 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
     for (int64_t i = 0; i < n; ++i) normalized.data()[i] = static_cast<float>(wide[i] * s.reciprocal);
     with_row<float>(a.y, row, [&](auto* y) { write_row_early(a, normalized.data(), 1.0f, y); });
   } else {
-    write_row(a.spec, Work<double, double, double, 1>{{wide}, {out}, {s}}, weight, bias);
+    write_row(a.spec, Work<double, double, double, 1>{{wide}, {out}, {s}}, {weight, bias});
     with_row<float>(a.y, row, [&](auto* y) { narrow(y, out, n); });
   }
   return {static_cast<float>(s.mean), static_cast<float>(s.mean - static_cast<float>(s.mean)),
@@ -210,8 +227,8 @@ Statistics<C> forward_row(const RowsForward& a, const C* x, int64_t row) {
       if (a.spec.options.early) return write_row_early(a, x, s.reciprocal, y);
     }
     const Work<C, C, std::remove_pointer_t<decltype(y)>, 1> work{{x}, {y}, {s}};
-    write_row(a.spec, work, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias),
-              a.streamed && reaches_a_line(y));
+    const Parameters<C> parameters{static_cast<const C*>(a.weight), static_cast<const C*>(a.bias)};
+    write_row(a.spec, work, parameters, a.streamed && reaches_a_line(y));
   });
   return s;
 }
@@ -239,7 +256,8 @@ __attribute__((noinline)) Statistics<float> widen_and_do_in_double(const RowsFor
 
 // Writes a row of which the statistics are known; the one that is fetched meanwhile is `later` rows further.
 template <class C, class T>
-inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int64_t row, int64_t later) {
+inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, const Parameters<C>& parameters, int64_t row,
+                         int64_t later) {
   bool done = false;
   if constexpr (std::is_same_v<C, float>) {
     if (!safe(s)) {
@@ -254,15 +272,15 @@ inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, int6
       work.x_ahead = distance_to(a.x, row, later);
       work.y_ahead = distance_to(a.y, row, later);
     }
-    write_row(a.spec, work, static_cast<const C*>(a.weight), static_cast<const C*>(a.bias),
-              a.streamed && reaches_a_line(y));
+    write_row(a.spec, work, parameters, a.streamed && reaches_a_line(y));
   }
   if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
 }
 
 // Writes R rows at once, which then load the parameters once, where all are of the usual kind.
 template <int R, class C, class T>
-bool complete_rows(const RowsForward& a, const T* const* x, const Group<C>& s, int first, int64_t row) {
+bool complete_rows(const RowsForward& a, const T* const* x, const Group<C>& s, const Parameters<C>& parameters,
+                   int first, int64_t row) {
   Work<C, T, T, R> rows;
   const Centring usual = a.spec.center() ? Centring::rounded : Centring::none;
   for (int r = 0; r < R; ++r) {
@@ -271,11 +289,10 @@ bool complete_rows(const RowsForward& a, const T* const* x, const Group<C>& s, i
     rows.x[r] = x[first + r];
     rows.y[r] = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row + r);
   }
-  const C *weight = static_cast<const C*>(a.weight), *bias = static_cast<const C*>(a.bias);
   if (usual == Centring::none) {
-    write_rows<Centring::none>(rows, weight, bias, a.spec.features, false);
+    write_rows<Centring::none>(rows, parameters, a.spec.features, false);
   } else {
-    write_rows<Centring::rounded>(rows, weight, bias, a.spec.features, false);
+    write_rows<Centring::rounded>(rows, parameters, a.spec.features, false);
   }
   if (!a.statistics) return true;
   const int width = a.spec.statistics_width();
@@ -302,22 +319,32 @@ int rows_abreast(const RowsForward& a) {
   return 1;
 }
 
+constexpr int64_t worth_ordering = 8;  // rows, for which the parameters are ordered
+
 template <class T>
 void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const int size = group_size<T>(a), most = rows_abreast<T>(a);
+  const int64_t n = a.spec.features;
+  Parameters<C> parameters{static_cast<const C*>(a.weight), static_cast<const C*>(a.bias)};
+  const bool has_order = is_written_in_order<T> && end - begin >= worth_ordering;
+  const Buffer<C> scratch(has_order ? 2 * padded_pairs(n) : 0);
+  if (has_order) {
+    parameters = {parameters.weight, parameters.bias, true, in_order<pair>(parameters.weight, scratch.data(), n),
+                  in_order<pair>(parameters.bias, scratch.data() + padded_pairs(n), n)};
+  }
   for (int64_t row = begin; row < end; row += size) {
     const int count = static_cast<int>(row + size < end ? size : end - row);
     const T* x[most_in_group];
     for (int i = 0; i < count; ++i) x[i] = static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row + i);
     const Group<C> s = measure<C>(x, count, a.spec);
     for (int i = 0; i < count;) {
-      if (most == 4 && i + 4 <= count && complete_rows<4>(a, x, s, i, row + i)) {
+      if (most == 4 && i + 4 <= count && complete_rows<4>(a, x, s, parameters, i, row + i)) {
         i += 4;
-      } else if (most >= 2 && i + 2 <= count && complete_rows<2>(a, x, s, i, row + i)) {
+      } else if (most >= 2 && i + 2 <= count && complete_rows<2>(a, x, s, parameters, i, row + i)) {
         i += 2;
       } else {
-        complete_row(a, x[i], s[i], row + i, size);
+        complete_row(a, x[i], s[i], parameters, row + i, size);
         ++i;
       }
     }

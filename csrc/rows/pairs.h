@@ -42,7 +42,8 @@ template <>
 struct Summed<bf16> {
   using lanes = pair;
 };
-// How a row of T is written: where a vector holds 32.
+// How a row of T is written. Where a vector holds 32, parameters are taken apart as they are loaded; elsewhere that takes
+// longer than it saves, and they have to lie in the order of pairs.
 template <class T>
 struct Written {
   using lanes = Opmath<T>;
@@ -53,6 +54,20 @@ struct Written<bf16> {
   using lanes = pair;
 };
 #endif
+template <class T>
+inline constexpr bool is_written_in_order = std::is_same_v<T, bf16> && !std::is_same_v<typename Written<T>::lanes, pair>;
+
+// Parameters as rows are read or written: where they lie, or even and odd places of every 32 apart.
+template <class L, class C>
+const C* in_order(const C* parameters, C* scratch, int64_t n) {
+  if constexpr (std::is_same_v<L, pair>) {
+    if (!parameters) return nullptr;
+    std::memset(scratch, 0, padded_pairs(n) * sizeof(C));
+    for (int64_t i = 0; i < n; ++i) scratch[i / 32 * 32 + i % 2 * 16 + i % 32 / 2] = parameters[i];
+    return scratch;
+  }
+  return parameters;
+}
 
 EVENKEEL_INLINE Pair widen_pair(UnsignedInts both) {
   return {bits_as<Floats>(both << 16), bits_as<Floats>(both & 0xffff0000u)};
@@ -90,6 +105,26 @@ EVENKEEL_INLINE __m512i merge(const Pair& v) {
   }
   return bits_as<__m512i>((even >> 16) | (odd & 0xffff0000u));
 }
+#else
+EVENKEEL_INLINE UnsignedInts merge(const Pair& v) {
+  UnsignedInts even = round_up_there(v.even), odd = round_up_there(v.odd);
+  if (__builtin_expect(any_nan(v.even) || any_nan(v.odd), 0)) {
+    even = choose(v.even != v.even, bits_as<UnsignedInts>(v.even) | 0x400000u, even);
+    odd = choose(v.odd != v.odd, bits_as<UnsignedInts>(v.odd) | 0x400000u, odd);
+  }
+  return (even >> 16) | (odd & 0xffff0000u);
+}
+
+// The first bytes of a vector, and zeros behind them.
+template <class V>
+EVENKEEL_INLINE V load_start(const void* p, int bytes) {
+  if constexpr (sizeof(V) == 16) {
+    return bits_as<V>(load_below(p, bytes < 16 ? bytes : 16));
+  } else {
+    constexpr int half = sizeof(V) / 2;
+    return join<V>(load_start<HalfOf<V>>(p, bytes), load_start<HalfOf<V>>(static_cast<const char*>(p) + half, bytes - half));
+  }
+}
 #endif
 
 // Even and odd places in turn.
@@ -117,6 +152,9 @@ struct Whole<pair> {
 #if defined(__AVX512F__)
   EVENKEEL_INLINE V load(const float* p) const { return separate(_mm512_loadu_ps(p + i), _mm512_loadu_ps(p + i + 16)); }
   EVENKEEL_INLINE void store(bf16* p, const V& v) const { _mm512_storeu_si512(p + i, merge(v)); }
+#else
+  EVENKEEL_INLINE V load(const float* p) const { return load_in_order(p); }
+  EVENKEEL_INLINE void store(bf16* p, const V& v) const { store_bytes_of(p + i, merge(v)); }
 #endif
   EVENKEEL_INLINE V load_in_order(const float* p) const {
     return {EVENKEEL_ISA::load(p + i), EVENKEEL_ISA::load(p + i + 16)};
@@ -128,14 +166,13 @@ struct Whole<pair> {
   EVENKEEL_INLINE V keep(const V& v) const { return v; }
 };
 
-#if defined(__AVX512F__)
 template <>
 struct Streamed<pair> : Whole<pair> {
   EVENKEEL_INLINE void store(bf16* p, const V& v) const {
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(p + i), merge(v));
+    const auto both = merge(v);
+    stream_bytes<sizeof(both)>(p + i, &both);
   }
 };
-#endif
 
 template <>
 struct Rest<pair> {
@@ -146,9 +183,7 @@ struct Rest<pair> {
 #if defined(__AVX512F__)
     return widen_pair(bits_as<UnsignedInts>(_mm512_maskz_loadu_epi16((1u << count) - 1, p + i)));
 #else
-    bf16 both[32] = {};
-    std::memcpy(both, p + i, count * sizeof(bf16));
-    return widen_pair(load_bytes_of<UnsignedInts>(both));
+    return widen_pair(load_start<UnsignedInts>(p + i, 2 * count));
 #endif
   }
 #if defined(__AVX512F__)
@@ -159,6 +194,9 @@ struct Rest<pair> {
   EVENKEEL_INLINE void store(bf16* p, const V& v) const {
     _mm512_mask_storeu_epi16(p + i, (1u << count) - 1, merge(v));
   }
+#else
+  EVENKEEL_INLINE V load(const float* p) const { return Whole<pair>{i}.load_in_order(p); }  // padded
+  EVENKEEL_INLINE void store(bf16* p, const V& v) const { store_below(p + i, merge(v), 2 * count); }
 #endif
   EVENKEEL_INLINE V keep(const V& v) const {
     const Rest<float> even{0, (count + 1) / 2}, odd{0, count / 2};
