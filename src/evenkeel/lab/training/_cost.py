@@ -71,13 +71,16 @@ def measure_in_turn(
 
 
 def seconds_in_turn(calls: Sequence[Call], rounds: int) -> list[list[float]]:
-    """Return the seconds of each call in each round, the calls taken in turn; a round before the first warms up."""
+    """Return the seconds of each call in each round, the calls taken in turn; a round before the first warms up.
+
+    Every round begins with another call: what a call leaves in the caches then helps or hurts all others alike.
+    """
     times: list[list[float]] = [[] for _ in calls]
-    for _ in range(rounds + 1):
-        for call, taken in zip(calls, times, strict=True):
+    for turn in range(rounds + 1):
+        for index in range(turn, turn + len(calls)):
             start = time.perf_counter()
-            call()
-            taken.append(time.perf_counter() - start)
+            calls[index % len(calls)]()
+            times[index % len(calls)].append(time.perf_counter() - start)
     return [taken[1:] for taken in times]
 
 

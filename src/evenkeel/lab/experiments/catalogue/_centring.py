@@ -34,6 +34,7 @@ LIMIT = "nearly centred"
 class CentringOptions(ArmOptions):
     """Options of `centring`: those of every training that compares arms."""
 
+    seeds: int = 8
     arms: tuple[str, ...] = ("pre-layer", "pre-rms")
     width: int = 96
     heads: int = 4

@@ -36,7 +36,7 @@ class RateOptions(TrainingOptions):
     arms: tuple[str, ...] = ("none", "post-layer", "pre-layer")
     rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
     depth: int = 6
-    steps: int = 120
+    steps: int = 300
 
     def check(self) -> None:
         """Check that the arms exist and the rates ascend."""
@@ -48,7 +48,7 @@ class RateOptions(TrainingOptions):
 def measure(options: RateOptions, trial: Trial) -> dict[str, Any]:
     """Train briefly; return the validation loss, and whether nothing was learned."""
     model = options.model(trial["arm"], depth=options.depth, seed=trial["seed"])
-    warmup = options.steps // 4 if trial["warmup"] else 0
+    warmup = options.steps // 2 if trial["warmup"] else 0
     losses = options.train(model, trial["seed"], lr=trial["rate"], warmup=warmup)
     return {**options.outcome(model, losses), "steps": len(losses)}
 
@@ -149,7 +149,7 @@ LEARNING_RATE = Experiment(
     title="Usable learning rates",
     question="At which learning rates does the transformer learn, with and without normalization and warm-up?",
     method="Short trainings of the lab's transformer on real text over a grid of constant learning rates, with a "
-    "linear warm-up over the first quarter of the steps and without one. A rate is usable when no seed loses its loss "
+    "linear warm-up over the first half of the steps and without one. A rate is usable when no seed loses its loss "
     "or ends no better than byte frequencies alone.",
     options=RateOptions,
     trials=lambda options: options.grid(arm=options.arms, warmup=WARMUPS.values(), rate=options.rates),

@@ -29,7 +29,7 @@ class OrderOptions(DigitsOptions):
         activations: sigmoid, relu.
     """
 
-    seeds: int = 5
+    seeds: int = 25
     activations: tuple[str, ...] = ("sigmoid", "relu")
 
     def check(self) -> None:

@@ -125,15 +125,15 @@ PREDICTIONS = (
 
 def judge(options: GrowthOptions, records: Sequence[Record]) -> list[Claim]:
     """Compare the shapes of growth with the predictions."""
-    undecided = {"either": "a line and an exponential fit alike", "neither": "neither shape fits"}
+    words = {"either": "a line and an exponential fit alike", "neither": "neither shape fits"}
     claims = []
     for arm, moment, text, expected, source in PREDICTIONS:
         if not (arm_profiles := profiles(records, arm, moment)):
             continue
         shape, numbers = shape_of(arm_profiles)
         when = "At initialization" if moment == "start" else f"After {options.steps} steps"
-        agreement = "agrees" if shape in expected else "undecided" if shape in undecided else "disagrees"
-        measured = f"{when}: {undecided.get(shape, shape)}; {numbers}"
+        agreement = "agrees" if shape in expected else "undecided" if shape == "either" else "disagrees"
+        measured = f"{when}: {words.get(shape, shape)}; {numbers}"
         claims.append(Claim(claim=text, source=source, measured=measured, verdict=agreement))
     plain, damped = (mean_of(growths(records, arm)) for arm in ("pre-layer", "damped-layer"))
     if plain and damped:
