@@ -92,7 +92,7 @@ def test_layouts_are_walked_without_copies_where_that_can_be():
         assert rows.inner == inner
     assert reach((three,), 1, 32).tensors[0] is not three
     together = reach((two, two.contiguous()), 1, 32)
-    assert together.strides == [(480, 96), (320, 32)]
+    assert together.strides == [(1920, 96), (320, 32)]
 
 
 def test_it_says_why_it_cannot_run():
@@ -155,3 +155,30 @@ def test_the_dispatcher_finds_the_operators():
     for names in _triton.OPERATORS.values():
         for name in names:
             assert torch._C._dispatch_has_kernel_for_dispatch_key(f"evenkeel::{name}", "CUDA")
+
+
+def test_the_benchmark_says_in_one_line_that_there_is_no_gpu(monkeypatch, capsys):
+    from benchmarks import gpu
+
+    monkeypatch.setattr(sys, "argv", ["gpu", "--check", "--bench"])
+    if not torch.cuda.is_available():
+        assert gpu.main() == 2
+        assert capsys.readouterr().out == "the GPU kernels cannot run here: torch sees no GPU here\n"
+
+
+def test_the_check_passes_what_is_right_and_finds_what_is_not(monkeypatch):
+    from benchmarks import gpu
+
+    case = ("layer_norm", (9, 64), torch.float32, "N(0,1)", "cpu")
+    assert gpu.problems(*case, "cpu") == []
+    norm = gpu.NORMS["layer_norm"]
+    monkeypatch.setitem(
+        gpu.NORMS, "layer_norm", lambda x, w, b, **o: norm(x, w, b, **o) * (1 + 1e-6 * (x.dtype == torch.float32))
+    )
+    assert any("R = " in problem for problem in gpu.problems(*case, "cpu"))
+    monkeypatch.setitem(
+        gpu.NORMS,
+        "layer_norm",
+        lambda x, w, b, **o: norm(x, w, b, **o) + (1e-7 * x.shape[0] if o["backend"] == "cpu" else 0),
+    )
+    assert any("alone has other bits" in problem for problem in gpu.problems(*case, "cpu"))

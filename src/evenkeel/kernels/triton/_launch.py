@@ -56,8 +56,10 @@ def backward_launch(features: int) -> Launch:
     if features > LONGEST_BACKWARD:
         return Launch(block=8192, warps=16, looped=True)
     block, rows, warps = resident(features)
+    if block < 1024:
+        rows //= 2  # beside the sums, tiles of 16 elements a thread spill a few registers
     return Launch(block=block, rows=rows, warps=warps, chunk=max(16, 4 * rows))
 
 
-PARAMETER_LAUNCH = Launch(block=256, rows=8, warps=4, chunk=64)  # dγ and dβ of rows longer than LONGEST_BACKWARD
+PARAMETER_LAUNCH = Launch(block=256, rows=4, warps=4, chunk=64)  # dγ and dβ of rows longer than LONGEST_BACKWARD
 TREE_LAUNCH = Launch(block=32, rows=64)  # the tree over the chunks

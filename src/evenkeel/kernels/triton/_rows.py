@@ -91,7 +91,7 @@ def normalize(
     strides = [stride for pair in rows.strides for stride in pair]
     with on_device(y):
         kernel[(-(-count // launch.rows),)](
-            x, residual, weight, bias, written, total, statistics, count, rows.inner, *strides,
+            x, residual, weight, bias, written, total, statistics, count, features, rows.inner, *strides,
             options.eps, smallest_scaled(options), options.weight_offset,
             EARLY=early_code(options, addends[0], weight), **common(launch, features, options, rows),
         )  # fmt: skip
@@ -230,8 +230,8 @@ class Backward:
         offset = self.options.weight_offset
         if dx is not None or dresidual is not None:
             long_rows_backward_kernel[(self.count,)](
-                *self.rows.tensors, *self.parameters, self.statistics, dx, dresidual, self.count, self.rows.inner,
-                *strides, offset, **self.compiled(self.launch),
+                *self.rows.tensors, *self.parameters, self.statistics, dx, dresidual, self.count, self.features,
+                self.rows.inner, *strides, offset, **self.compiled(self.launch),
             )  # fmt: skip
         if partials == [None, None]:
             return

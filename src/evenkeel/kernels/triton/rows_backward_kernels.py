@@ -8,8 +8,8 @@ import triton.language as tl
 from evenkeel.kernels.triton.shared_kernels import CENTRED, centre, place_of, read, read_parameter, read_sum, restore
 
 UNSPECIALIZED = (
-    "rows", "inner", "dy_outer", "dy_inner", "dsum_outer", "dsum_inner", "x_outer", "x_inner", "residual_outer",
-    "residual_inner", "chunks",
+    "rows", "features", "inner", "dy_outer", "dy_inner", "dsum_outer", "dsum_inner", "x_outer", "x_inner",
+    "residual_outer", "residual_inner", "chunks",
 )  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def rows_backward_kernel(
     columns = tl.arange(0, BLOCK)
     dweight_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     dbias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
-    for start in range(0, CHUNK, ROWS):
+    for start in tl.range(0, CHUNK, ROWS, num_stages=2):
         row = chunk * CHUNK + start + tl.arange(0, ROWS)
         there = row < rows
         kept = there[:, None] & (columns < N)[None, :]
@@ -119,7 +119,7 @@ def rows_backward_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def long_rows_backward_kernel(
-    dy, dsum, x, residual, weight, bias, statistics, dx, dresidual, rows, inner,
+    dy, dsum, x, residual, weight, bias, statistics, dx, dresidual, rows, features, inner,
     dy_outer, dy_inner, dsum_outer, dsum_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset,
     N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, STATISTIC: tl.constexpr, EPS_MODE: tl.constexpr,
     ROUNDED: tl.constexpr, FROM_OUTPUT: tl.constexpr, NESTED: tl.constexpr, ALIGNED: tl.constexpr,
@@ -134,7 +134,7 @@ def long_rows_backward_kernel(
     scale, mean, rest, reciprocal, bend = restore(statistics, row, there, STATISTIC, EPS_MODE)
     gradients = tl.zeros([ROWS, BLOCK], tl.float32)
     products = tl.zeros([ROWS, BLOCK], tl.float32)
-    for start in range(0, N, BLOCK):
+    for start in range(0, features, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         kept = (columns < N)[None, :]
         g = weighted(read(dy, dy_place, columns, kept), weight, columns, weight_offset, N)
@@ -145,7 +145,7 @@ def long_rows_backward_kernel(
         gradients += g
         products += tl.where(kept, g * normalized, 0.0)
     shift, slope = slopes_of(tl.sum(gradients, 1), tl.sum(products, 1), bend, N, STATISTIC)
-    for start in range(0, N, BLOCK):
+    for start in range(0, features, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         kept = (columns < N)[None, :]
         upstream = read(dy, dy_place, columns, kept)
@@ -172,7 +172,7 @@ def parameters_kernel(
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     dweight_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     dbias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
-    for start in range(0, CHUNK, ROWS):
+    for start in tl.range(0, CHUNK, ROWS, num_stages=2):
         row = chunk * CHUNK + start + tl.arange(0, ROWS)
         there = row < rows
         kept = there[:, None] & (columns < N)[None, :]

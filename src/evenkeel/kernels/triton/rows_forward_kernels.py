@@ -20,7 +20,9 @@ from evenkeel.kernels.triton.shared_kernels import (
 )
 
 # no variants by what varies with the batch and the layout: a row's bits must not
-UNSPECIALIZED = ("rows", "inner", "x_outer", "x_inner", "residual_outer", "residual_inner", "y_outer", "y_inner")
+UNSPECIALIZED = (
+    "rows", "features", "inner", "x_outer", "x_inner", "residual_outer", "residual_inner", "y_outer", "y_inner",
+)  # fmt: skip
 
 
 @triton.jit
@@ -48,7 +50,7 @@ def write(y, place, columns, kept, normalized, x, weight, bias, weight_offset, N
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def rows_forward_kernel(
-    x, residual, weight, bias, y, total, statistics, rows, inner,
+    x, residual, weight, bias, y, total, statistics, rows, features, inner,
     x_outer, x_inner, residual_outer, residual_inner, y_outer, y_inner, eps, floor, weight_offset,
     N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, STATISTIC: tl.constexpr, EPS_MODE: tl.constexpr,
     EARLY: tl.constexpr, ROUNDED: tl.constexpr, NESTED: tl.constexpr, ALIGNED: tl.constexpr,
@@ -86,14 +88,14 @@ def rows_forward_kernel(
 
 @triton.jit
 def sum_blocks(
-    x, residual, place, residual_place, scale, shift,
+    features, x, residual, place, residual_place, scale, shift,
     N: tl.constexpr, BLOCK: tl.constexpr, STATISTIC: tl.constexpr, ROUNDED: tl.constexpr,
 ):  # fmt: skip
     """The mean difference of a scaled row from a shift, and its mean square; the largest size of the row unscaled."""
     count: tl.constexpr = 1.0 if STATISTIC == 2 else N * 1.0
     differences = tl.zeros([1, BLOCK], tl.float32)
     squares = tl.zeros([1, BLOCK], tl.float32)
-    for start in range(0, N, BLOCK):
+    for start in range(0, features, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         kept = (columns < N)[None, :]
         v = read_sum(x, residual, place, residual_place, columns, kept, ROUNDED) * scale[:, None]
@@ -105,10 +107,12 @@ def sum_blocks(
 
 
 @triton.jit
-def largest_of(x, residual, place, residual_place, N: tl.constexpr, BLOCK: tl.constexpr, ROUNDED: tl.constexpr):
+def largest_of(
+    features, x, residual, place, residual_place, N: tl.constexpr, BLOCK: tl.constexpr, ROUNDED: tl.constexpr
+):
     """The largest size of a row."""
     largest = tl.zeros([1, BLOCK], tl.float32)
-    for start in range(0, N, BLOCK):
+    for start in range(0, features, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         v = read_sum(x, residual, place, residual_place, columns, (columns < N)[None, :], ROUNDED)
         largest = tl.maximum(largest, tl.abs(v))
@@ -127,7 +131,7 @@ def block_mean(x, residual, place, residual_place, N: tl.constexpr, BLOCK: tl.co
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def long_rows_forward_kernel(
-    x, residual, weight, bias, y, total, statistics, rows, inner,
+    x, residual, weight, bias, y, total, statistics, rows, features, inner,
     x_outer, x_inner, residual_outer, residual_inner, y_outer, y_inner, eps, floor, weight_offset,
     N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, STATISTIC: tl.constexpr, EPS_MODE: tl.constexpr,
     EARLY: tl.constexpr, ROUNDED: tl.constexpr, NESTED: tl.constexpr, ALIGNED: tl.constexpr,
@@ -141,29 +145,35 @@ def long_rows_forward_kernel(
     shift = tl.zeros([ROWS], tl.float32)
     if STATISTIC == CENTRED:
         shift = block_mean(x, residual, place, residual_place, N, BLOCK, ROUNDED)
-    offset, square = sum_blocks(x, residual, place, residual_place, scale, shift, N, BLOCK, STATISTIC, ROUNDED)
+    offset, square = sum_blocks(
+        features, x, residual, place, residual_place, scale, shift, N, BLOCK, STATISTIC, ROUNDED
+    )
     mean, rest, variance = conclude(shift, offset, square)
     reciprocal, bend = reciprocal_of(variance, eps, EPS_MODE)
     # also where the first block's mean is so far from the row's that the sums lost bits
     rare = out_of_range(reciprocal) | ((4.0 * offset * offset <= variance) == 0)
     if tl.max(rare.to(tl.int32), 0) > 0:
-        largest = largest_of(x, residual, place, residual_place, N, BLOCK, ROUNDED)
+        largest = largest_of(features, x, residual, place, residual_place, N, BLOCK, ROUNDED)
         own_scale, own_eps = scale_of(largest, eps, floor, EPS_MODE)
         outside = out_of_range(reciprocal)
         scale = tl.where(outside, own_scale, scale)
         if STATISTIC == CENTRED:
             shift = block_mean(x, residual, place, residual_place, N, BLOCK, ROUNDED) * scale
             shift = tl.where(tl.abs(shift) <= 4.0 * largest * scale, shift, 0.0)
-            offset, square = sum_blocks(x, residual, place, residual_place, scale, shift, N, BLOCK, STATISTIC, ROUNDED)
+            offset, square = sum_blocks(
+                features, x, residual, place, residual_place, scale, shift, N, BLOCK, STATISTIC, ROUNDED
+            )
             shift += offset
-        offset, square = sum_blocks(x, residual, place, residual_place, scale, shift, N, BLOCK, STATISTIC, ROUNDED)
+        offset, square = sum_blocks(
+            features, x, residual, place, residual_place, scale, shift, N, BLOCK, STATISTIC, ROUNDED
+        )
         mean, rest, variance = conclude(shift, offset, square)
         reciprocal, bend = reciprocal_of(variance, tl.where(outside, own_eps, eps), EPS_MODE)
     if statistics is not None:
         save(statistics, row, there, mean, rest, reciprocal, bend, scale, STATISTIC, EPS_MODE)
     own = place_of(row, 1, N, 0, False, ALIGNED)
     y_place = place_of(row, inner, y_outer, y_inner, NESTED, ALIGNED)
-    for start in range(0, N, BLOCK):
+    for start in range(0, features, BLOCK):
         columns = start + tl.arange(0, BLOCK)
         kept = (columns < N)[None, :]
         v = read_sum(x, residual, place, residual_place, columns, kept, ROUNDED)
