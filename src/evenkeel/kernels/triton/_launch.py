@@ -54,10 +54,9 @@ def forward_launch(features: int) -> Launch:
 def backward_launch(features: int) -> Launch:
     """The launch of the backward; its sums over the rows are 4 to 16 long, which costs no bits in float32."""
     if features > LONGEST_BACKWARD:
-        return Launch(block=8192, warps=16, looped=True)
+        return Launch(block=4096, warps=16, looped=True)
     block, rows, warps = resident(features)
-    if block < 1024:
-        rows //= 2  # beside the sums, tiles of 16 elements a thread spill a few registers
+    rows = max(1, rows // 2)  # beside the sums, tiles of two rows and more spill a few registers
     return Launch(block=block, rows=rows, warps=warps, chunk=max(16, 4 * rows))
 
 

@@ -120,10 +120,12 @@ def largest_of(
 
 
 @triton.jit
-def block_mean(x, residual, place, residual_place, N: tl.constexpr, BLOCK: tl.constexpr, ROUNDED: tl.constexpr):
+def block_mean(x, residual, place, residual_place, BLOCK: tl.constexpr, STATISTIC: tl.constexpr, ROUNDED: tl.constexpr):
     """The mean of a row's first block: where the row is of one kind, close enough to its mean to be its shift."""
+    if STATISTIC != CENTRED:
+        return tl.zeros([1], tl.float32)
     columns = tl.arange(0, BLOCK)
-    v = read_sum(x, residual, place, residual_place, columns, (columns < N)[None, :], ROUNDED)
+    v = read_sum(x, residual, place, residual_place, columns, (columns < BLOCK)[None, :], ROUNDED)
     first = tl.sum(tl.where((columns == 0)[None, :], v, 0.0), 1)
     mean, _, _ = measure(v, first, columns, BLOCK, CENTRED)
     return mean
@@ -142,9 +144,7 @@ def long_rows_forward_kernel(
     place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
     residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
     scale = tl.full([ROWS], 1.0, tl.float32)
-    shift = tl.zeros([ROWS], tl.float32)
-    if STATISTIC == CENTRED:
-        shift = block_mean(x, residual, place, residual_place, N, BLOCK, ROUNDED)
+    shift = block_mean(x, residual, place, residual_place, BLOCK, STATISTIC, ROUNDED)
     offset, square = sum_blocks(
         features, x, residual, place, residual_place, scale, shift, N, BLOCK, STATISTIC, ROUNDED
     )
@@ -158,7 +158,7 @@ def long_rows_forward_kernel(
         outside = out_of_range(reciprocal)
         scale = tl.where(outside, own_scale, scale)
         if STATISTIC == CENTRED:
-            shift = block_mean(x, residual, place, residual_place, N, BLOCK, ROUNDED) * scale
+            shift = block_mean(x, residual, place, residual_place, BLOCK, STATISTIC, ROUNDED) * scale
             shift = tl.where(tl.abs(shift) <= 4.0 * largest * scale, shift, 0.0)
             offset, square = sum_blocks(
                 features, x, residual, place, residual_place, scale, shift, N, BLOCK, STATISTIC, ROUNDED
