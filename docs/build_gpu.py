@@ -81,7 +81,9 @@ def predicted_share(
     """The share of a copy's bandwidth: the time of a copy of as many bytes, by that of the kernels."""
     features = variants[0].constants["N"]
     copy = LAUNCH + LATENCY + rows * features * bytes_moved / (REACHABLE * gpu.bandwidth)
-    return copy / sum(seconds(one, taken, gpu, rows) for one, taken in zip(variants, found, strict=True))
+    kernels = sum(seconds(one, taken, gpu, rows) for one, taken in zip(variants, found, strict=True))
+    trees = 2 * (LAUNCH + LATENCY + STEP) if "backward" in variants[0].name else 0.0
+    return copy / (kernels + trees)
 
 
 def shown() -> list[v.Variant]:
@@ -99,7 +101,7 @@ def resource_table() -> list[str]:
         for target in v.TARGETS.values():
             found = v.compiled(variant, target)
             spilled = f", **{found.spilled} spilled**" if found.spilled else ""
-            cells.append(f"{found.registers} / {found.shared / 1024:.3g}{spilled}")
+            cells.append(f"{found.registers} / {found.shared}{spilled}")
         cells.append(f"{variant.moved:.3g}" if variant.moved else "")
         elements = 4096 * variant.constants["N"]
         bytes_moved = elements * variant.moved
