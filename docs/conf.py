@@ -54,6 +54,7 @@ NAVIGATION = {
         "Develop": [
             "Contributing </CONTRIBUTING>",
             "Kernels </docs/kernels>",
+            "GPU kernels </docs/kernels-gpu>",
             "Changelog </CHANGELOG>",
             "Log of measurements </docs/log>",
         ],

@@ -94,7 +94,7 @@ def add_layer_norm(
             one after the other, and nothing but the stream is kept for the backward. ``unrounded`` normalizes the sum
             before it is rounded to residual's dtype: more accurate in 16 bits, but both addends are kept. In float32
             the two are one.
-        backend: ``auto``, ``reference`` or ``cpu``.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
 
     Returns:
         (y, new residual), of the input's shape.
@@ -150,7 +150,7 @@ def add_rms_norm(
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(rms, ε).
         weight_offset: added to the weight before use, in float32 (1 for the (1 + γ) family).
         residual_rounding: ``rounded`` normalizes the sum as the stream holds it, ``unrounded`` before it is rounded.
-        backend: ``auto``, ``reference`` or ``cpu``.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
 
     Returns:
         (y, new residual), of the input's shape.

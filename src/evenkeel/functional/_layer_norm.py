@@ -68,8 +68,8 @@ def layer_norm(
         cast: ``late`` rounds once at the end to the input's dtype; ``early`` rounds the normalized value first and
             then applies weight and bias in the promoted dtype; ``weight`` rounds it to the weight's dtype, if that
             has 16 bits, and returns the promoted dtype.
-        backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
-            Higher derivatives, forward mode and vmap always run the reference.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``; it chooses the kernels of the value and the first
+            derivative. Higher derivatives, forward mode and vmap always run the reference.
         out: a tensor to write the result into, resized to fit; not differentiable. It may be the input itself.
         memory_efficient: keep y for the backward instead of the input, and find the normalized values from it. The
             following layer keeps y anyway, so that nothing but a few statistics a row is kept here. It needs every

@@ -76,7 +76,7 @@ def normalize(
         eps: ε, the smallest divisor (or as ``eps_mode`` says).
         out: a tensor to write the result into, resized to fit; not differentiable. It may be the input itself.
         eps_mode: ``clamp`` (torch): x/max(‖x‖, ε); ``outside``: x/(‖x‖ + ε); ``inside``: x/√(‖x‖² + ε), for p = 2.
-        backend: ``auto``, ``reference`` or ``cpu``; the kernel takes p = 2 along the last axis.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``; the kernel takes p = 2 along the last axis.
 
     Returns:
         A tensor of the input's shape and dtype, or ``out``.

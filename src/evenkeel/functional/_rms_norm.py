@@ -65,7 +65,8 @@ def rms_norm(
         cast: ``late`` rounds once at the end to the input's dtype; ``early`` rounds the normalized value first and
             then multiplies by the weight in the promoted dtype (the order of Hugging Face's Llama); ``weight`` rounds
             it to the weight's dtype, if that has 16 bits, and returns the promoted dtype (that of its T5).
-        backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``; it chooses the kernels of the value and the first
+            derivative.
         out: a tensor to write the result into, resized to fit; not differentiable. It may be the input itself.
         memory_efficient: keep y for the backward instead of the input, and find the normalized values from it. The
             following layer keeps y anyway, so that nothing but a few statistics a row is kept here. It needs every

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenkeel._errors import BackendError, InvalidArgumentError
-from evenkeel.kernels import _cpu
+from evenkeel.kernels import _cpu, _triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,15 +25,20 @@ class Backend(NamedTuple):
         supports: (pattern, spec, tensors) -> "" or the reason why it does not take this call.
         availability: () -> "available: ..." or why it cannot run here.
         facts: () -> how it was built and what it uses, for people.
+        automatic: whether "auto" asks it; otherwise it runs where it is asked for by name alone.
     """
 
     supports: Callable[[str, NormSpec | None, tuple[Tensor | None, ...]], str]
     availability: Callable[[], str]
     facts: Callable[[], dict[str, str]]
+    automatic: bool = True
 
 
 # in the order in which "auto" asks them
-BACKENDS = {"cpu": Backend(_cpu.supports, _cpu.availability, _cpu.facts)}
+BACKENDS = {
+    "cpu": Backend(_cpu.supports, _cpu.availability, _cpu.facts),
+    "triton": Backend(_triton.supports, _triton.availability, _triton.facts, automatic=_triton.MEASURED),
+}
 NAMES = ("auto", "reference", *BACKENDS)
 
 
@@ -46,8 +51,8 @@ def runs_kernel(pattern: str, backend: str, spec: NormSpec | None, *tensors: Ten
     """
     if backend == "auto":
         for one in BACKENDS.values():
-            reason = one.supports(pattern, spec, tensors)
-            if not reason:
+            refused = not one.automatic or one.supports(pattern, spec, tensors)
+            if not refused:
                 return True
         return False
     if backend not in NAMES:

@@ -42,7 +42,7 @@ class AddLayerNorm(AddOptions, torch.nn.LayerNorm):
         eps_mode: ``inside``, ``outside`` or ``clamp``.
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         residual_rounding: ``rounded`` normalizes the sum as the stream holds it, ``unrounded`` before it is rounded.
-        backend: ``auto``, ``reference`` or ``cpu``.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -105,7 +105,7 @@ class AddRMSNorm(AddOptions, torch.nn.RMSNorm):
         eps_mode: ``inside``, ``outside`` or ``clamp``.
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         residual_rounding: ``rounded`` normalizes the sum as the stream holds it, ``unrounded`` before it is rounded.
-        backend: ``auto``, ``reference`` or ``cpu``.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
 
     Example:
         >>> import torch, evenkeel as ek

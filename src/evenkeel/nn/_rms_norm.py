@@ -35,7 +35,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         eps_mode: ``inside``, ``outside`` or ``clamp``.
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         cast: ``late``, ``early`` or ``weight``.
-        backend: ``auto``, ``reference`` or ``cpu``.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
         memory_efficient: keep the output for the backward instead of the input.
 
     Example:

@@ -1,0 +1,162 @@
+"""Compile the GPU kernels ahead of time and write the tables of docs/kernels-gpu.md; no GPU is needed.
+
+Usage: PYTHONPATH=src python docs/build_gpu.py [--check]
+
+The predictions come from a model of the schedule and were made before any measurement: see `predicted_share`.
+"""
+
+import argparse
+import math
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import gpu_variants as v
+
+from evenkeel.report import write_text_atomically
+
+PAGE = Path(__file__).parent / "kernels-gpu.md"
+ROWS = (1, 512, 4096, 32768)
+COLUMNS = (256, 1024, 4096, 8192, 16384, 65536, 262144)
+REACHABLE = 0.92  # of the peak bandwidth, by a plain copy
+LATENCY = 0.8e-6  # seconds from a load to its data
+STEP = 0.6e-6  # of a program between its loads and its stores: reductions across warps and the chain behind them
+LAUNCH = 2e-6  # of a kernel on the device, from its start to its first load
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a model of the schedule needs of a GPU: its target, multiprocessors, bytes a second, and their limits."""
+
+    target: str
+    multiprocessors: int
+    bandwidth: float
+    warps: int = 64
+    registers: int = 65536
+    shared: int = 227 * 1024
+
+
+GPUS = {
+    "H100": Gpu("sm_90", 132, 3.35e12),
+    "H200": Gpu("sm_90", 132, 4.8e12),
+    "B200": Gpu("sm_100", 148, 8.0e12),
+    "MI300X": Gpu("gfx942", 304, 5.3e12, warps=32, registers=131072, shared=64 * 1024),
+}
+
+
+def tile_bytes(variant: v.Variant) -> int:
+    """Bytes that a program reads at once of one tensor."""
+    dtype = variant.pointers["x"] or "fp32"
+    return min(variant.launch.block, variant.constants["N"]) * variant.launch.rows * v.BYTES[dtype]
+
+
+def programs_at_once(variant: v.Variant, found: v.Resources, gpu: Gpu) -> int:
+    """How many programs a multiprocessor runs side by side."""
+    warps = variant.launch.warps
+    width = v.TARGETS[gpu.target].warp_size
+    by_registers = gpu.registers // (math.ceil(found.registers / 8) * 8 * width * warps)
+    by_memory = gpu.shared // (found.shared + 1024)
+    return max(1, min(by_registers, gpu.warps // warps, by_memory, 32))
+
+
+def seconds(variant: v.Variant, found: v.Resources, gpu: Gpu, rows: int) -> float:
+    """The time of one kernel: that of its bytes or that of its waves, whichever is longer, and the last program's."""
+    launch, features = variant.launch, variant.constants["N"]
+    per_program = launch.chunk if launch.chunk > 1 else launch.rows
+    programs = math.ceil(rows / per_program)
+    width = math.ceil(features / launch.block) if "parameters" in variant.name else 1
+    slots = programs_at_once(variant, found, gpu) * gpu.multiprocessors
+    steps = math.ceil(features / launch.block) * (2 if launch.looped else 1) if width == 1 else 1
+    steps *= per_program // launch.rows
+    one = LATENCY + steps * STEP
+    waves = math.ceil(programs * width / slots)
+    moving = rows * features * variant.moved / (REACHABLE * gpu.bandwidth)
+    return LAUNCH + max(moving, (waves - 1) * one) + one
+
+
+def predicted_share(
+    variants: list[v.Variant], found: list[v.Resources], gpu: Gpu, rows: int, bytes_moved: float
+) -> float:
+    """The share of a copy's bandwidth: the time of a copy of as many bytes, by that of the kernels."""
+    features = variants[0].constants["N"]
+    copy = LAUNCH + LATENCY + rows * features * bytes_moved / (REACHABLE * gpu.bandwidth)
+    kernels = sum(seconds(one, taken, gpu, rows) for one, taken in zip(variants, found, strict=True))
+    trees = 2 * (LAUNCH + LATENCY + STEP) if "backward" in variants[0].name else 0.0
+    return copy / (kernels + trees)
+
+
+def shown() -> list[v.Variant]:
+    """The variants of the table: bf16 LayerNorm in every length."""
+    both = [make(features, "bf16") for make in (v.forward_variant, v.backward_variant) for features in v.FEATURES]
+    return [*both, v.parameter_variant(16384, "bf16")]
+
+
+def resource_table() -> list[str]:
+    """A line for each variant shown: registers and shared memory for each target, and its roofline."""
+    lines = ["| kernel | " + " | ".join(v.TARGETS) + " | B/element | " + " | ".join(GPUS) + " |"]
+    lines.append("| --- |" + " --- |" * (len(v.TARGETS) + 1 + len(GPUS)))
+    for variant in shown():
+        cells = []
+        for target in v.TARGETS.values():
+            found = v.compiled(variant, target)
+            spilled = f", **{found.spilled} spilled**" if found.spilled else ""
+            cells.append(f"{found.registers} / {found.shared}{spilled}")
+        cells.append(f"{variant.moved:.3g}" if variant.moved else "")
+        elements = 4096 * variant.constants["N"]
+        bytes_moved = elements * variant.moved
+        cells += [f"{bytes_moved / gpu.bandwidth * 1e6:.3g}" if bytes_moved else "" for gpu in GPUS.values()]
+        lines.append(f"| {variant.name} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def prediction_table(gpu: Gpu, backward: bool) -> list[str]:
+    """Predicted shares of the copy's bandwidth, bf16 LayerNorm with parameters."""
+    lines = ["| rows | " + " | ".join(map(str, COLUMNS)) + " |", "| --- |" + " --- |" * len(COLUMNS)]
+    for rows in ROWS:
+        cells = []
+        for features in COLUMNS:
+            variants = [v.backward_variant(features, "bf16") if backward else v.forward_variant(features, "bf16")]
+            if backward and variants[0].launch.looped:
+                variants.append(v.parameter_variant(features, "bf16"))
+            found = [v.compiled(one, v.TARGETS[gpu.target]) for one in variants]
+            share = predicted_share(variants, found, gpu, rows, 6.0 if backward else 4.0)
+            cells.append(f"{share:.0%}".replace("%", " %"))
+        lines.append(f"| {rows} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def tables() -> dict[str, list[str]]:
+    """The generated parts of the page by their markers."""
+    return {
+        "resources": resource_table(),
+        "forward": prediction_table(GPUS["H200"], backward=False),
+        "backward": prediction_table(GPUS["H200"], backward=True),
+    }
+
+
+def fill(page: str, parts: dict[str, list[str]]) -> str:
+    """The page with its generated parts replaced."""
+    for name, lines in parts.items():
+        marked = rf"(<!-- generated: {name} -->\n).*?(<!-- end -->)"
+        page, count = re.subn(marked, "\\1" + "\n".join(lines) + "\n\\2", page, flags=re.DOTALL)
+        if count != 1:
+            raise SystemExit(f"docs/kernels-gpu.md must have one part '<!-- generated: {name} -->', but has {count}")
+    return page
+
+
+def main() -> int:
+    """Write the page, or say whether it is up to date."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="only say whether the page is up to date")
+    arguments = parser.parse_args()
+    before = PAGE.read_text(encoding="utf-8")
+    after = fill(before, tables())
+    if arguments.check:
+        return int(before != after)
+    write_text_atomically(PAGE, after)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""The variants of the GPU kernels, compiled ahead of time for targets that need not be there, and what they take."""
+
+import math
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from evenkeel.kernels.triton import rows_backward_kernels as backward
+from evenkeel.kernels.triton import rows_forward_kernels as forward
+from evenkeel.kernels.triton._launch import (
+    PARAMETER_LAUNCH,
+    TREE_LAUNCH,
+    Launch,
+    backward_launch,
+    forward_launch,
+)
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_89": GPUTarget("cuda", 89, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+FLOATS = ("eps", "floor", "weight_offset")
+FEATURES = (256, 1024, 4096, 8192, 16384, 65536)
+RMS, MOMENTS, L2 = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel, the types of its pointers (None: left out) and its compile-time arguments.
+
+    Attributes:
+        name: for people.
+        kernel: the jitted function.
+        launch: block, rows and warps.
+        pointers: argument -> element type, None for one that is left out.
+        constants: argument -> value.
+        moved: bytes read and written for each element of a row; 0 where that is not the measure.
+    """
+
+    name: str
+    kernel: Any
+    launch: Launch
+    pointers: dict[str, str | None]
+    constants: dict[str, Any] = field(repr=False)
+    moved: float = 0.0
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a compiled variant takes: registers of a thread, spills, bytes of shared memory; and its code."""
+
+    registers: int
+    spilled: int
+    shared: int
+    assembly: str = field(repr=False)
+    layouts: str = field(repr=False)
+
+
+def options(features: int, launch: Launch, **more: Any) -> dict[str, Any]:
+    """The compile-time arguments of a launch."""
+    return {
+        "N": features,
+        "BLOCK": launch.block,
+        "ROWS": launch.rows,
+        "CHUNK": launch.chunk,
+        "STATISTIC": MOMENTS,
+        "EPS_MODE": 0,
+        "EARLY": 0,
+        "ROUNDED": True,
+        "FROM_OUTPUT": False,
+        "NESTED": False,
+        "ALIGNED": math.gcd(features, 16),
+    } | more
+
+
+def forward_variant(features: int, dtype: str, label: str = "", residual: str | None = None, **more: Any) -> Variant:
+    """The forward of LayerNorm, or of the statistic in ``more``."""
+    launch = forward_launch(features)
+    kernel = forward.long_rows_forward_kernel if launch.looped else forward.rows_forward_kernel
+    centred = more.get("STATISTIC", MOMENTS) == MOMENTS
+    pointers = {"x": dtype, "y": dtype, "weight": dtype, "bias": dtype if centred else None, "statistics": "fp32"}
+    pointers |= {"residual": residual, "total": residual}
+    moved = 2 * BYTES[dtype] + (2 * BYTES[residual] if residual else 0)
+    name = f"forward {label or 'LayerNorm'} {dtype} {features}"
+    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved)
+
+
+def backward_variant(features: int, dtype: str, label: str = "", extra: str | None = None, **more: Any) -> Variant:
+    """The backward of LayerNorm, or of the statistic in ``more``; of long rows dx alone."""
+    launch = backward_launch(features)
+    kernel = backward.long_rows_backward_kernel if launch.looped else backward.rows_backward_kernel
+    bias = dtype if more.get("STATISTIC", MOMENTS) == MOMENTS else None
+    pointers = {"dy": dtype, "x": dtype, "residual": extra, "dsum": extra, "weight": dtype, "bias": bias}
+    pointers |= {"statistics": "fp32", "dx": dtype, "dresidual": extra}
+    moved: float = 3 * BYTES[dtype]
+    if not launch.looped:
+        pointers |= {"dweight": "fp32", "dbias": "fp32" if bias else None}
+        moved += 2 * 4 * (2 if bias else 1) / launch.chunk  # the sums of a chunk are written, and read again
+    name = f"backward {label or 'LayerNorm'} {dtype} {features}"
+    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved)
+
+
+def parameter_variant(features: int, dtype: str) -> Variant:
+    """dγ and dβ of long rows."""
+    pointers = {"dy": dtype, "x": dtype, "residual": None, "weight": dtype, "bias": dtype, "statistics": "fp32"}
+    pointers |= {"dweight": "fp32", "dbias": "fp32"}
+    launch = PARAMETER_LAUNCH
+    moved = 2 * BYTES[dtype] + 2 * 4 * 2 / launch.chunk
+    name = f"parameters LayerNorm {dtype} {features}"
+    return Variant(name, backward.parameters_kernel, launch, pointers, options(features, launch), moved)
+
+
+def variants() -> Iterator[Variant]:
+    """Every kernel in every length, and every mode once."""
+    for dtype in ("bf16", "fp32"):
+        for features in FEATURES:
+            yield forward_variant(features, dtype)
+            yield forward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
+            yield backward_variant(features, dtype)
+            yield backward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
+        yield parameter_variant(16384, dtype)
+    yield from modes()
+    constants = {"N": 4096, "BLOCK": TREE_LAUNCH.block, "ROWS": TREE_LAUNCH.rows}
+    yield Variant("tree 4096", backward.tree_kernel, TREE_LAUNCH, {"partial": "fp32", "out": "bf16"}, constants)
+
+
+def modes() -> Iterator[Variant]:
+    """The options that change the code, resident and in blocks."""
+    for features in (1000, 32768):
+        yield forward_variant(features, "fp16", "outside", EPS_MODE=1)
+        yield forward_variant(features, "bf16", "clamp", EPS_MODE=2)
+        yield forward_variant(features, "bf16", "l2", STATISTIC=L2)
+        yield forward_variant(features, "bf16", "early", EARLY=2, STATISTIC=RMS)
+        yield forward_variant(features, "bf16", "nested", NESTED=True)
+        yield forward_variant(features, "bf16", "residual", "fp32")
+        yield forward_variant(features, "bf16", "unrounded residual", "fp32", ROUNDED=False)
+        yield backward_variant(features, "bf16", "clamp", EPS_MODE=2)
+        yield backward_variant(features, "bf16", "from output", FROM_OUTPUT=True)
+        yield backward_variant(features, "bf16", "nested", NESTED=True)
+        yield backward_variant(features, "bf16", "residual", "fp32", ROUNDED=False)
+
+
+def compiled(variant: Variant, target: GPUTarget) -> Resources:
+    """Compile a variant for a target that need not be there."""
+    names = variant.kernel.arg_names
+    signature, constants, attributes = {}, {}, {}
+    for index, name in enumerate(names):
+        kind = variant.pointers.get(name)
+        if kind is not None:
+            signature[name] = f"*{kind}"
+            attributes[(index,)] = [["tt.divisibility", 16]]
+        elif name in variant.pointers or name in variant.constants:
+            signature[name] = "constexpr"
+            constants[(index,)] = variant.constants.get(name)
+        else:
+            signature[name] = "fp32" if name in FLOATS else "i32"
+    source = ASTSource(variant.kernel, signature, constants, attributes)
+    chosen = {"num_warps": variant.launch.warps, "enable_fp_fusion": False}
+    kernel = triton.compile(source, target=target, options=chosen)
+    layouts = re.sub(r'ttg\.target = "[^"]*"|loc\(.*?\)|^#loc.*$', "", kernel.asm["ttgir"], flags=re.MULTILINE)
+    if target.backend == "hip":
+        return from_amd(kernel.asm["amdgcn"], kernel.metadata.shared, layouts)
+    return from_cubin(kernel, layouts)
+
+
+def from_cubin(kernel: Any, layouts: str) -> Resources:
+    """What cuobjdump, which Triton brings, says of the machine code."""
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(kernel.asm["cubin"])
+        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+        code = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True).stdout
+    # the assembler sometimes reserves 8 bytes of stack that no instruction touches: what counts are the instructions
+    spills = len(re.findall(r"\b(?:LDL|STL)\b", code))
+    found = {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", usage)}
+    return Resources(found["REG"], spills + found["LOCAL"], kernel.metadata.shared, kernel.asm["ptx"], layouts)
+
+
+def from_amd(assembly: str, shared: int, layouts: str) -> Resources:
+    """What the assembler's notes say."""
+    notes = {name: int(value) for name, value in re.findall(r"\.(\w+):\s+(\d+)", assembly)}
+    spilled = notes["vgpr_spill_count"] + notes["sgpr_spill_count"] + notes["private_segment_fixed_size"]
+    return Resources(notes["vgpr_count"], spilled, shared, assembly, layouts)

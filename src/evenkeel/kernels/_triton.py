@@ -1,0 +1,103 @@
+"""The backend of GPU kernels in Triton: whether it can run, which calls it takes, and how its operators are found."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evenkeel.kernels._cpu import PLAIN_TYPES
+from evenkeel.kernels._operators import MISSING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from evenkeel._spec import NormSpec
+
+# False until `benchmarks/gpu.py --check` was green on a GPU: "auto" then stays with plain PyTorch there.
+MEASURED = False
+INSTALLED = find_spec("triton") is not None
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+OPERATORS = {"rows": ("rows_forward", "rows_inference", "rows_out", "rows_backward")}
+
+
+def absence() -> str:
+    """Say what the kernels lack on this machine; "" if nothing."""
+    if not torch.cuda.is_available():
+        return "torch sees no GPU here"
+    if not INSTALLED:
+        return "Triton is not installed; it comes with torch's GPU builds, or: pip install triton"
+    return f"its operators come with the compiled extension: {MISSING}" if MISSING else ""
+
+
+def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:
+    """Return "" if the kernels of a pattern take a spec and its tensors, otherwise the reason."""
+    if reason := absence():
+        return reason
+    return refusal(pattern, spec, tensors)
+
+
+def refusal(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:
+    """Why the kernels do not take a call on a machine that has a GPU, or ""."""
+    if pattern not in OPERATORS:
+        return f"it has kernels for {', '.join(OPERATORS)} alone yet"
+    if spec is not None and spec.cast == "weight":
+        return "it has no kernel for cast='weight' where input and weight differ in dtype"
+    for tensor in tensors:
+        if tensor is None:
+            continue
+        if not tensor.is_cuda:
+            return f"a tensor is on {tensor.device}"
+        if tensor.dtype not in DTYPES:
+            return f"it does not take {tensor.dtype}"
+        if type(tensor) not in PLAIN_TYPES:
+            return f"it does not take the tensor subclass {type(tensor).__name__}"
+    devices = {tensor.device for tensor in tensors if tensor is not None}
+    if len(devices) > 1:
+        return f"the tensors are on {', '.join(sorted(map(str, devices)))}"
+    return _dtype_refusal(spec, tensors)
+
+
+def _dtype_refusal(spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:
+    """A bias that promotes an early result further than the weight does has no kernel."""
+    if spec is None or spec.cast != "early":
+        return ""
+    x, weight, bias = (*tensors, None, None)[:3]
+    if x is None or bias is None:
+        return ""
+    result = x.dtype if weight is None else torch.promote_types(x.dtype, weight.dtype)
+    widened = torch.promote_types(result, bias.dtype) != result
+    return f"it has no kernel for cast='early' with a bias of {bias.dtype}" if widened else ""
+
+
+def availability() -> str:
+    """Name the patterns, or say what is missing."""
+    chosen = "" if MEASURED else " by backend='triton' alone: 'auto' takes plain PyTorch, no GPU run is recorded yet"
+    return absence() or f"available: {', '.join(OPERATORS)};{chosen}"
+
+
+def facts() -> dict[str, str]:
+    """Tell the version and the GPU; nothing where the kernels cannot run."""
+    if absence():
+        return {}
+    version: str = import_module("triton").__version__
+    return {"triton": version, "gpu": torch.cuda.get_device_name()}
+
+
+def operator(name: str) -> Callable[..., Any]:
+    """An operator whose kernels are imported with its first call: Triton takes a second."""
+
+    def call(*arguments: Any) -> Any:
+        return getattr(import_module("evenkeel.kernels.triton"), name)(*arguments)
+
+    return call
+
+
+if not MISSING:
+    for _names in OPERATORS.values():
+        for _name in _names:
+            torch.library.impl(f"evenkeel::{_name}", "CUDA")(operator(_name))

@@ -1,0 +1,64 @@
+"""How the row kernels are launched: by the features of a row alone, never by the number of rows or the device.
+
+So a row's bits depend on neither batch nor GPU model, and those of dγ and dβ on the rows alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LONGEST_FORWARD = 16384  # features of a row that stays in registers
+LONGEST_BACKWARD = 8192  # beside the sums of dγ and dβ
+ALIGNMENT = 16  # bytes of a vector
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What one program does.
+
+    Attributes:
+        block: columns of its tile, a power of two.
+        rows: rows of its tile, a power of two.
+        warps: how many of them share the tile: 16 elements a thread, so that several programs fit a multiprocessor.
+        chunk: rows whose parameter gradients it adds up one after the other, before the fixed tree over the chunks.
+        looped: whether a row is more than one tile.
+    """
+
+    block: int
+    rows: int = 1
+    warps: int = 4
+    chunk: int = 1
+    looped: bool = False
+
+
+def power_of_two(count: int) -> int:
+    """The next power of two from a positive number on."""
+    return 1 << (count - 1).bit_length()
+
+
+def resident(features: int) -> tuple[int, int, int]:
+    """Block, rows and warps of tiles that hold whole rows."""
+    block = max(16, power_of_two(features))
+    rows = max(1, 2048 // block)
+    return block, rows, min(16, max(4, block * rows // 512))
+
+
+def forward_launch(features: int) -> Launch:
+    """The launch of the forward."""
+    if features > LONGEST_FORWARD:
+        return Launch(block=8192, warps=16, looped=True)
+    block, rows, warps = resident(features)
+    return Launch(block=block, rows=rows, warps=warps)
+
+
+def backward_launch(features: int) -> Launch:
+    """The launch of the backward; its sums over the rows are 4 to 16 long, which costs no bits in float32."""
+    if features > LONGEST_BACKWARD:
+        return Launch(block=4096, warps=16, looped=True)
+    block, rows, warps = resident(features)
+    rows = max(1, rows // 2)  # beside the sums, tiles of two rows and more spill a few registers
+    return Launch(block=block, rows=rows, warps=warps, chunk=max(16, 4 * rows))
+
+
+PARAMETER_LAUNCH = Launch(block=256, rows=4, warps=4, chunk=64)  # dγ and dβ of rows longer than LONGEST_BACKWARD
+TREE_LAUNCH = Launch(block=32, rows=64)  # the tree over the chunks

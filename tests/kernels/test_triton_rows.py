@@ -1,0 +1,184 @@
+"""The Triton kernels of row norms, interpreted on the CPU: errors in ulps, and bits that must not change."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import triton_worker
+
+import evenkeel.functional as F
+from evenkeel import BackendError, kernels_available
+from evenkeel.functional._specs import row_spec
+from evenkeel.kernels import _triton
+from evenkeel.kernels.triton._launch import backward_launch, forward_launch
+from evenkeel.kernels.triton._layout import reach
+
+WORKER = Path(triton_worker.__file__)
+IN_HALF = ("mode", "residual, rounded", "residual, unrounded")  # what they write in 16 bits is rounded once
+
+
+def interpret(cases):
+    """What the kernels gave in the interpreter, which must be chosen before Triton is imported."""
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    result = subprocess.run(
+        [sys.executable, str(WORKER), *cases], env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def fast():
+    return interpret(triton_worker.FAST)
+
+
+@pytest.fixture(scope="module")
+def slow():
+    return interpret(triton_worker.SLOW)
+
+
+def limit_of(case, name):
+    """The contract: 3 ulps in float32, 0.51 where 16 bits are rounded once; the other numbers count differences."""
+    if case.startswith(("regime", "length", "long, moments", "long, rms", "long, l2")):
+        return 3.0
+    if case.startswith("residual"):
+        narrow = {"y", "dx"} if case in IN_HALF else {"dresidual"} if case == "residual, half" else set()
+        return 0.0 if name == "sum" else 0.51 if name in narrow else 3.0
+    if case.startswith("mode") or name.startswith("half"):
+        return 0.51
+    if name.startswith("odd block"):
+        return 3.0
+    if name.startswith("closeness"):  # of values near 1 whose y has 24 bits, divided by weights from 0.5 on
+        return 1e-5
+    return 0.001 if name.endswith("share that differs") else 0.0
+
+
+@pytest.mark.parametrize("case", triton_worker.FAST)
+def test_kernels(fast, case):
+    over = {name: value for name, value in fast[case].items() if not value <= limit_of(case, name)}
+    assert fast[case]
+    assert over == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", triton_worker.SLOW)
+def test_kernels_at_length(slow, case):
+    over = {name: value for name, value in slow[case].items() if not value <= limit_of(case, name)}
+    assert slow[case]
+    assert over == {}
+
+
+def test_launches_are_powers_of_two_that_hold_a_row():
+    for features in (1, 16, 17, 768, 2048, 8192, 8193, 16384, 16385, 2**18):
+        for launch in (forward_launch(features), backward_launch(features)):
+            assert launch.looped or launch.block >= features
+            assert launch.block & (launch.block - 1) == launch.rows & (launch.rows - 1) == 0
+            assert launch.block * launch.rows <= 512 * launch.warps * (2 if features > 8192 else 1)
+
+        assert backward_launch(features).looped or backward_launch(features).chunk % backward_launch(features).rows == 0
+
+
+def test_layouts_are_walked_without_copies_where_that_can_be():
+    whole = torch.zeros(3, 4, 5, 96)
+    one, two, three = whole[..., :32], whole[:, 1:3, :, :32], whole[:, 1:3, 1::2, :32]
+    for view, inner in ((one, 1), (two, 10)):
+        rows = reach((view, None), 1, 32)
+        assert rows.tensors[0] is view
+        assert rows.inner == inner
+    assert reach((three,), 1, 32).tensors[0] is not three
+    together = reach((two, two.contiguous()), 1, 32)
+    assert together.strides == [(1920, 96), (320, 32)]
+
+
+def test_it_says_why_it_cannot_run():
+    expected = "torch sees no GPU here"
+    assert kernels_available()["triton"].startswith(("available: rows", expected, "Triton is not"))
+    if not torch.cuda.is_available():
+        assert kernels_available()["triton"] == expected
+        with pytest.raises(BackendError, match="backend='triton' cannot run this call: torch sees no GPU here"):
+            F.rms_norm(torch.ones(2, 4), (4,), backend="triton")
+
+
+def test_auto_leaves_it_alone_until_it_was_measured(monkeypatch):
+    from evenkeel.kernels import _backends
+
+    asked = []
+    monkeypatch.setitem(
+        _backends.BACKENDS, "triton", _backends.BACKENDS["triton"]._replace(supports=lambda *call: asked.append(call))
+    )
+    x = torch.ones(2, 4, device="meta")
+    assert not _backends.runs_kernel("rows", "auto", None, x)
+    assert asked == []
+    assert _backends.runs_kernel("rows", "triton", None, x)
+    assert len(asked) == 1
+
+
+def fake(dtype=torch.float32, device="cuda:0"):
+    """What a refusal looks at of a tensor on a GPU."""
+    return SimpleNamespace(dtype=dtype, device=device, is_cuda=device.startswith("cuda"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "tensors", "reason"),
+    [
+        ("rows", {}, [], ""),
+        ("rows", {}, [fake()], ""),
+        ("rows", {}, [fake(torch.float16), None, fake(torch.float32)], ""),
+        ("channels", {}, [fake()], "it has kernels for rows alone yet"),
+        ("rows", {"cast": "weight"}, [fake()], "it has no kernel for cast='weight'"),
+        ("rows", {}, [fake(device="cpu")], "a tensor is on cpu"),
+        ("rows", {}, [fake(torch.float64)], "it does not take torch.float64"),
+        ("rows", {}, [fake(), fake(device="cuda:1")], "the tensors are on cuda:0, cuda:1"),
+        ("rows", {"cast": "early"}, [fake(torch.float16), None, fake()], "it has no kernel for cast='early' with"),
+        ("rows", {"cast": "early"}, [fake(torch.float16), fake(), fake()], ""),
+    ],
+)
+def test_refusals(monkeypatch, pattern, options, tensors, reason):
+    spec = row_spec("norm", "moments", 1e-5, **options)
+    monkeypatch.setattr(_triton, "PLAIN_TYPES", (SimpleNamespace,))
+    refusal = _triton.refusal(pattern, spec, tuple(tensors))
+    assert refusal.startswith(reason)
+    assert bool(refusal) == bool(reason)
+
+
+def test_refuses_subclasses(monkeypatch):
+    monkeypatch.setattr(_triton, "PLAIN_TYPES", ())
+    assert _triton.refusal("rows", None, (fake(),)) == "it does not take the tensor subclass SimpleNamespace"
+
+
+def test_the_dispatcher_finds_the_operators():
+    for names in _triton.OPERATORS.values():
+        for name in names:
+            assert torch._C._dispatch_has_kernel_for_dispatch_key(f"evenkeel::{name}", "CUDA")
+
+
+def test_the_benchmark_says_in_one_line_that_there_is_no_gpu(monkeypatch, capsys):
+    from benchmarks import gpu
+
+    monkeypatch.setattr(sys, "argv", ["gpu", "--check", "--bench"])
+    if not torch.cuda.is_available():
+        assert gpu.main() == 2
+        assert capsys.readouterr().out == "the GPU kernels cannot run here: torch sees no GPU here\n"
+
+
+def test_the_check_passes_what_is_right_and_finds_what_is_not(monkeypatch):
+    from benchmarks import gpu
+
+    case = ("layer_norm", (9, 64), torch.float32, "N(0,1)", "cpu")
+    assert gpu.problems(*case, "cpu") == []
+    norm = gpu.NORMS["layer_norm"]
+    monkeypatch.setitem(
+        gpu.NORMS, "layer_norm", lambda x, w, b, **o: norm(x, w, b, **o) * (1 + 1e-6 * (x.dtype == torch.float32))
+    )
+    assert any("R = " in problem for problem in gpu.problems(*case, "cpu"))
+    monkeypatch.setitem(
+        gpu.NORMS,
+        "layer_norm",
+        lambda x, w, b, **o: norm(x, w, b, **o) + (1e-7 * x.shape[0] if o["backend"] == "cpu" else 0),
+    )
+    assert any("alone has other bits" in problem for problem in gpu.problems(*case, "cpu"))

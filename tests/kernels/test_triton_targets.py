@@ -1,0 +1,106 @@
+"""The Triton kernels compiled ahead of time, for GPUs that are not here: no spills, whole vectors, one order."""
+
+import dataclasses
+import importlib
+import itertools
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+NVIDIA = ("sm_80", "sm_89", "sm_90", "sm_100")
+LATENCY = 0.8e-6  # seconds from a load to its data, under load
+
+
+@pytest.fixture
+def variants(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module("gpu_variants")
+
+
+@pytest.fixture
+def builder(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    return importlib.import_module("build_gpu")
+
+
+def narrow_accesses(assembly):
+    """The accesses to rows that are not of 16 bytes; statistics, first values and sums have 4, 2 and 8."""
+    return [
+        line.strip()
+        for line in assembly.splitlines()
+        if re.search(r"\b(ld|st)\.global", line) and not re.search(r"\.v4\.b32|\.v2\.b64|\.v2\.b32|\.v8\.b32", line)
+    ]
+
+
+def test_a_variant_compiles_for_a_gpu_that_is_not_here(variants):
+    found = variants.compiled(variants.forward_variant(1024, "bf16"), variants.TARGETS["sm_90"])
+    assert found.spilled == 0
+    assert 16 <= found.registers <= 128
+    assert "cvt.rn.bf16x2.f32" in found.assembly  # rounded to nearest, which the interpreter cannot show
+    assert not re.search(r"\b(mul|add|sub)\.f32\b", found.assembly)  # .rn: nothing may be fused that does not say so
+    assert "ld.global.v4.b32" in found.assembly
+    assert "st.global.v4.b32" in found.assembly
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", NVIDIA)
+def test_nothing_is_spilled_and_rows_move_in_whole_vectors(variants, target):
+    for variant in variants.variants():
+        found = variants.compiled(variant, variants.TARGETS[target])
+        assert found.spilled == 0, variant.name
+        assert not re.search(r"\b(ld|st)\.local", found.assembly), variant.name
+        if variant.constants["N"] % 16 == 0 and "tree" not in variant.name:
+            reads = re.search(r"ld\.global\.v4\.b32|cp\.async\.cg\.shared\.global [^\n]*0x10", found.assembly)
+            assert reads, variant.name
+            assert variant.name.startswith("parameters") or "st.global.v4.b32" in found.assembly, variant.name
+            # what is not a vector is one value a row: a first value, a statistic
+            assert len(narrow_accesses(found.assembly)) <= 40, variant.name
+
+
+@pytest.mark.slow
+def test_nothing_is_spilled_on_cdna(variants):
+    for variant in variants.variants():
+        found = variants.compiled(variant, variants.TARGETS["gfx942"])
+        assert found.spilled == 0, variant.name
+        if variant.constants["N"] % 16 == 0 and "tree" not in variant.name:
+            assert re.search(r"(global|buffer)_load_dwordx4", found.assembly), variant.name
+
+
+def summed(layouts):
+    """The types of what is reduced, with their layouts: these decide in which order it is added."""
+    layout_of = dict(re.findall(r"^(#\w+) = (.*)$", layouts, flags=re.MULTILINE))
+    types = re.findall(r"\}\) : \((tensor<[^)]*)\) ->", layouts)
+    return tuple(sorted({re.sub(r"#\w+", lambda name: layout_of.get(name[0], name[0]), text) for text in types}))
+
+
+@pytest.mark.slow
+def test_every_nvidia_gpu_adds_in_one_order(variants):
+    for make, features, dtype in itertools.product(
+        (variants.forward_variant, variants.backward_variant), (256, 4096, 65536), ("bf16", "fp32")
+    ):
+        variant = make(features, dtype)
+        found = {summed(variants.compiled(variant, variants.TARGETS[target]).layouts) for target in NVIDIA}
+        assert len(found) == 1, variant.name
+        assert found != {()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("features", [256, 1000, 4096])
+def test_the_order_depends_on_nothing_else_that_is_asked_for(variants, features):
+    plain = variants.forward_variant(features, "bf16")
+    alone = dataclasses.replace(plain, pointers=plain.pointers | {"statistics": None})
+    asked = (plain, alone, variants.forward_variant(features, "bf16", NESTED=True))
+    assert len({summed(variants.compiled(each, variants.TARGETS["sm_90"]).layouts) for each in asked}) == 1
+
+
+@pytest.mark.slow
+def test_enough_bytes_are_on_their_way_to_hide_the_latency(variants, builder):
+    gpu = builder.GPUS["H200"]
+    for features in (256, 1024, 4096, 8192, 16384, 65536):
+        for variant in (variants.forward_variant(features, "bf16"), variants.backward_variant(features, "bf16")):
+            found = variants.compiled(variant, variants.TARGETS["sm_90"])
+            read, moved = (1, 2) if variant.name.startswith("forward") else (2, 3)  # tensors; nobody waits for a write
+            waiting = builder.programs_at_once(variant, found, gpu) * builder.tile_bytes(variant) * read
+            assert waiting >= gpu.bandwidth * read / moved * LATENCY / gpu.multiprocessors, variant.name
