@@ -25,7 +25,7 @@ LARGEST = 2**22  # elements of a tensor that may belong to a norm
 def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
     """Judge the norms of a checkpoint by their weights and statistics.
 
-    Norms are told by their names and shapes: what has running statistics, or a vector as weight and a norm's name.
+    Norms are told by their names and shapes: what has running statistics, or a vector as weight.
 
     Args:
         source: a safetensors file, a directory of such files, or a state dict.

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-__all__ = ["SEVERITIES", "Finding", "Reading", "Severity", "Trace"]
+__all__ = ["SEVERITIES", "Finding", "Reading", "Severity", "Trace", "pattern_of"]
 
 Severity = Literal["critical", "warning", "note"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)  # worst first
+
+
+def pattern_of(site: str) -> str:
+    """A site's name with a star for every part that is a number: like blocks have one pattern."""
+    return ".".join("*" if part.isdecimal() else part for part in site.split("."))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -64,11 +64,11 @@ def over_time(model: nn.Module, alive: Sequence[Site], call: Call, x: Tensor, na
         def first(y: Tensor, b: int = target, n: int = length) -> Tensor | None:
             return y.narrow(b, 0, n - 1) if y.ndim > b and y.shape[b] == n else None
 
-        def last(y: Tensor, b: int = target, n: int = length) -> Tensor | None:
-            return y.narrow(b, n - 1, 1) if y.ndim > b and y.shape[b] == n else None
+        def later(y: Tensor, b: int = target, n: int = length) -> Tensor | None:
+            return y.narrow(b, 1, n - 1) if y.ndim > b and y.shape[b] == n else None
 
         moved, held = movements(model, alive, call, changed(call, late), first)
-        _, forward = movements(model, alive, call, changed(call, early), last)
+        _, forward = movements(model, alive, call, changed(call, early), later)
         if forward > ROUNDING > held:
             return [Leak(kind="time", site=names, moved=moved, held=held)]
     return []

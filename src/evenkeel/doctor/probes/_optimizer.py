@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -91,7 +92,8 @@ def step_of(
     """A copy of a weight in a dtype after one step."""
     copy = torch.nn.Parameter(weight.to(dtype, copy=True))
     copy.grad = gradient.to(dtype)
-    options = {name: value for name, value in group.items() if name not in ("params", "initial_lr")}
-    other = type(optimizer)([options | {"params": [copy]}], **optimizer.defaults)
+    taken = inspect.signature(type(optimizer)).parameters
+    options = {name: value for name, value in group.items() if name in taken and name != "params"}
+    other = type(optimizer)([copy], **options)
     other.step()
     return copy.detach()

@@ -28,7 +28,6 @@ class NormState:
         default_statistics: whether they are exactly 0 and 1.
         not_finite: how many numbers of it are NaN, infinite, or a negative variance.
         tiny: the share of its remembered variances below eps.
-        average: how many models were averaged into the copy that it belongs to, 0 for none.
     """
 
     site: str
@@ -47,7 +46,6 @@ class NormState:
     default_statistics: bool = False
     not_finite: int = 0
     tiny: float = 0.0
-    average: int = 0
 
     @property
     def remembers(self) -> bool:

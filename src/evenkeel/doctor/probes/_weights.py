@@ -39,16 +39,19 @@ def states_of_weights(tensors: Mapping[str, Tensor]) -> list[NormState]:
             counts[site] = int(tensor)
         elif part in PARTS and tensor.is_floating_point():
             groups.setdefault(site, {})[PARTS[part]] = tensor
-    averaged = tensors.get("n_averaged")
-    average = int(averaged) if averaged is not None and averaged.numel() == 1 else 0
     found = []
     for site, parts in groups.items():
         vectors = all(sum(size > 1 for size in t.shape) <= 1 for t in parts.values())
-        is_norm = "variance" in parts or ("weight" in parts and NAMED.search(site) is not None)
-        if is_norm and vectors and max(t.numel() for t in parts.values()) >= FEWEST:
+        is_norm = "variance" in parts or f"{site}.weight" in tensors or NAMED.search(site) is not None
+        if (
+            is_norm
+            and vectors
+            and {"weight", "variance"} & set(parts)
+            and max(t.numel() for t in parts.values()) >= FEWEST
+        ):
             state = numbers_of(site, parts, offset_of(parts.get("weight")), None)
             shares = "channel" if "variance" in parts else "token"
-            found.append(replace(state, shares=shares, updates=counts.get(site), average=average))
+            found.append(replace(state, shares=shares, updates=counts.get(site)))
     return found
 
 

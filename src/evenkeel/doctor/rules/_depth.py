@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
-from evenkeel.doctor._finding import Reading
+from evenkeel.doctor._finding import Reading, pattern_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["exploding_gradients", "growing_stream", "large_updates", "vanishing_gradients"]
 
-FEWEST_BLOCKS = 4
+FEWEST_BLOCKS = 6
 FEWEST_LAYERS = 6
-SETTLED = 3  # records of a watched training before its steps are judged
 
 
 def growing_stream(measured: Measurements) -> Iterator[Reading]:
@@ -27,7 +25,7 @@ def growing_stream(measured: Measurements) -> Iterator[Reading]:
     groups: dict[str, list[Signal]] = {}
     for s in measured.signals:
         if s.shares == "token":
-            groups.setdefault(re.sub(r"\d+", "*", s.site), []).append(s)
+            groups.setdefault(pattern_of(s.site), []).append(s)
     for pattern, some in groups.items():
         sizes = [s.values["rms"] for s in some]
         if len(sizes) < FEWEST_BLOCKS or min(sizes) <= 0 or not all(map(math.isfinite, sizes)):
@@ -36,7 +34,7 @@ def growing_stream(measured: Measurements) -> Iterator[Reading]:
         late = [b / a for a, b in pairwise(sizes)][len(sizes) // 2 - 1 :]
         total = sizes[-1] / sizes[0]
         evidence = {"total": total, "blocks": len(sizes), "last": sizes[-1]}
-        yield Reading(site=f"{pattern}", value=min(median(late), total ** (1 / (len(sizes) - 1))), evidence=evidence)
+        yield Reading(site=pattern, value=min(median(late), total ** (1 / (len(sizes) - 1))), evidence=evidence)
 
 
 def per_layer(measured: Measurements) -> tuple[float, list[Depth]] | None:
@@ -72,7 +70,7 @@ def gradient_reading(measured: Measurements) -> Iterator[Reading]:
 
 
 def large_updates(measured: Measurements) -> Iterator[Reading]:
-    """The median over steps of the median step of a weight matrix, in parts of the weight."""
-    updates = [step.update for step in measured.steps[1:] if math.isfinite(step.update)]
-    if len(updates) >= SETTLED:
-        yield Reading(site="weights", value=median(updates), evidence={"steps": measured.steps[-1].step})
+    """The largest over steps of the median step of a weight matrix, in parts of the weight."""
+    updates = [step.update for step in measured.steps if math.isfinite(step.update)]
+    if updates:
+        yield Reading(site="weights", value=max(updates), evidence={"steps": measured.steps[-1].step})

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from evenkeel.doctor._finding import SEVERITIES, Finding, Trace
+from evenkeel.doctor._finding import SEVERITIES, Finding, Trace, pattern_of
 from evenkeel.doctor.rules._table import RULES
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def verdicts(rule: Rule, readings: Sequence[Reading]) -> list[Finding]:
     groups: dict[str, list[Reading]] = {}
     for reading in readings:
         if rule.fires(reading.value):
-            groups.setdefault(re.sub(r"\d+", "*", reading.site), []).append(reading)
+            groups.setdefault(pattern_of(reading.site), []).append(reading)
     found = []
     for pattern, some in groups.items():
         worst = (max if rule.above else min)(some, key=lambda reading: reading.value)

@@ -18,7 +18,6 @@ __all__ = [
     "not_finite",
     "small_batch",
     "tiny_variance",
-    "unaveraged_statistics",
     "unset_statistics",
 ]
 
@@ -71,15 +70,6 @@ def frozen_but_updating(measured: Measurements) -> Iterator[Reading]:
     for n in measured.norms:
         if n.trainable is False and n.updates is not None and (trains or measured.depths):
             yield Reading(site=n.site, value=float(bool(n.training) and not n.frozen), evidence={"updates": n.updates})
-
-
-def unaveraged_statistics(measured: Measurements) -> Iterator[Reading]:
-    """1 for an averaged copy of a model whose statistics have never seen a batch."""
-    for n in measured.norms:
-        if n.average and n.shares == "channel" and n.updates is not None:
-            yield Reading(
-                site=n.site, value=float(n.updates == 0 and n.default_statistics), evidence={"average": n.average}
-            )
 
 
 def small_batch(measured: Measurements) -> Iterator[Reading]:

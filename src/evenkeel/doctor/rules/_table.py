@@ -148,23 +148,11 @@ RULES: tuple[Rule, ...] = (
         read=_statistics.frozen_but_updating,
     ),
     Rule(
-        id="statistics-not-averaged",
-        group=STATISTICS,
-        severity="critical",
-        quantity="statistics of an average that saw no batch",
-        threshold=1.0,
-        applies="{site} belongs to an average of {average} models",
-        message="the statistics of {site} are those of no model: the average left buffers out",
-        remedy="torch.optim.swa_utils.update_bn(loader, average)  # or AveragedModel(model, use_buffers=True)",
-        source="Izmailov et al. 2018, Averaging Weights, section 3.2; torch.optim.swa_utils",
-        read=_statistics.unaveraged_statistics,
-    ),
-    Rule(
         id="batch-too-small",
         group=STATISTICS,
         severity="warning",
         quantity="independent elements per statistic",
-        threshold=6.0,
+        threshold=10.0,
         above=False,
         applies="{site} normalizes by this batch's statistics",
         message="the statistics of {site} stand on {value:.2g} independent elements: {samples} samples, whose "
@@ -179,7 +167,7 @@ RULES: tuple[Rule, ...] = (
         group=SIGNAL,
         severity="warning",
         quantity="share of rows whose variance is below ε",
-        threshold=0.5,
+        threshold=0.9,
         applies="{site} normalizes by the statistics of its input",
         message="{value:.0%} of the rows that {site} gets have a variance below ε (RMS {rms:.2g}): it shrinks "
         "them by more "
@@ -282,7 +270,7 @@ RULES: tuple[Rule, ...] = (
         group=DEPTH,
         severity="warning",
         quantity="growth of the stream a block",
-        threshold=1.25,
+        threshold=1.3,
         applies="{blocks} norms of like blocks stand on one stream",
         message="the stream before {site} grows by a factor of {value:.2f} a block, to its end: {total:,.0f} times in "
         "{blocks} blocks",
@@ -312,7 +300,7 @@ RULES: tuple[Rule, ...] = (
         group=DEPTH,
         severity="warning",
         quantity="gradient of a layer in parts of the next one's",
-        threshold=2.5,
+        threshold=1.5,
         applies="gradients reach {layers} layers",
         message="gradients grow {value:.2g}-fold from a layer to the one before: {span:.1g}-fold over {layers} "
         "layers ({site})",
@@ -325,11 +313,11 @@ RULES: tuple[Rule, ...] = (
         group=DEPTH,
         severity="warning",
         quantity="step in parts of the weight",
-        threshold=0.1,
+        threshold=0.5,
         applies="{steps} steps were watched",
         message="half of the weight matrices change by more than {value:.1%} of their length in one step",
         remedy="for group in optimizer.param_groups:\n    group['lr'] /= 10",
-        source="Karpathy's rule of thumb is 1e-3; from 0.1 on nothing is left of a weight after some tens of steps",
+        source="Karpathy's rule of thumb is 1e-3; a step of half a weight leaves little of what was learned",
         read=_depth.large_updates,
     ),
     Rule(
