@@ -18,7 +18,7 @@ from evenkeel.doctor import RULES
 from evenkeel.report import Table
 
 PAGE = Path(__file__).with_name("doctor.md")
-UNSEEN = (500, 900)  # seeds of the judging half
+UNSEEN = (1300, 2100)  # seeds of the judging half
 MEASURED = Path(__file__).with_name("measurements") / "doctor.json"
 
 
@@ -74,9 +74,9 @@ def summary(measured: dict[str, Any]) -> str:
     critical, warned = (sum(kind in some for some in kinds) for kind in ("critical", "warning"))
     setting = [len(measured["sound"][0]), sum(len(halves[0]) for halves in measured["faults"].values())]
     return (
-        f"Thresholds were set on {setting[1]} programs with one fault each and {setting[0]} sound ones. Of {len(found)} "
-        f"runs of other programs with a fault, {sum(found)} were found; of {len(held)} runs of other sound programs, "
-        f"{critical} got a critical verdict and {warned} a warning."
+        f"Thresholds were set on {setting[1]} programs with one fault each and {setting[0]} sound ones. "
+        f"Of {len(found)} runs of other programs with a fault, {sum(found)} were found. "
+        f"Of {len(held)} runs of other sound programs, {critical} got a critical verdict and {warned} a warning."
     )
 
 

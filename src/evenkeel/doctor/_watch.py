@@ -77,7 +77,7 @@ class Watch:
         self._sites = find_sites(model)
         self._compiled = any(m._compiled_call_impl is not None for m in model.modules()) or hasattr(model, "_orig_mod")
         self._count = 0
-        self._loss: Tensor | float = math.nan
+        self._loss: Tensor | float | None = None
         self._weights = {s.name: w for s in self._sites if (w := s.tensor("weight")) is not None and w.requires_grad}
         self._first: dict[str, Tensor] = {}
         self._before: list[tuple[Tensor, Tensor]] = []
@@ -130,16 +130,13 @@ class Watch:
             layers=self._layers,
             depths=self._depths,
             optimizer=tuple(self._optimizer.values()),
-            loss=float(self._loss) if self._count and self._has_loss() else None,
+            loss=None if self._loss is None else float(self._loss),
             steps=tuple(self._steps),
         )
         notes = [] if self._sites else [SHARDED if self._is_sharded() else NO_NORMS]
         notes += [COMPILED] if self._compiled else []
         seen = f"{len(self._steps)} of {self._count} steps measured, {self.memory / 1024:,.0f} KiB kept"
         return Report.of(f"{type(self.model).__name__}, {seen}", measured, tuple(notes))
-
-    def _has_loss(self) -> bool:
-        return isinstance(self._loss, torch.Tensor) or not math.isnan(self._loss) or bool(self._steps)
 
     def _is_sharded(self) -> bool:
         return any(hasattr(p, "to_local") for p in self.model.parameters())
@@ -169,7 +166,7 @@ class Watch:
         seen = [] if collector is None else collector.scalars()
         moved = [(local(w.detach()) != self._first[name]).float().mean() for name, w in self._weights.items()]
         largest = [biggest(w.grad, w) for w in self._weights.values()]
-        loss = torch.as_tensor(self._loss).reshape(()).float()
+        loss = torch.as_tensor(math.nan if self._loss is None else self._loss).reshape(()).float()
         numbers = iter(to_numbers([loss, self._update(), *moved, *largest, *sizes, *seen]))
         value, update = next(numbers), next(numbers)
         shares = {name: next(numbers) for name in self._weights}

@@ -1,5 +1,6 @@
 """Small models of every family, their data and their training."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,7 +33,7 @@ class Mlp(nn.Module):
     def __init__(self, norm=layer, depth=3, activation=nn.ReLU, bias=True, scale=1.0):
         super().__init__()
         widths = [8] + [WIDTH] * depth
-        parts = [[nn.Linear(a, b, bias=bias), norm(b), activation()] for a, b in zip(widths, widths[1:], strict=False)]
+        parts = [[nn.Linear(a, b, bias=bias), norm(b), activation()] for a, b in itertools.pairwise(widths)]
         self.body = nn.Sequential(*(part for block in parts for part in block))
         self.head = nn.Linear(WIDTH, 3)
         with torch.no_grad():
@@ -50,7 +51,7 @@ class Cnn(nn.Module):
     def __init__(self, norm=nn.BatchNorm2d, depth=3, bias=False, activation=nn.ReLU, scale=1.0):
         super().__init__()
         widths = [3] + [8] * depth
-        pairs = zip(widths, widths[1:], strict=False)
+        pairs = itertools.pairwise(widths)
         parts = [[nn.Conv2d(a, b, 3, padding=1, bias=bias), norm(b), activation()] for a, b in pairs]
         self.body = nn.Sequential(*(part for block in parts for part in block))
         self.head = nn.Linear(8, 3)

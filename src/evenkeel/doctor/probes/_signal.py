@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["measure"]
 
+FEWEST_SAMPLES = 4  # of fewer it cannot be told how far the positions of one go together
 MOST = 2**19  # elements of a row norm's input that are looked at: rows at equal distances
 
 
@@ -80,12 +81,14 @@ def of_channels(site: Site, x: Tensor, mean: Tensor, power: Tensor) -> dict[str,
         "collapsed": (power <= 1e-12 * mean.square() + 1e-24).to(x.dtype).mean(),
         "samples": x.new_full((), x.shape[0]),
     }
-    if x.shape[0] > 1:
+    if x.shape[0] >= FEWEST_SAMPLES:
         # the variance of a batch's mean is that of the samples' means over their number
         between = samples.var(0, correction=1).clamp(min=1e-30)
-        values["effective"] = (x.shape[0] * power / between).clamp(max=count).median()
+        values["effective"] = (x.shape[0] * power * count / (count - 1) / between).clamp(max=count).median()
     else:
-        values["effective"] = x.new_ones(())
+        values["effective"] = values["samples"]
+    if isinstance(site.module, torch.nn.SyncBatchNorm) and torch.distributed.is_initialized():
+        values["effective"] = values["effective"] * torch.distributed.get_world_size()
     remembered, variance = site.tensor("mean"), site.tensor("variance")
     if remembered is not None and variance is not None and count > 1:
         deviation = (variance.to(x.dtype).reshape(-1) + (site.spec.eps or 0.0)).sqrt()

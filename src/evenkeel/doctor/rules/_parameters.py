@@ -37,14 +37,15 @@ def still_gains(measured: Measurements) -> Iterator[Reading]:
     last = measured.steps[-1]
     span = last.step - measured.steps[0].step
     rates = {record.site: record.rate for record in measured.optimizer if record.held}
-    if span < LEAST_STEPS or not last.update > 0:
+    if span < LEAST_STEPS:
         return
+    stepped = any(step.update > 0 for step in measured.steps)
     for site, moved in last.moved.items():
-        largest = max((step.gradient.get(site, 0.0) for step in measured.steps), default=0.0)
-        known = [step.gradient.get(site, math.nan) for step in measured.steps]
-        reached = largest > 0 or all(map(math.isnan, known))
-        if rates.get(site, 0.0) > 0 and reached:
-            how = f"has the same bits after {last.step} steps, in which other weights moved"
+        slopes = [step.gradient.get(site, math.nan) for step in measured.steps]
+        by_gradient = any(slope > 0 for slope in slopes)
+        if rates.get(site, 0.0) > 0 and (by_gradient or (stepped and all(map(math.isnan, slopes)))):
+            why = "although gradients reach it" if by_gradient else "in which other weights moved"
+            how = f"has the same bits after {last.step} steps, {why}"
             yield Reading(site=site, value=1.0 - moved, evidence={"how": how, "rate": rates[site]})
 
 
