@@ -59,6 +59,10 @@ class Trace:
     threshold: float
     above: bool
 
+    def fires(self, value: float) -> bool:
+        """Whether a value is a verdict; one that is no number is none."""
+        return value >= self.threshold if self.above else value <= self.threshold
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from evenkeel.doctor._views import lead, plural
 from evenkeel.doctor.rules import RULES
-from evenkeel.report import Axis, Figure, Page, Panel, Row, Section, Series, Table, bars, lines
+from evenkeel.report import COLOURS, MUTED, Axis, Figure, Page, Panel, Row, Section, Series, Style, Table, bars, lines
 
 if TYPE_CHECKING:
     from evenkeel.doctor._finding import Finding, Trace
@@ -17,34 +17,38 @@ __all__ = ["report_page"]
 
 MOST_BARS = 8  # places that are drawn by name; more are numbered
 NAME = 40
+SOUND, ILL = 4, 5  # of the palette
 
 
 def report_page(report: Report) -> Page:
     """Lay a report out."""
-    sections = [verdict(finding, number) for number, finding in enumerate(report.findings)]
+    drawn: set[str] = set()
+    sections = [verdict(finding, drawn) for finding in report.findings]
     sections += [norms_section(report), rules_section(report), *steps_section(report)]
     return Page("What the doctor found", [lead(report), *report.notes], [], sections)
 
 
-def verdict(finding: Finding, number: int) -> Section:
-    """A verdict: what is wrong, where, why that is known, what to do."""
+def verdict(finding: Finding, drawn: set[str]) -> Section:
+    """A verdict: what is wrong, where, why that is known, what to do; a rule's picture shows all its places, once."""
     said = finding.message[:1].upper() + finding.message[1:]
+    figures = [] if finding.rule in drawn else [picture(finding)]
+    drawn.add(finding.rule)
     return Section(
         f"{finding.severity.capitalize()}: {finding.rule} at {finding.site}",
         [f"{said}.", f"Applies because {finding.applies_because}. Source: {finding.source}."],
-        figures=[picture(finding, number)],
+        figures=figures,
         code=[finding.remedy],
     )
 
 
-def picture(finding: Finding, number: int) -> Figure:
+def picture(finding: Finding) -> Figure:
     """The quantity of a rule wherever it applied, and the threshold."""
     trace = finding.trace
     side = "From the threshold up" if trace.above else "From the threshold down"
     panel = by_name(trace) if len(trace.sites) <= MOST_BARS else by_number(trace)
     count = plural(len(trace.sites), "place")
     title = f"{trace.quantity[:1].upper()}{trace.quantity[1:]}"
-    return Figure(f"{finding.rule}-{number}", title, f"{side} it is a verdict; the rule applied at {count}.", [panel])
+    return Figure(finding.rule, title, f"{side} it is a verdict; the rule applied at {count}.", [panel])
 
 
 def finite(value: float) -> float | None:
@@ -54,8 +58,12 @@ def finite(value: float) -> float | None:
 
 def by_name(trace: Trace) -> Panel:
     """Bars with the places' names, and one for the threshold."""
-    rows = [Row(site[-NAME:], finite(value)) for site, value in zip(trace.sites, trace.values, strict=True)]
-    return bars([*rows, Row("threshold", trace.threshold)], x=Axis(trace.quantity))
+    names = [site[-NAME:] for site in trace.sites]
+    rows = [Row(name, finite(value)) for name, value in zip(names, trace.values, strict=True)]
+    sound, ill = (Style(COLOURS[k], "solid", "circle", "●") for k in (SOUND, ILL))
+    styles = {name: ill if trace.fires(value) else sound for name, value in zip(names, trace.values, strict=True)}
+    threshold = Row("threshold", trace.threshold)
+    return bars([*rows, threshold], x=Axis(trace.quantity), styles=styles | {"threshold": MUTED})
 
 
 def by_number(trace: Trace) -> Panel:
@@ -97,7 +105,7 @@ def rules_section(report: Report) -> Section:
         for rule in RULES
     ]
     title = f"{len(report.applied)} of {len(RULES)} rules had something to read"
-    return Section(title, tables=[Table(["rule", "severity", "result"], rows)])
+    return Section(title, tables=[Table(["rule", "severity", "result"], rows)], folded=True)
 
 
 def steps_section(report: Report) -> list[Section]:

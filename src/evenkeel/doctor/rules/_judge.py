@@ -48,7 +48,7 @@ def verdicts(rule: Rule, readings: Sequence[Reading]) -> list[Finding]:
         worst = (max if rule.above else min)(some, key=lambda reading: reading.value)
         site = worst.site if len(some) == 1 else f"{pattern} ({len(some)})"
         words = {"site": worst.site, "value": worst.value, **worst.evidence}
-        where = f" Worst of {len(some)} at {worst.site}." if len(some) > 1 else ""
+        where = f"; the worst of {len(some)}" if len(some) > 1 else ""
         found.append(
             Finding(
                 rule=rule.id,
