@@ -19,6 +19,8 @@ from evenkeel.report import Table
 
 PAGE = Path(__file__).with_name("doctor.md")
 UNSEEN = (1300, 2100)  # seeds of the judging half
+OF_LAYERS = ("redundant-bias", "overflow-near", "not-finite", "input-not-normalized", "unequal-scales")
+OF_LAYERS += ("constant-input-feature",)
 MEASURED = Path(__file__).with_name("measurements") / "doctor.json"
 
 
@@ -65,6 +67,30 @@ def filled(text: str, name: str, content: str) -> str:
     return re.sub(pattern, lambda found: f"{found[1]}{content}\n{found[2]}", text, flags=re.DOTALL)
 
 
+def rules_text() -> str:
+    """A heading for each group, and for each rule what it reads, when it applies, its source and its remedy."""
+    parts = []
+    for group in dict.fromkeys(rule.group for rule in RULES):
+        parts.append(f"### {group}\n")
+        for rule in (rule for rule in RULES if rule.group == group):
+            side = "up" if rule.above else "down"
+            reads = (rule.read.__doc__ or "").strip()
+            code = "\n".join(f"    {line}" for line in told(rule.remedy, "name").splitlines())
+            place = "the layer" if rule.id in OF_LAYERS else "the norm"
+            parts.append(
+                f"**`{rule.id}`**, {rule.severity} from {rule.threshold:g} {side}. {reads} Applies where "
+                f"{told(rule.applies, place)}. Source: {rule.source}.\n\n{code}\n"
+            )
+    return "\n".join(parts)
+
+
+def told(text: str, place: str) -> str:
+    """A rule's text with words where a finding has its names and numbers."""
+    words = {"site": place, "how": "cannot move", "norm": "a norm", "layer": "a layer", "other": "another norm"}
+    text = re.sub(r"\{(\w+)(:[^}]*)?\}", lambda found: words.get(found[1], "…"), text.replace("{{", "\0"))
+    return text.replace("\0", "{").replace("}}", "}")
+
+
 def summary(measured: dict[str, Any]) -> str:
     """What the tables add up to."""
     found = [fired for _, judging in measured["faults"].values() for fired in judging]
@@ -86,6 +112,7 @@ def main() -> None:
         write_text_atomically(MEASURED, json.dumps(run(), indent=1) + "\n")
     measured = json.loads(MEASURED.read_text())
     text = filled(PAGE.read_text(), "trust", f"{summary(measured)}\n\n{trust_table(measured).markdown()}")
+    text = filled(text, "rules", rules_text())
     if "--check" in sys.argv and text != PAGE.read_text():
         raise SystemExit("docs/doctor.md is not what docs/measurements/doctor.json says; run docs/build_doctor.py")
     write_text_atomically(PAGE, text)

@@ -1,8 +1,7 @@
 """A fine-tune with BatchNorm and two images a batch: training looks fine, evaluation collapses.
 
-Two images taken in the same light make a batch, so its statistics are those of that light: the layers learn from what
-evaluation, which normalizes by the average over all lights, never shows them. Kept statistics do not depend on the
-batch. Run it with `python examples/batch_of_two.py`; it writes doctor.html.
+Two images taken in the same light make a batch, so its statistics are those of that light; evaluation normalizes by the
+average over all lights. Kept statistics do not depend on the batch. The program writes doctor.html.
 """
 
 import copy
@@ -15,9 +14,8 @@ import evenkeel as ek
 
 def build():
     torch.manual_seed(0)
-    layers = [nn.Conv2d(1, 16, 3, 2, 1, bias=False), ek.nn.BatchNorm2d(16), nn.ReLU()]
-    layers += [nn.Conv2d(16, 16, 3, 2, 1, bias=False), ek.nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(16, 4))
+    blocks = [[nn.Conv2d(a, 16, 3, 2, 1, bias=False), ek.nn.BatchNorm2d(16), nn.ReLU()] for a in (1, 16)]
+    return nn.Sequential(*blocks[0], *blocks[1], nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
 
 
 def images(number, rows, light=1):
@@ -33,17 +31,15 @@ def images(number, rows, light=1):
 
 
 def train(model, steps, rows, light, keep=False):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(model.train(not keep).parameters(), lr=3e-3)
     for step in range(steps):
-        model.train(not keep)
         x, labels = images(1000 * rows + step, rows, light)
+        optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), labels).backward()
         optimizer.step()
-        optimizer.zero_grad()
 
 
 def accuracy(model, evaluation):
-    """The share that is right among pairs of images in the same light."""
     model = copy.deepcopy(model).train(not evaluation)
     with torch.no_grad():
         return (

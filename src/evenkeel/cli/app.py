@@ -43,7 +43,7 @@ EXAMPLES = {
     ),
     "doctor": examples(
         "evenkeel doctor model.safetensors",
-        "evenkeel doctor my.model:build --input x.npz --loss my.model:loss --html doctor.html",
+        "evenkeel doctor my.model:build --input x.npz --html doctor.html",
     ),
     "info": examples("evenkeel info", "evenkeel info --json"),
 }
