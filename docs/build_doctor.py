@@ -19,7 +19,7 @@ from evenkeel.report import Table
 
 PAGE = Path(__file__).with_name("doctor.md")
 UNSEEN = (1300, 2100)  # seeds of the judging half
-OF_LAYERS = ("redundant-bias", "overflow-near", "not-finite", "input-not-normalized", "unequal-scales")
+OF_LAYERS: tuple[str, ...] = ("redundant-bias", "overflow-near", "not-finite", "input-not-normalized", "unequal-scales")
 OF_LAYERS += ("constant-input-feature",)
 MEASURED = Path(__file__).with_name("measurements") / "doctor.json"
 

@@ -1,6 +1,6 @@
 """A fine-tune in bfloat16 whose norms never move: the loss falls, and a part of what should learn does not.
 
-A weight of 1 has steps of 0.0039 up and 0.0078 down in bfloat16; a step of the optimizer below half of that is rounded
+A weight of 1 has steps of 0.0078 up and 0.0039 down in bfloat16; a step of the optimizer below half of that is rounded
 away, every time. With float32 weights and bfloat16 arithmetic the same steps add up. Run it with
 `python examples/gamma_never_moves.py`; it writes doctor.html.
 """

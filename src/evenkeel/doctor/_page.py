@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from evenkeel.doctor._views import lead, plural
+from evenkeel.doctor._words import lead, plural
 from evenkeel.doctor.rules import RULES
 from evenkeel.report import COLOURS, MUTED, Axis, Figure, Page, Panel, Row, Section, Series, Style, Table, bars, lines
 
 if TYPE_CHECKING:
     from evenkeel.doctor._finding import Finding, Trace
-    from evenkeel.doctor._report import Report
 
 __all__ = ["report_page"]
 
@@ -20,7 +19,7 @@ NAME = 40
 SOUND, ILL = 4, 5  # of the palette
 
 
-def report_page(report: Report) -> Page:
+def report_page(report: Any) -> Page:
     """Lay a report out."""
     drawn: set[str] = set()
     sections = [verdict(finding, drawn) for finding in report.findings]
@@ -74,7 +73,7 @@ def by_number(trace: Trace) -> Panel:
     return lines([series], x=x, y=Axis(trace.quantity, level=("threshold", trace.threshold)))
 
 
-def norms_section(report: Report) -> Section:
+def norms_section(report: Any) -> Section:
     """The norms, in the order of the model."""
     sizes = {signal.site: signal.values["rms"] for signal in report.measured.signals}
     rows = [
@@ -93,7 +92,7 @@ def norms_section(report: Report) -> Section:
     return Section(f"{plural(len(rows), 'norm')} looked at, in the order of the model", tables=[Table(columns, rows)])
 
 
-def rules_section(report: Report) -> Section:
+def rules_section(report: Any) -> Section:
     """Every rule: whether it had something to read, and what came of it."""
     fired = {finding.rule for finding in report.findings}
     rows = [
@@ -108,7 +107,7 @@ def rules_section(report: Report) -> Section:
     return Section(title, tables=[Table(["rule", "severity", "result"], rows)], folded=True)
 
 
-def steps_section(report: Report) -> list[Section]:
+def steps_section(report: Any) -> list[Section]:
     """The loss over the steps of a training."""
     steps = [step for step in report.measured.steps if math.isfinite(step.loss)]
     if len(steps) < 2:

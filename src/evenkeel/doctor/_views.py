@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from evenkeel.doctor.rules import RULES
+from evenkeel.doctor._words import lead
 
 if TYPE_CHECKING:
     from evenkeel.doctor._finding import Finding
-    from evenkeel.doctor._report import Report
 
-__all__ = ["heading", "html", "lead", "markdown", "text"]
-
-
-def plural(count: int, word: str) -> str:
-    """A number of things."""
-    return f"{count} {word}{'' if count == 1 else 's'}"
-
-
-def lead(report: Report) -> str:
-    """Return the verdict in one line."""
-    norms = plural(len(report.measured.norms), "norm")
-    judged = f"{plural(len(report.applied), 'rule')}, of {len(RULES)}; {norms}"
-    if not report.findings:
-        return f"{report.subject}: nothing found by {judged}."
-    counts = [(sum(f.severity == s for f in report.findings), s) for s in ("critical", "warning", "note")]
-    words = [f"{n} critical" if s == "critical" else plural(n, s) for n, s in counts if n]
-    return f"{report.subject}: {', '.join(words)}, by {judged}."
+__all__ = ["html", "markdown", "text"]
 
 
 def heading(finding: Finding) -> str:
@@ -35,7 +18,7 @@ def heading(finding: Finding) -> str:
     return f"{finding.severity.upper()}  {finding.rule}  {finding.site}"
 
 
-def text(report: Report) -> str:
+def text(report: Any) -> str:
     """Return the report for a terminal."""
     parts = [lead(report)]
     for finding in report.findings:
@@ -47,7 +30,7 @@ def text(report: Report) -> str:
     return "\n".join([*parts, *(f"\n{note}" for note in report.notes)])
 
 
-def markdown(report: Report) -> str:
+def markdown(report: Any) -> str:
     """Return the report as Markdown."""
     found = [
         f"**{f.severity} · {f.rule} · {f.site}**: {f.message}.\n\n```python\n{f.remedy}\n```" for f in report.findings
@@ -55,7 +38,7 @@ def markdown(report: Report) -> str:
     return "\n\n".join([lead(report), *found, *report.notes])
 
 
-def html(report: Report) -> str:
+def html(report: Any) -> str:
     """Return the page in a frame."""
     from evenkeel.doctor._page import report_page
     from evenkeel.report import frame_page, render_page
