@@ -28,13 +28,18 @@ def train(model, seed):
     return watch.report()
 
 
-rank, size, rendezvous = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
-report = train(nn.parallel.DistributedDataParallel(small()), rank)
-sites = [signal.site for signal in report.measured.signals]
-sys.stdout.write(f"ddp {len(report.findings)} {len(report.measured.steps)} {sites}\n")
-sharded = small()
-fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
-report = train(sharded, rank)
-sys.stdout.write(f"fsdp {len(report.findings)} {len(report.measured.steps)} {report.notes[0]}\n")
-distributed.destroy_process_group()
+def main():
+    rank, size, rendezvous = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+    distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
+    report = train(nn.parallel.DistributedDataParallel(small()), rank)
+    sites = [signal.site for signal in report.measured.signals]
+    sys.stdout.write(f"ddp {len(report.findings)} {len(report.measured.steps)} {sites}\n")
+    sharded = small()
+    fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
+    report = train(sharded, rank)
+    sys.stdout.write(f"fsdp {len(report.findings)} {len(report.measured.steps)} {report.notes[0]}\n")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

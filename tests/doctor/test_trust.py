@@ -1,5 +1,6 @@
 """Every rule finds its fault, and sound programs stay silent; docs/build_doctor.py makes the table of all of them."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -73,3 +74,14 @@ def test_every_rule_has_programs_and_keeps_its_promise():
     kinds = [{SEVERITIES[rule] for rule in fired} for half in measured["sound"] for fired in half.values()]
     assert not any("critical" in some for some in kinds)
     assert sum("warning" in some for some in kinds) < 0.02 * len(kinds)
+
+
+def test_the_page_is_made_of_the_rules_and_the_measurements():
+    spec = importlib.util.spec_from_file_location("build_doctor", MEASURED.parents[1] / "build_doctor.py")
+    builder = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(builder)
+    measured = json.loads(MEASURED.read_text())
+    text = builder.PAGE.read_text()
+    trust = f"{builder.summary(measured)}\n\n{builder.trust_table(measured).markdown()}"
+    assert builder.filled(builder.filled(text, "trust", trust), "rules", builder.rules_text()) == text
+    assert all(f"**`{rule.id}`**" in text for rule in RULES)

@@ -187,6 +187,7 @@ TRAPS = {
     "images from 0 to 1": lambda: (
         program(Cnn, 20, change=lambda x: (x * 0.2 + 0.5).clamp(0, 1)).trained().examine(adam)
     ),
+    "one-hot features": lambda: program(Mlp, 24, change=lambda x: torch.eye(8)[x.argmax(1)]).examine(adam),
     "sixteen rows": lambda: program(Cnn, 22, rows=16).trained().examine(adam),
     "a deep network with norms": lambda: program(Mlp, 23, norm=nn.BatchNorm1d, bias=False, depth=12).examine(adam),
     "a deep residual network": lambda: program(Resnet, 21, depth=10).trained(20).examine(adam),

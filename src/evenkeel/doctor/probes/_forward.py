@@ -184,7 +184,8 @@ def inputs_of(collector: Collector, call: Call) -> InputState | None:
     return InputState(
         site=site,
         shape=tuple(x.shape),
-        rms=float(flat.square().mean().sqrt()),
+        # zeros are no scale: one-hot features and padding have many
+        rms=float((flat.square().sum() / (flat != 0).sum().clamp(min=1)).sqrt()),
         scales=float(varied.max() / varied.min()) if is_table and varied.numel() > 1 else 1.0,
         constant=float((spread == 0).float().mean()),
         rows=x.shape[0],

@@ -163,7 +163,7 @@ class InputState:
     Attributes:
         site: that layer.
         shape: of the input.
-        rms: its root mean square.
+        rms: the root mean square of what is not zero in it.
         scales: the largest over the smallest deviation of its features, for a table.
         constant: the share of its features that are constant.
         rows: how many rows there are.
