@@ -36,6 +36,7 @@ NAVIGATION = {
             "Layers and functions </docs/layers>",
             "Convert </docs/convert>",
             "Data </docs/data>",
+            "Doctor </docs/doctor>",
             "Explain </docs/explain>",
             "Study </docs/study>",
             "Limits </docs/limits>",

@@ -322,6 +322,8 @@ ROOMS = {
     "data.scalers": {"sources", "statistics"},
     "data.fitting": {"scalers", "sources", "statistics"},
     "data.views": {"statistics"},
+    "doctor.probes": set(),
+    "doctor.rules": {"probes"},
     "lab.runner": set(),
     "lab.transformer": set(),
     "lab.training": {"runner", "transformer"},

@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from lab.experiments.tiny import TINY as TINY_EXPERIMENTS
+from safetensors.torch import save_file
 from study_runs import TINY as TINY_STUDY
 
 from evenkeel import lab
@@ -58,6 +60,8 @@ def folder(tmp_path, monkeypatch):
         if "day" in name:
             assert main(["data", "fit", f"{name}.parquet", "--out", f"{name}.json", "--quiet"]) == 0
     np.save("x.npy", generator.normal(size=(2, 8, 3)))
+    np.savez("x.npz", tokens=np.array([[1, 2, 3], [3, 4, 5]]))
+    save_file(torch.nn.BatchNorm1d(4).state_dict(), "model.safetensors")
     Path("tokens.json").write_text("[[1, 2, 3]]")
     Path("package/module.py").write_text(MODEL)
     Path("my-corpus/text.txt").write_text("all work and no play makes a dull text\n" * 400)

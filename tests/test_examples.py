@@ -33,7 +33,7 @@ def numbers(text, pattern):
 def test_every_example_is_short_and_tested():
     scripts = sorted(EXAMPLES.glob("*.py"))
     tested = Path(__file__).read_text()
-    assert len(scripts) == 6
+    assert len(scripts) == 8
     for script in scripts:
         assert f'"{script.name}"' in tested
         assert len(script.read_text().splitlines()) <= 62  # as the README says
@@ -129,3 +129,21 @@ def test_a_notebook_runs_and_shows_itself(path, tmp_path, monkeypatch):
 
 def test_there_are_two_notebooks():
     assert [path.stem for path in NOTEBOOKS] == ["explain_and_study", "tables_to_first_layer"]
+
+
+def test_the_doctor_sees_gains_that_never_move(tmp_path):
+    narrow, wide = run("gamma_never_moves.py", cwd=tmp_path).split("weights in torch.float32")
+    assert numbers(narrow, r"(\S+)% of the gains moved") == [0.0]
+    assert "gamma-frozen at *.norm (2), gamma-frozen at 3" in narrow
+    assert numbers(wide, r"(\S+)% of the gains moved") == [100.0]
+    assert "nothing found" in wide
+    assert "Warning: gamma-frozen" in (tmp_path / "doctor.html").read_text()
+
+
+def test_the_doctor_sees_a_batch_of_two(tmp_path):
+    small, kept = run("batch_of_two.py", cwd=tmp_path).split("the same, statistics kept")
+    training, evaluation = numbers(small, r"(\S+)% as in training, (\S+)% in evaluation")
+    assert training > evaluation + 10
+    assert "batch-too-small at * (2)" in small
+    assert numbers(kept, r"(\S+)% in evaluation")[0] > evaluation + 10
+    assert "nothing found" in kept

@@ -22,6 +22,7 @@ __all__ = [
     "__version__",
     "convert",
     "data",
+    "doctor",
     "explain",
     "functional",
     "kernels_available",
@@ -34,7 +35,7 @@ _FIRST, *_ = getattr(sys, "argv", None) or [""]  # an embedded interpreter may h
 _PROGRAM = os.path.splitext(os.path.basename(_FIRST))[0] == __name__ or (_FIRST == "-m" and __name__ in sys.orig_argv)
 
 if TYPE_CHECKING or not _PROGRAM:
-    from evenkeel import convert, data, explain, functional, nn
+    from evenkeel import convert, data, doctor, explain, functional, nn
     from evenkeel._errors import (
         BackendError,
         ContractError,
@@ -50,7 +51,7 @@ if TYPE_CHECKING or not _PROGRAM:
     from evenkeel._spec import NormSpec
     from evenkeel.functional import kernels_available
 
-_PACKAGES = ("convert", "data", "explain", "functional", "lab", "nn", "report", "testing")
+_PACKAGES = ("convert", "data", "doctor", "explain", "functional", "lab", "nn", "report", "testing")
 
 if not TYPE_CHECKING:  # or type checkers take any name for one of ours
 

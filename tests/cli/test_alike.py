@@ -7,7 +7,9 @@ import webbrowser
 
 import numpy as np
 import pytest
+import torch
 import typer.main
+from safetensors.torch import save_file
 
 from evenkeel._options.arms import arm_names
 from evenkeel._options.names import EXPERIMENT_NAMES
@@ -26,10 +28,11 @@ WRITERS = {
     "data show": ("data show s.json --html new.html", "new.html"),
     "data check": ("data check x.csv --stats s.json --html new.html", "new.html"),
     "explain": ("explain 1 2 3 --html new.html", "new.html"),
+    "doctor": ("doctor m.safetensors --html new.html", "new.html"),
     "study": (f"study {SMALL} --out new", "new/study.json"),
     "study --experiment": (f"study {PADDING} --out new", "new/padding/experiment.json"),
 }
-PAGES = ["data show s.json", "data check x.csv --stats s.json", "explain 1 2 3"]
+PAGES = ["data show s.json", "data check x.csv --stats s.json", "explain 1 2 3", "doctor m.safetensors"]
 TABLES = {
     "info": "versions",
     "data fit x.csv --out new.json": "features",
@@ -37,6 +40,7 @@ TABLES = {
     "data check x.csv --stats s.json": "features",
     "data merge s.json t.json --out new.json": "features",
     "explain 1 2 3": "steps",
+    "doctor m.safetensors": "findings",
     "study --list": "padding",
     f"study {SMALL} --out new": "arms",
     f"study {PADDING} --out new": "experiments",
@@ -67,6 +71,7 @@ def here(tmp_path, monkeypatch):
     x = np.random.default_rng(0).normal(size=(50, 2))
     np.savetxt("x.csv", x, delimiter=",", header="a,b", comments="")
     np.savetxt("y.csv", x + 1, delimiter=",", header="a,b", comments="")
+    save_file(torch.nn.BatchNorm1d(4).state_dict(), "m.safetensors")
     (tmp_path / "text.txt").write_text("some words to learn from, and more of them " * 50)
     for source, out in (("x.csv", "s.json"), ("y.csv", "t.json")):
         assert run(f"data fit {source} --out {out} --quiet") == 0

@@ -20,7 +20,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: the words after the program's name; those of this process by default.
 
     Returns:
-        0, 2 for wrong usage or input, 130 after Ctrl-C, 1 when the reader of our output went away.
+        0, 1 for a critical verdict of the doctor, 2 for wrong usage or input, 130 after Ctrl-C, 1 when the
+        reader of our output went away.
 
     Example:
         >>> from evenkeel.cli import main

@@ -78,6 +78,7 @@ class Section:
         tables: shown in full.
         figures: shown after the tables.
         folded: whether tables and figures are shown only on demand.
+        code: lines to type, each block set apart after the figures.
 
     Example:
         >>> Section("What was run", ["Six arms."]).figures
@@ -89,6 +90,7 @@ class Section:
     tables: Sequence[Table] = ()
     figures: Sequence[Figure] = ()
     folded: bool = False
+    code: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,63 @@
+"""`evenkeel doctor`: what is wrong with normalization in a checkpoint or a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel.cli.options import INPUT, Force, Html, Json, Open, check_output, option, path_option
+from evenkeel.cli.output import Output
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            help="A .safetensors file, a directory of such, or a model as package.module:factory.", show_default=False
+        ),
+    ],
+    input_file: Annotated[
+        Path | None,
+        path_option("Inputs of the model: .npy, or .npz by the names of its arguments.", "--input", panel=INPUT),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        option(
+            "A function from the model's output to a scalar, as package.module:name.",
+            panel=INPUT,
+            metavar="<name>",
+            default="output.loss where there is one",
+        ),
+    ] = None,
+    html: Html = None,
+    force: Force = False,
+    open_page: Open = False,
+    as_json: Json = False,
+) -> int:
+    """Judge the norms of a checkpoint or a model: verdicts with evidence and remedy; exit code 1 for a critical one."""
+    check_output(html, "--html", force=force)
+    output = Output(html, open_page, as_json=as_json)
+    module, separator, name = subject.partition(":")
+    if not (separator and module and name) or Path(subject).exists():
+        if input_file is not None or loss is not None:
+            raise InvalidArgumentError("--input and --loss belong to a model: evenkeel doctor package.module:factory")
+        path = Path(subject)
+        if not path.exists():
+            raise InvalidInputError(f"there is no file or directory {subject}; name one, or package.module:factory")
+        from evenkeel.cli.doctor import judge_checkpoint
+
+        return judge_checkpoint(path, output)
+    if input_file is None:
+        raise InvalidArgumentError("a model needs --input, the .npy or .npz file that it is called with")
+    if not input_file.is_file():
+        raise InvalidInputError(f"--input: there is no file {input_file}; check the path")
+    if loss is not None and ":" not in loss:
+        raise InvalidArgumentError(f"--loss: {loss!r} does not name a function; write package.module:name")
+    from evenkeel.cli.doctor import judge_model
+
+    return judge_model(subject, input_file, loss, output)

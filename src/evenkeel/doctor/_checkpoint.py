@@ -1,0 +1,95 @@
+"""A checkpoint, judged by its weights and buffers alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evenkeel._errors import InvalidTypeError, StateError
+from evenkeel.doctor._report import Report
+from evenkeel.doctor.probes import Measurements, states_of_weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["checkpoint"]
+
+ENDING = ".safetensors"
+LARGEST = 2**22  # elements of a tensor that may belong to a norm
+
+
+def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
+    """Judge the norms of a checkpoint by their weights and statistics.
+
+    Norms are told by their names and shapes: what has running statistics, or a vector as weight.
+
+    Args:
+        source: a safetensors file, a directory of such files, or a state dict.
+
+    Returns:
+        The report.
+
+    Raises:
+        StateError: there is no such file, it is no safetensors file, or it is damaged.
+        InvalidTypeError: the state dict holds something else than tensors.
+
+    Example:
+        >>> import torch, evenkeel as ek
+        >>> state = torch.nn.BatchNorm1d(4).state_dict()
+        >>> state["running_var"][2] = float("nan")
+        >>> [(finding.rule, finding.severity) for finding in ek.doctor.checkpoint(state).findings]
+        [('statistics-not-finite', 'critical')]
+    """
+    if isinstance(source, Mapping):
+        tensors = {str(name): value for name, value in source.items() if isinstance(value, torch.Tensor)}
+        if source and not tensors:
+            kinds = {type(value).__name__ for value in source.values()}
+            raise InvalidTypeError(
+                f"checkpoint: expected tensors by name, but got {', '.join(sorted(kinds))}; pass model.state_dict()"
+            )
+        subject = "state dict"
+    else:
+        path = Path(source)
+        tensors, subject = read_files(path), path.name
+    states = states_of_weights(tensors)
+    notes = (
+        () if states else ("No norm was told among the tensors, by names and shapes; examine(model, batch) sees more.",)
+    )
+    return Report.of(f"{subject}, {len(tensors)} tensors", Measurements(norms=tuple(states)), notes)
+
+
+def read_files(path: Path) -> dict[str, Tensor]:
+    """Read the tensors that may belong to norms, from one file or every one of a directory."""
+    if path.is_dir():
+        files = sorted(path.glob(f"*{ENDING}"))
+        if not files:
+            raise StateError(f"checkpoint: the directory {path} holds no {ENDING} files; name one that does")
+        return {name: tensor for file in files for name, tensor in read_file(file).items()}
+    if not path.is_file():
+        raise StateError(f"checkpoint: there is no file or directory {path}; name a {ENDING} file")
+    if path.suffix != ENDING:
+        raise StateError(
+            f"checkpoint: {path} is no {ENDING} file, and files that can run code are not opened; load it with "
+            "weights_only=True and write it: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+        )
+    return read_file(path)
+
+
+def read_file(path: Path) -> dict[str, Tensor]:
+    """Read the vectors of a safetensors file; matrices stay on the disk."""
+    import safetensors
+
+    found: dict[str, Tensor] = {}
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 (the file is no mapping)
+                shape = file.get_slice(name).get_shape()
+                if sum(size > 1 for size in shape) <= 1 and max([1, *shape]) <= LARGEST:
+                    found[name] = file.get_tensor(name)
+    except (safetensors.SafetensorError, OSError, ValueError) as error:
+        raise StateError(f"checkpoint: {path} cannot be read: {error}; is it whole?") from error
+    return found

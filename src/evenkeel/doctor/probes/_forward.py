@@ -1,0 +1,197 @@
+"""What norms and layers are given in one forward: hooks that stay on the device, and one transfer at the end."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import nn
+
+from evenkeel.doctor.probes._records import InputState, Layer, Signal
+from evenkeel.doctor.probes._signal import measure
+from evenkeel.recognition import CannotCopyError, bare_copy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torch import Tensor
+
+    from evenkeel.doctor.probes._norms import Site
+    from evenkeel.recognition import Call
+
+__all__ = ["Collector", "inputs_of"]
+
+MARK = "_evenkeel_source"
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+TABLE_AXES = 2
+About = tuple[tuple[int, ...], str, bool]  # shape, dtype, whether in training
+Link = tuple[str, str, bool]  # the layer that gave the input, its kind, whether it has a bias
+
+
+class Collector:
+    """Hooks on the norms and layers of a model, for as long as it is entered.
+
+    Attributes:
+        order: the names of the layers with a weight of two axes and more, in the order of their first calls.
+        called: the names of the norms that were reached.
+        first: the first layer with such a weight, and its input; None before a forward.
+    """
+
+    def __init__(self, model: nn.Module, sites: Sequence[Site], mask: Tensor | None = None) -> None:
+        self.model, self.mask = model, mask
+        self.sites = {id(site.module): site for site in sites}
+        self.order: dict[str, nn.Module] = {}
+        self.called: set[str] = set()
+        self.first: tuple[str, Tensor] | None = None
+        self._inputs: dict[str, tuple[About, Link, dict[str, Tensor]]] = {}
+        self._outputs: dict[str, tuple[str, dict[str, Tensor]]] = {}
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        inside = {id(part) for site in self.sites.values() for part in site.module.modules()} - set(self.sites)
+        for name, module in self.model.named_modules():
+            if id(module) in self.sites:
+                hook = module.register_forward_pre_hook(self._before_norm, with_kwargs=True)
+                self._stack.callback(hook.remove)
+            is_leaf = not any(True for _ in module.children())
+            if (is_leaf or id(module) in self.sites) and id(module) not in inside:
+                self._stack.callback(module.register_forward_hook(self._named(name)).remove)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _before_norm(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        site = self.sites[id(module)]
+        given = [v for v in (*arguments, *keywords.values()) if isinstance(v, torch.Tensor) and v.is_floating_point()]
+        if site.name in self.called or len(given) != 1 or not given[0].numel() or given[0].is_meta:
+            return
+        self.called.add(site.name)
+        x = given[0]
+        with torch.no_grad():
+            source = getattr(x, MARK, None)
+            link = source[:3] if source is not None and source[3] == x._version else ("", "", False)
+            about = (tuple(x.shape), str(x.dtype).removeprefix("torch."), module.training)
+            self._inputs[site.name] = (about, link, measure(site, x, self.mask))
+
+    def _named(self, name: str) -> Any:
+        def after(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+            x = next((v for v in arguments if isinstance(v, torch.Tensor)), None)
+            if not isinstance(output, torch.Tensor) or not output.is_floating_point():
+                return
+            weight = getattr(module, "weight", None)
+            if isinstance(weight, torch.Tensor) and weight.ndim > 1 and id(module) not in self.sites:
+                self.order.setdefault(name, module)
+                if self.first is None and x is not None:
+                    self.first = (name, x)
+            self._mark(name, module, output)
+            if name not in self._outputs and output.numel() and not output.is_meta:
+                self._outputs[name] = (str(output.dtype).removeprefix("torch."), sizes(x, output))
+
+        return after
+
+    def _mark(self, name: str, module: nn.Module, output: Tensor) -> None:
+        """Note on a result which layer gave it, so that a norm that gets it unchanged knows."""
+        kind = "norm" if id(module) in self.sites else kind_of(module)
+        setattr(output, MARK, (name, kind, getattr(module, "bias", None) is not None, output._version))
+
+    def scalars(self) -> list[Tensor]:
+        """What was measured, still on the device."""
+        scalars = [s for _, _, values in self._inputs.values() for s in values.values()]
+        return scalars + [s for _, values in self._outputs.values() for s in values.values()]
+
+    def records(self, numbers: Iterator[float]) -> tuple[tuple[Signal, ...], tuple[Layer, ...]]:
+        """Gather the records from the values of the scalars, in their order."""
+        sites = {site.name: site for site in self.sites.values()}
+        signals = tuple(
+            signal_of(sites[name], about, link, {key: next(numbers) for key in values})
+            for name, (about, link, values) in self._inputs.items()
+        )
+        layers = []
+        for name, (dtype, values) in self._outputs.items():
+            found = {key: next(numbers) for key in values}
+            layers.append(Layer(site=name, dtype=dtype, input_finite=found.pop("input") == 0.0, **found))
+        return signals, tuple(layers)
+
+
+def signal_of(site: Site, about: About, link: Link, values: dict[str, float]) -> Signal:
+    """Gather the record of a norm."""
+    shape, dtype, training = about
+    count = getattr(site.module, "num_batches_tracked", None)
+    return Signal(
+        site=site.name,
+        shares=site.spec.shares,
+        statistic=site.spec.statistic,
+        dtype=dtype,
+        shape=shape,
+        training=training,
+        remembers=site.remembers,
+        frozen=site.frozen,
+        updates=int(count) if isinstance(count, torch.Tensor) else None,
+        values=values,
+        source=link[0],
+        source_kind=link[1],
+        source_bias=link[2],
+        half_refuses=dtype == "float16" and refuses_half(site, shape),
+        axis=site.layout.channel_axis,
+        last_only=site.spec.shares == "token" and site.layout.axes == 1,
+    )
+
+
+def kind_of(module: nn.Module) -> str:
+    """Whether a layer mixes the last axis, or the axis after the batch's."""
+    if isinstance(module, nn.Linear):
+        return "linear"
+    return "conv" if isinstance(module, CONVOLUTIONS) else ""
+
+
+def sizes(x: Tensor | None, output: Tensor) -> dict[str, Tensor]:
+    """Scalars of a result, and whether its input was finite."""
+    with torch.no_grad():
+        finite = output.isfinite()
+        is_number = x is not None and x.is_floating_point() and x.numel() > 0
+        return {
+            "largest": torch.where(finite, output, 0).abs().amax().float(),
+            "not_finite": (~finite).float().mean(),
+            "input": (~x.isfinite()).float().mean() if is_number and x is not None else finite.new_zeros(()).float(),
+        }
+
+
+def refuses_half(site: Site, shape: tuple[int, ...]) -> bool:
+    """Whether a copy of a norm gives something else than numbers for zeros in float16."""
+    try:
+        copy = bare_copy(site.module).half().eval()
+        with torch.no_grad():
+            y = copy(torch.zeros((2, *shape[1:]), dtype=torch.float16))
+    except (CannotCopyError, RuntimeError):
+        return False
+    return not bool(y.isfinite().all())
+
+
+def inputs_of(collector: Collector, call: Call) -> InputState | None:
+    """Measure the input of the first layer with weights, where that is the model's own."""
+    if collector.first is None:
+        return None
+    site, x = collector.first
+    if isinstance(collector.order.get(site), nn.Embedding) or not is_given(x, call.floating()):
+        return None
+    x = x.detach()
+    flat = x.float().reshape(x.shape[0], -1)
+    is_table = x.ndim == TABLE_AXES and x.shape[0] > 1
+    spread = flat.std(0) if is_table else flat.new_ones(1)
+    varied = spread[spread > 0]
+    return InputState(
+        site=site,
+        shape=tuple(x.shape),
+        # zeros are no scale: one-hot features and padding have many
+        rms=float((flat.square().sum() / (flat != 0).sum().clamp(min=1)).sqrt()),
+        scales=float(varied.max() / varied.min()) if is_table and varied.numel() > 1 else 1.0,
+        constant=float((spread == 0).float().mean()),
+        rows=x.shape[0],
+    )
+
+
+def is_given(x: Tensor, given: Iterable[Tensor]) -> bool:
+    """Whether a tensor is one of the model's inputs, or a view of one."""
+    return any(x.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() for other in given)

@@ -1,0 +1,99 @@
+"""What an optimizer does with the parameters of norms."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evenkeel.doctor.probes._records import OptimizerState
+from evenkeel.doctor.probes._tensors import local
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import Tensor, nn
+
+    from evenkeel.doctor.probes._norms import Site
+
+__all__ = ["held_by", "optimizer_state"]
+
+NAN = float("nan")
+
+
+def held_by(optimizer: torch.optim.Optimizer) -> dict[int, dict[str, Any]]:
+    """The group of every parameter that an optimizer holds, by the parameter's id."""
+    return {id(p): group for group in optimizer.param_groups for p in group["params"]}
+
+
+def optimizer_state(
+    model: nn.Module,
+    sites: Sequence[Site],
+    optimizer: torch.optim.Optimizer,
+    gradients: Mapping[int, Tensor | None] | None,
+    called: set[str] | None = None,
+) -> tuple[OptimizerState, ...]:
+    """Measure what an optimizer holds of each norm that has trainable parameters.
+
+    Args:
+        model: the model.
+        sites: its norms.
+        optimizer: of the training.
+        gradients: of the parameters, by their ids; None where there was no backward.
+        called: the sites that the forward reached; None for all.
+    """
+    held = held_by(optimizer)
+    matrices = [p for p in model.parameters() if p.requires_grad and p.ndim > 1]
+    share = sum(id(p) in held for p in matrices) / len(matrices) if matrices else 0.0
+    records = []
+    for site in sites:
+        own = [p for p in site.module.parameters() if p.requires_grad]
+        weight = site.tensor("weight")
+        if not own or (called is not None and site.name not in called):
+            continue
+        group = held.get(id(weight)) if weight is not None else None
+        gradient = None if gradients is None or weight is None else gradients.get(id(weight))
+        records.append(
+            OptimizerState(
+                site=site.name,
+                held=all(id(p) in held for p in own),
+                others_held=share,
+                decay=float((group or {}).get("weight_decay", 0.0) or 0.0),
+                rate=float((group or {}).get("lr", 0.0) or 0.0),
+                lost=NAN
+                if group is None or weight is None or gradient is None
+                else lost_share(optimizer, group, weight, gradient),
+                has_gradient=None if gradients is None else any(gradients.get(id(p)) is not None for p in own),
+            )
+        )
+    return tuple(records)
+
+
+def lost_share(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], weight: Tensor, gradient: Tensor) -> float:
+    """The share of a weight's elements that a step in float32 moves and a step in the weight's dtype does not.
+
+    Copies of the weight take one step by an optimizer of the same class; NaN where that cannot be built.
+    """
+    weight, gradient = local(weight.detach()), local(gradient.detach())
+    if weight.dtype.itemsize > 2:
+        return 0.0
+    try:
+        narrow, wide = (step_of(optimizer, group, weight, gradient, dtype) for dtype in (weight.dtype, torch.float32))
+    except Exception:  # the optimizer is anybody's class
+        return NAN
+    moves = wide != weight.float()
+    return float((moves & (narrow == weight)).sum() / moves.sum()) if bool(moves.any()) else NAN
+
+
+def step_of(
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], weight: Tensor, gradient: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """A copy of a weight in a dtype after one step."""
+    copy = torch.nn.Parameter(weight.to(dtype, copy=True))
+    copy.grad = gradient.to(dtype)
+    taken = inspect.signature(type(optimizer)).parameters
+    options = {name: value for name, value in group.items() if name in taken and name != "params"}
+    other = type(optimizer)([copy], **options)
+    other.step()
+    return copy.detach()

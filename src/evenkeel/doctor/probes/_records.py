@@ -1,0 +1,216 @@
+"""What was measured: one frozen record per norm, layer, step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Depth", "InputState", "Layer", "Leak", "Measurements", "NormState", "OptimizerState", "Signal", "Step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormState:
+    """The parameters and buffers of a norm, in numbers.
+
+    Attributes:
+        site: its name in the model.
+        shares: as in `evenkeel.NormSpec`.
+        dtype: of its weight, or of its statistics.
+        offset: what is added to the weight.
+        eps: the constant beside the variance; None where it is not known.
+        size: how many numbers its weight has.
+        at_start: the share of the weight that is exactly at the value that norms start with.
+        dead: the share of the gains that are smaller than a thousandth of the median one; NaN without a weight.
+        bias_moved: whether the bias is off zero; None without a bias.
+        trainable: whether a parameter of it requires a gradient; None where that is not known.
+        training: whether it is in training mode; None where that is not known.
+        frozen: whether it uses remembered statistics in training too.
+        updates: how many batches its statistics have seen; None where nothing counts.
+        default_statistics: whether they are exactly 0 and 1.
+        not_finite: how many numbers of it are NaN, infinite, or a negative variance.
+        tiny: the share of its remembered variances below eps.
+    """
+
+    site: str
+    shares: str
+    dtype: str
+    offset: float = 0.0
+    eps: float | None = None
+    size: int = 0
+    at_start: float = 0.0
+    dead: float = float("nan")
+    bias_moved: bool | None = None
+    trainable: bool | None = None
+    training: bool | None = None
+    frozen: bool = False
+    updates: int | None = None
+    default_statistics: bool = False
+    not_finite: int = 0
+    tiny: float = 0.0
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has remembered statistics."""
+        return self.updates is not None or self.default_statistics or self.tiny > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signal:
+    """What a norm was given in one forward.
+
+    Attributes:
+        site: its name in the model.
+        shares: as in `evenkeel.NormSpec`.
+        statistic: as in `evenkeel.NormSpec`.
+        dtype: of the input.
+        shape: of the input.
+        training: whether the module was in training mode.
+        remembers: whether it has remembered statistics, which it uses in evaluation.
+        frozen: whether it uses them in training too.
+        updates: how many batches these have seen.
+        values: what was measured on the device, by name; see `evenkeel.doctor.probes._signal`.
+        source: the name of the layer whose result it was given unchanged; empty where there is none.
+        source_kind: ``linear``, ``conv``, ``norm``, or nothing.
+        source_bias: whether that layer has a bias.
+        half_refuses: whether it gives NaN for a row of zeros in float16; False where that was not tried.
+    """
+
+    site: str
+    shares: str
+    statistic: str
+    dtype: str
+    shape: tuple[int, ...]
+    training: bool
+    remembers: bool
+    frozen: bool
+    updates: int | None
+    values: dict[str, float]
+    source: str = ""
+    source_kind: str = ""
+    source_bias: bool = False
+    half_refuses: bool = False
+    axis: int = -1
+    last_only: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """What a module without children gave in one forward: the largest size, and how much of it is not finite."""
+
+    site: str
+    dtype: str
+    largest: float
+    not_finite: float
+    input_finite: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Depth:
+    """The gradient of a weight matrix or kernel, in parts of its own length.
+
+    Attributes:
+        site: the name of the layer, in the order of calls.
+        gradient: its root mean square over that of the weight.
+    """
+
+    site: str
+    gradient: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerState:
+    """What an optimizer holds of a norm.
+
+    Attributes:
+        site: the norm.
+        held: whether its trainable parameters are in the optimizer.
+        others_held: the share of the trainable matrices of the model that are in it.
+        decay: the weight decay of its weight.
+        rate: the learning rate of its weight.
+        lost: the share of the weight's steps that float32 would take and its dtype rounds away; NaN where unknown.
+        has_gradient: whether a gradient reached it; None where there was no backward.
+    """
+
+    site: str
+    held: bool
+    others_held: float
+    decay: float = 0.0
+    rate: float = 0.0
+    lost: float = float("nan")
+    has_gradient: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """How far an output moves with an input that it must not depend on, in parts of the output's deviation.
+
+    Attributes:
+        kind: ``batch`` or ``time``.
+        site: the norms through which it goes.
+        moved: the largest movement of the output.
+        held: the same with the statistics of the norms kept.
+    """
+
+    kind: str
+    site: str
+    moved: float
+    held: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputState:
+    """What the first layer with weights was given, where that is the model's own input.
+
+    Attributes:
+        site: that layer.
+        shape: of the input.
+        rms: the root mean square of what is not zero in it.
+        scales: the largest over the smallest deviation of its features, for a table.
+        constant: the share of its features that are constant.
+        rows: how many rows there are.
+    """
+
+    site: str
+    shape: tuple[int, ...]
+    rms: float
+    scales: float
+    constant: float
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What was seen at one step of a training.
+
+    Attributes:
+        step: its number, from 1.
+        loss: of that step; NaN where it was not given.
+        update: the median over the weight matrices of the length of a step over that of the weight.
+        moved: by norm: the share of its weight that has changed since the start.
+        gradient: by norm: the largest gradient of its weight; NaN where there is none.
+    """
+
+    step: int
+    loss: float
+    update: float
+    moved: dict[str, float]
+    gradient: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurements:
+    """Everything that was measured."""
+
+    norms: tuple[NormState, ...] = ()
+    signals: tuple[Signal, ...] = ()
+    layers: tuple[Layer, ...] = ()
+    depths: tuple[Depth, ...] = ()
+    optimizer: tuple[OptimizerState, ...] = ()
+    leaks: tuple[Leak, ...] = ()
+    inputs: InputState | None = None
+    loss: float | None = None
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def trained(self) -> bool:
+        """Whether anything of the norms shows that the model was trained: one that has just been made is not judged."""
+        return any(n.bias_moved or n.updates or (n.size and n.at_start < 1 and n.shares != "?") for n in self.norms)

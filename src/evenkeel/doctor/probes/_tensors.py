@@ -1,0 +1,33 @@
+"""Parts and transfers of tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+__all__ = ["local", "to_numbers"]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """The part of a distributed tensor that lies here; other tensors as they are."""
+    part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return part
+
+
+def to_numbers(scalars: Sequence[Tensor]) -> list[float]:
+    """The values of scalars, brought over by one transfer a device."""
+    found = [0.0] * len(scalars)
+    places: dict[torch.device, list[int]] = {}
+    for k, scalar in enumerate(scalars):
+        places.setdefault(scalar.device, []).append(k)
+    for indices in places.values():
+        numbers = torch.stack([scalars[k].detach().float().reshape(()) for k in indices]).tolist()
+        for k, number in zip(indices, numbers, strict=True):
+            found[k] = number
+    return found

@@ -1,0 +1,477 @@
+"""Programs with one fault each, by the rule that has to find it."""
+
+import copy
+import itertools
+
+import torch
+from doctor.faults.families import (
+    Cnn,
+    Mlp,
+    Resnet,
+    Rnn,
+    Tcn,
+    Unet,
+    Vit,
+    decoder,
+    encoder,
+    layer,
+    none,
+    norms_of,
+    program,
+    rms,
+)
+from torch import nn
+
+BF16, HALF = torch.bfloat16, torch.float16
+
+
+def slow(model, lr=1e-4):
+    return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+
+
+def after(made, edit):
+    """A program whose model was changed."""
+    with torch.no_grad():
+        edit(made.model)
+    return made
+
+
+def of_weights(share, value=0.0):
+    """Set a share of every norm's weight."""
+
+    def edit(model):
+        for norm in norms_of(model):
+            norm.weight[: int(share * norm.weight.numel())] = value
+
+    return edit
+
+
+def matrices_alone(model):
+    return torch.optim.AdamW([p for p in model.parameters() if p.ndim > 1], lr=1e-3)
+
+
+def all_decay(model):
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+
+
+def strange(part, value):
+    def edit(model):
+        getattr(norms_of(model)[-1], part)[1] = value
+
+    return edit
+
+
+def forgotten_statistics(model):
+    """As load_state_dict(strict=False) leaves them where the file has none."""
+    for norm in norms_of(model):
+        norm.reset_running_stats()
+
+
+def set_momentum(value):
+    def edit(model):
+        for norm in norms_of(model):
+            norm.momentum = value
+
+    return edit
+
+
+def quiet_layers(model):
+    """Most of what goes into a norm carries nothing."""
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)) and module is not getattr(model, "head", None):
+            module.weight[: int(0.75 * len(module.weight))] *= 1e-5
+
+
+def freeze_norms(model):
+    for norm in norms_of(model):
+        norm.requires_grad_(False)
+
+
+def average(made):
+    """A moving average of the parameters that leaves the buffers out."""
+    copied = copy.deepcopy(made.model)
+    made.trained(10)
+    with torch.no_grad():
+        for mine, theirs in zip(copied.parameters(), made.model.parameters(), strict=True):
+            mine.lerp_(theirs, 0.5)
+    made.model = copied
+    return made
+
+
+class HandNorm(nn.Module):
+    """Written by hand, in the dtype of its input."""
+
+    def __init__(self, width, eps=1e-8, center=True):
+        super().__init__()
+        self.weight, self.eps, self.center = nn.Parameter(torch.ones(width)), eps, center
+
+    def forward(self, x):
+        if self.center:
+            x = x - x.mean(-1, keepdim=True)
+        return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
+
+
+class Twice(nn.Sequential):
+    """A norm of a norm."""
+
+    def __init__(self, norm, width):
+        super().__init__(norm(width), norm(width))
+
+
+class WrongAxis(nn.Module):
+    """Series through a linear layer and a norm that takes positions for channels, or over the last axis."""
+
+    def __init__(self, first, norm, head=None):
+        super().__init__()
+        self.first, self.norm, self.head = first, norm, head or nn.LazyLinear(3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.first(x)).relu().flatten(1))
+
+
+def wrong_axis(first, norm, draw_as, seed):
+    made = program(draw_as, seed)
+    made.model = WrongAxis(first, norm)
+    made.model(made.batch())
+    return made.examine()
+
+
+class Pooled(nn.Module):
+    """A norm over one position for every sample: after a global pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.first(x).mean((2, 3), keepdim=True)).flatten(1))
+
+
+def pooled(seed, rows):
+    made = program(Cnn, seed, rows=rows)
+    made.model = Pooled()
+    return made.examine()
+
+
+def constant_result(model):
+    """Layers that give constants in most channels."""
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)) and module is not getattr(model, "head", None):
+            module.weight[: int(0.75 * len(module.weight))] = 0.0
+
+
+def louder(factor):
+    def edit(model):
+        for module in itertools.islice((m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d))), 1):
+            module.weight.mul_(factor)
+
+    return edit
+
+
+def growing(model):
+    """Blocks that add ever more to their stream."""
+    for number, block in enumerate(model.blocks):
+        block.out.weight.mul_(2.0**number)
+        block.feed[2].weight.mul_(2.0**number)
+
+
+def with_padding(made, seed, channels_last=False):
+    """Zeros at the end of most rows, whose real elements have another mean."""
+    mask = torch.arange(12) < torch.randint(3, 8, (32, 1), generator=torch.Generator().manual_seed(seed))
+    shape = mask.unsqueeze(-1) if channels_last else mask.unsqueeze(1)
+    made.change = lambda x: (x + 1.0) * shape
+    return made.examine(mask=mask)
+
+
+class Sequence(nn.Module):
+    """One convolution over a series, and a norm over all positions."""
+
+    def __init__(self, norm, width=8):
+        super().__init__()
+        self.first, self.norm, self.head = nn.Conv1d(8, width, 1), norm(width), nn.Conv1d(width, 3, 1)
+
+    def forward(self, x):
+        return self.head(self.norm(self.first(x)).relu())
+
+
+class CausalSum(nn.Module):
+    """The mean so far, and a norm over (samples, channels, positions)."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm, self.head = norm(8), nn.Conv1d(8, 3, 1)
+
+    def forward(self, x):
+        return self.head(self.norm(x.cumsum(2) / torch.arange(1, 13)))
+
+
+class TimeNorm(nn.Module):
+    """A norm of (samples, positions, features) over the positions."""
+
+    def __init__(self, width, make):
+        super().__init__()
+        self.inner = make(width)
+
+    def forward(self, x):
+        return self.inner(x.transpose(1, 2)).transpose(1, 2)
+
+
+def replaced(made, model):
+    made.model = model
+    return made
+
+
+def untracked(kind):
+    return lambda width: kind(width, track_running_stats=False)
+
+
+def scaled(factor, shift=0.0):
+    return lambda x: x * factor + shift
+
+
+def of_scales(spread):
+    return lambda x: x * torch.logspace(0, spread, 8)
+
+
+def constant(columns):
+    return lambda x: torch.cat([torch.full_like(x[:, :columns], 2.0), x[:, columns:]], 1)
+
+
+FAULTY = {
+    "gamma-frozen": {
+        "encoder watched": lambda: encoder(1, dtype=BF16).watched(lr=1e-4),
+        "decoder watched": lambda: decoder(2, dtype=BF16).watched(lr=2e-4),
+        "vit watched": lambda: program(Vit, 3, dtype=BF16).watched(lr=1e-4),
+        "mlp watched": lambda: program(Mlp, 4, dtype=BF16).watched(lr=1e-4),
+        "unet, one step": lambda: program(Unet, 5, dtype=BF16).examine(slow),
+        "rnn, one step": lambda: program(Rnn, 6, dtype=BF16, norm=rms).examine(slow),
+        "encoder, checkpoint": lambda: encoder(7, dtype=BF16).trained(lr=1e-4).checkpoint(),
+        "vit, checkpoint": lambda: program(Vit, 8, dtype=BF16).trained(lr=1e-4).checkpoint(),
+    },
+    "gamma-dead": {
+        "mlp": lambda: after(program(Mlp, 1, norm=nn.BatchNorm1d).trained(20), of_weights(0.75)).examine(),
+        "cnn": lambda: after(program(Cnn, 2).trained(20), of_weights(0.75, 1e-8)).examine(),
+        "encoder": lambda: after(encoder(3).trained(20), of_weights(0.7)).examine(),
+        "resnet, checkpoint": lambda: after(program(Resnet, 4).trained(20), of_weights(0.9)).checkpoint(),
+        "vit, checkpoint": lambda: after(program(Vit, 5).trained(20), of_weights(0.8, 1e-6)).checkpoint(),
+        "unet": lambda: after(program(Unet, 6).trained(20), of_weights(0.75)).examine(),
+    },
+    "affine-not-optimized": {
+        "mlp": lambda: program(Mlp, 1).examine(matrices_alone),
+        "cnn": lambda: program(Cnn, 2).examine(matrices_alone),
+        "decoder": lambda: decoder(3).examine(matrices_alone),
+        "vit watched": lambda: program(Vit, 4).watched(optimizer=matrices_alone),
+        "rnn": lambda: program(Rnn, 5).examine(matrices_alone),
+        "unet watched": lambda: program(Unet, 6).watched(optimizer=matrices_alone),
+    },
+    "weight-decay-on-norm": {
+        "mlp": lambda: program(Mlp, 1).examine(all_decay),
+        "cnn": lambda: program(Cnn, 2).examine(all_decay),
+        "encoder": lambda: encoder(3).examine(all_decay),
+        "vit watched": lambda: program(Vit, 4).watched(optimizer=all_decay),
+    },
+    "redundant-bias": {
+        "mlp": lambda: program(Mlp, 1, norm=nn.BatchNorm1d).examine(),
+        "cnn": lambda: program(Cnn, 2, bias=True).examine(),
+        "unet": lambda: program(Unet, 3, norm=nn.InstanceNorm2d, bias=True).examine(),
+        "unet, batch": lambda: program(Unet, 4, norm=nn.BatchNorm2d, bias=True).examine(),
+    },
+    "statistics-not-finite": {
+        "mlp": lambda: after(
+            program(Mlp, 1, norm=nn.BatchNorm1d).trained(5), strange("running_mean", torch.nan)
+        ).examine(),
+        "cnn": lambda: after(program(Cnn, 2).trained(5), strange("running_var", torch.inf)).examine(training=False),
+        "resnet, checkpoint": lambda: after(program(Resnet, 3).trained(5), strange("running_var", -1.0)).checkpoint(),
+        "encoder, checkpoint": lambda: after(encoder(4).trained(5), strange("weight", torch.nan)).checkpoint(),
+        "decoder": lambda: after(decoder(5).trained(5), strange("bias", torch.inf)).examine(),
+    },
+    "statistics-unset": {
+        "mlp": lambda: after(program(Mlp, 1, norm=nn.BatchNorm1d).trained(), forgotten_statistics).examine(
+            training=False
+        ),
+        "cnn": lambda: after(program(Cnn, 2).trained(), forgotten_statistics).examine(training=False),
+        "resnet, checkpoint": lambda: after(program(Resnet, 3).trained(), forgotten_statistics).checkpoint(),
+        "unet, checkpoint": lambda: after(
+            program(Unet, 4, norm=nn.BatchNorm2d).trained(), forgotten_statistics
+        ).checkpoint(),
+        "mlp, average": lambda: average(program(Mlp, 5, norm=nn.BatchNorm1d)).checkpoint(),
+        "cnn, average": lambda: average(program(Cnn, 6)).examine(training=False),
+    },
+    "statistics-lag": {
+        "mlp": lambda: (
+            after(program(Mlp, 1, norm=nn.BatchNorm1d, change=scaled(4, 3)), set_momentum(1e-3)).trained().examine()
+        ),
+        "cnn": lambda: after(program(Cnn, 2, change=scaled(6, 4)), set_momentum(1e-3)).trained().examine(),
+        "resnet, other data": lambda: moved_data(program(Resnet, 3).trained(), scaled(5, 5)),
+        "unet, other data": lambda: moved_data(program(Unet, 4, norm=nn.BatchNorm2d).trained(), scaled(8)),
+        "cnn, in evaluation": lambda: moved_data(program(Cnn, 5).trained(), scaled(6), training=False),
+        "tcn": lambda: (
+            after(program(Tcn, 6, norm=nn.BatchNorm1d, change=scaled(6)), set_momentum(1e-4)).trained().examine()
+        ),
+    },
+    "statistics-tiny-variance": {
+        "mlp": lambda: after(program(Mlp, 1, norm=nn.BatchNorm1d), quiet_layers).trained(200, lr=1e-9).examine(),
+        "cnn": lambda: after(program(Cnn, 2), quiet_layers).trained(200, lr=1e-9).checkpoint(),
+        "unet": lambda: (
+            after(program(Unet, 3, norm=nn.BatchNorm2d, scale=1e-5), quiet_layers).trained(200, lr=1e-9).examine()
+        ),
+        "resnet": lambda: after(program(Resnet, 4), quiet_layers).trained(200, lr=1e-9).checkpoint(),
+    },
+    "frozen-but-updating": {
+        "cnn": lambda: after(program(Cnn, 1).trained(20), freeze_norms).examine(),
+        "resnet": lambda: after(program(Resnet, 2).trained(20), freeze_norms).examine(slow),
+        "mlp watched": lambda: after(program(Mlp, 3, norm=nn.BatchNorm1d), freeze_norms).watched(),
+        "unet": lambda: after(program(Unet, 4, norm=nn.BatchNorm2d).trained(20), freeze_norms).examine(),
+    },
+    "batch-too-small": {
+        "mlp, 2": lambda: program(Mlp, 1, norm=nn.BatchNorm1d, rows=2).examine(),
+        "mlp, 4": lambda: program(Mlp, 2, norm=nn.BatchNorm1d, rows=4).examine(),
+        "pooled, 2": lambda: pooled(3, 2),
+        "pooled, 4": lambda: pooled(4, 4),
+        "cnn, 2": lambda: program(Cnn, 5, rows=2, change=brightness(3.0)).examine(),
+        "unet, 2": lambda: program(Unet, 6, norm=nn.BatchNorm2d, rows=2, change=brightness(3.0)).examine(),
+        "resnet watched, 2": lambda: program(Resnet, 7, rows=2, change=brightness(3.0)).watched(),
+    },
+    "eps-dominates": {
+        "encoder": lambda: encoder(1, scale=1e-3).examine(),
+        "decoder, rms": lambda: decoder(2, norm=rms, scale=5e-4).examine(),
+        "mlp": lambda: program(Mlp, 3, scale=1e-3, bias=False).examine(),
+        "cnn": lambda: program(Cnn, 4, scale=1e-3).examine(),
+        "unet": lambda: program(Unet, 5, scale=1e-3).examine(),
+        "vit, a large eps": lambda: program(Vit, 6, norm=lambda w: nn.LayerNorm(w, eps=0.09), scale=0.05).examine(),
+    },
+    "eps-vanishes-in-half": {
+        "mlp": lambda: program(Mlp, 1, norm=HandNorm, dtype=HALF).examine(backward=False),
+        "encoder": lambda: encoder(2, norm=lambda w: HandNorm(w, 1e-12, False), dtype=HALF).examine(backward=False),
+        "rnn": lambda: program(Rnn, 3, norm=lambda w: HandNorm(w, 1e-9), dtype=HALF).examine(backward=False),
+        "vit": lambda: program(Vit, 4, norm=lambda w: HandNorm(w, 1e-8, False), dtype=HALF).examine(backward=False),
+    },
+    "mean-dominates": {
+        "encoder": lambda: encoder(1, norm=rms, shift=4.0).examine(),
+        "decoder": lambda: decoder(2, norm=rms, shift=6.0).examine(),
+        "vit": lambda: program(Vit, 3, norm=rms, shift=3.0).examine(),
+        "mlp": lambda: after(program(Mlp, 4, norm=rms), lambda m: m.body[3].bias.add_(5.0)).examine(),
+    },
+    "collapsed-channels": {
+        "mlp": lambda: after(program(Mlp, 1, norm=nn.BatchNorm1d), constant_result).examine(),
+        "cnn": lambda: after(program(Cnn, 2), constant_result).examine(),
+        "unet": lambda: after(program(Unet, 3, norm=nn.BatchNorm2d), constant_result).examine(),
+        "resnet watched": lambda: after(program(Resnet, 4), constant_result).watched(lr=0.0),
+    },
+    "overflow-near": {
+        "mlp": lambda: after(program(Mlp, 1, dtype=HALF), louder(2e4)).examine(backward=False),
+        "cnn": lambda: after(program(Cnn, 2, dtype=HALF), louder(8e3)).examine(backward=False),
+        "vit": lambda: after(program(Vit, 3, dtype=HALF), louder(8e3)).examine(backward=False),
+        "rnn": lambda: after(program(Rnn, 4, dtype=HALF), louder(1e4)).examine(backward=False),
+    },
+    "not-finite": {
+        "mlp, overflow": lambda: after(program(Mlp, 1, dtype=HALF), louder(1e5)).examine(backward=False),
+        "cnn, input": lambda: program(Cnn, 2, change=with_nan).examine(),
+        "encoder, weight": lambda: after(encoder(3), lambda m: m.blocks[1].out.weight.fill_(torch.inf)).examine(),
+        "decoder watched": lambda: decoder(4).watched(
+            lr=1e6, optimizer=lambda m: torch.optim.SGD(m.parameters(), 1e12)
+        ),
+        "rnn, overflow": lambda: after(program(Rnn, 5, dtype=HALF), louder(1e5)).examine(backward=False),
+    },
+    "double-norm": {
+        "mlp": lambda: program(Mlp, 1, norm=lambda w: Twice(layer, w)).examine(),
+        "cnn": lambda: program(Cnn, 2, norm=lambda w: Twice(nn.BatchNorm2d, w)).examine(),
+        "encoder": lambda: encoder(3, norm=lambda w: Twice(rms, w)).examine(),
+        "vit": lambda: program(Vit, 4, norm=lambda w: Twice(layer, w)).examine(),
+    },
+    "wrong-axis": {
+        "linear, batch": lambda: wrong_axis(nn.Linear(8, 16), nn.BatchNorm1d(12), Rnn, 1),
+        "convolution, row": lambda: wrong_axis(nn.Conv1d(8, 16, 1), nn.LayerNorm(12), Tcn, 2),
+        "image, row": lambda: wrong_axis(nn.Conv2d(3, 4, 1), nn.LayerNorm(12), Cnn, 3),
+        "image, rms": lambda: wrong_axis(nn.Conv2d(3, 4, 3, padding=1), rms(12), Cnn, 4),
+        "equal sizes": lambda: wrong_axis(nn.Linear(8, 12), nn.BatchNorm1d(12), Rnn, 5),
+    },
+    "stream-grows": {
+        "encoder": lambda: after(encoder(1, depth=8), growing).examine(),
+        "decoder": lambda: after(decoder(2, depth=8, norm=rms), growing).examine(),
+        "vit": lambda: program(Vit, 3, depth=8, gain=1.7).examine(),
+        "encoder, gain": lambda: encoder(4, depth=8, gain=2.0).examine(),
+        "decoder watched": lambda: decoder(5, depth=8, gain=1.8).watched(steps=20),
+    },
+    "gradients-vanish": {
+        "mlp": lambda: program(Mlp, 1, norm=none, depth=10, activation=nn.Sigmoid).examine(),
+        "cnn": lambda: program(Cnn, 2, norm=none, depth=10, activation=nn.Sigmoid, bias=True).examine(),
+        "mlp, small": lambda: program(Mlp, 3, norm=none, depth=10, activation=nn.Tanh, scale=0.3).examine(),
+        "cnn, small": lambda: program(Cnn, 4, norm=none, depth=10, activation=nn.Tanh, scale=0.3, bias=True).examine(),
+    },
+    "gradients-explode": {
+        "mlp": lambda: program(Mlp, 1, norm=none, depth=12, activation=nn.Tanh, scale=12.0).examine(),
+        "cnn": lambda: program(Cnn, 2, norm=none, depth=12, activation=nn.Tanh, scale=12.0, bias=True).examine(),
+        "mlp, longer": lambda: program(Mlp, 3, norm=none, depth=16, activation=nn.Tanh, scale=14.0).examine(),
+        "cnn, longer": lambda: program(Cnn, 4, norm=none, depth=16, activation=nn.Tanh, scale=14.0).examine(),
+    },
+    "update-ratio": {
+        "mlp": lambda: program(Mlp, 1).watched(lr=0.5),
+        "cnn": lambda: program(Cnn, 2).watched(lr=0.5),
+        "decoder": lambda: decoder(3).watched(lr=0.5),
+        "vit": lambda: program(Vit, 4).watched(lr=0.3),
+    },
+    "padding-pollutes": {
+        "tcn": lambda: with_padding(program(Tcn, 1, norm=nn.BatchNorm1d), 1),
+        "convolution": lambda: with_padding(replaced(program(Tcn, 2), Sequence(nn.BatchNorm1d)), 2),
+        "instance": lambda: with_padding(replaced(program(Tcn, 3), Sequence(nn.InstanceNorm1d)), 3),
+        "rnn": lambda: with_padding(program(Rnn, 4, norm=lambda w: TimeNorm(w, nn.BatchNorm1d)), 4, channels_last=True),
+    },
+    "causal-leak": {
+        "tcn, instance": lambda: program(Tcn, 1, norm=nn.InstanceNorm1d).examine(),
+        "tcn, group": lambda: program(Tcn, 2, norm=lambda w: nn.GroupNorm(2, w)).examine(),
+        "decoder, instance": lambda: decoder(3, norm=lambda w: TimeNorm(w, nn.InstanceNorm1d)).examine(),
+        "decoder, group": lambda: decoder(4, norm=lambda w: TimeNorm(w, lambda n: nn.GroupNorm(4, n))).examine(),
+        "sum": lambda: replaced(program(Tcn, 5), CausalSum(nn.InstanceNorm1d)).examine(),
+        "sum, batch": lambda: replaced(program(Tcn, 6), CausalSum(untracked(nn.BatchNorm1d))).examine(),
+    },
+    "batch-dependence": {
+        "mlp": lambda: program(Mlp, 1, norm=untracked(nn.BatchNorm1d)).examine(),
+        "cnn": lambda: program(Cnn, 2, norm=untracked(nn.BatchNorm2d)).examine(training=False),
+        "unet": lambda: program(Unet, 3, norm=untracked(nn.BatchNorm2d)).examine(),
+        "tcn": lambda: program(Tcn, 4, norm=untracked(nn.BatchNorm1d)).examine(),
+    },
+    "input-not-normalized": {
+        "cnn": lambda: program(Cnn, 1, change=lambda x: x * 60 + 120).examine(),
+        "unet": lambda: program(Unet, 2, change=lambda x: (x * 60 + 120).clamp(0, 255)).examine(),
+        "vit": lambda: program(Vit, 3, change=lambda x: x * 60 + 120).examine(),
+        "mlp": lambda: program(Mlp, 4, change=scaled(300)).examine(),
+        "rnn, divided twice": lambda: program(Rnn, 5, change=scaled(1 / 255)).examine(),
+        "series": lambda: replaced(program(Tcn, 6, change=scaled(1000, 5000)), Sequence(nn.BatchNorm1d)).examine(),
+    },
+    "unequal-scales": {
+        "layer": lambda: program(Mlp, 1, change=of_scales(5)).examine(),
+        "batch": lambda: program(Mlp, 2, norm=nn.BatchNorm1d, change=of_scales(-5)).examine(),
+        "none": lambda: program(Mlp, 3, norm=none, change=of_scales(4)).examine(),
+        "deep": lambda: program(Mlp, 4, depth=6, norm=rms, change=of_scales(6)).examine(),
+    },
+    "constant-input-feature": {
+        "layer": lambda: program(Mlp, 1, change=constant(1)).examine(),
+        "batch": lambda: program(Mlp, 2, norm=nn.BatchNorm1d, change=constant(3)).examine(),
+        "none": lambda: program(Mlp, 3, norm=none, change=constant(2)).examine(),
+    },
+}
+
+
+def moved_data(made, change, training=None):
+    """A trained program on other data."""
+    made.change = change
+    return made.examine(training=training)
+
+
+def brightness(strength):
+    """Another mean in every sample."""
+    return lambda x: x * 0.2 + strength * torch.randn(len(x), *(1,) * (x.ndim - 1), generator=fixed())
+
+
+def fixed():
+    return torch.Generator().manual_seed(5)
+
+
+def with_nan(x):
+    other = x.clone()
+    other[0, 0, 0] = torch.nan
+    return other
+
+
+__all__ = ["FAULTY"]

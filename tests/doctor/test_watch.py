@@ -1,0 +1,190 @@
+"""A watched training: what is seen, what it costs the loop, what is left when it ends early."""
+
+import sys
+import types
+
+import pytest
+import torch
+from doctor.faults.families import Cnn, encoder, loss_of, program
+from torch import nn
+
+import evenkeel as ek
+from evenkeel.doctor import Watch, lightning_callback, transformers_callback, watch
+
+
+def small(dtype=torch.float32):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 1)).to(dtype)
+
+
+def train(model, steps, every=10, lr=1e-2, seen=None, **options):
+    """Train under watch; return the watch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    with watch(model, optimizer, every=every, **options) as watching:
+        for step in range(steps):
+            x = torch.randn(16, 4, generator=torch.Generator().manual_seed(step))
+            loss = (model(x.to(model[0].weight.dtype)) - 1).square().mean()
+            loss.backward()
+            optimizer.step()
+            watching.step(loss)
+            optimizer.zero_grad()
+            if seen is not None:
+                seen.append(sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()))
+    return watching
+
+
+def test_hooks_stand_at_the_measured_steps_alone():
+    seen = []
+    watching = train(small(), 25, seen=seen)
+    assert [bool(hooks) for hooks in seen] == [step % 10 == 8 for step in range(25)]
+    assert [step.step for step in watching.report().measured.steps] == [1, 10, 20]
+    assert 0 < watching.memory < 10_000
+    assert "3 of 25 steps measured" in watching.report().subject
+
+
+def test_watching_changes_no_bit_of_a_training():
+    watched, alone = small(), small()
+    train(watched, 20)
+    optimizer = torch.optim.SGD(alone.parameters(), lr=1e-2)
+    for step in range(20):
+        x = torch.randn(16, 4, generator=torch.Generator().manual_seed(step))
+        (alone(x) - 1).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(torch.equal(a, b) for a, b in zip(watched.parameters(), alone.parameters(), strict=True))
+
+
+def test_one_transfer_for_a_measured_step(monkeypatch):
+    calls = []
+    for module in ("evenkeel.doctor.probes._tensors", "evenkeel.doctor._watch"):
+        plain = sys.modules[module].to_numbers
+        if module.endswith("_watch"):
+            monkeypatch.setattr(sys.modules[module], "to_numbers", lambda s, f=plain: calls.append(len(s)) or f(s))
+    train(small(), 21)
+    assert len(calls) == 3
+    assert min(calls) > 4
+
+
+def test_a_frozen_gain_is_told_by_its_bits():
+    report = train(small(torch.bfloat16), 40, lr=1e-4).report()
+    assert [(f.rule, f.site) for f in report.findings] == [("gamma-frozen", "1")]
+    assert train(small(), 40, lr=1e-4).report().findings == ()
+
+
+def test_an_interrupted_training_keeps_what_was_seen():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    watching = watch(model, optimizer, every=2)
+
+    def interrupted():
+        with watching:
+            for _ in range(5):
+                loss = model(torch.randn(8, 4)).square().mean()
+                loss.backward()
+                optimizer.step()
+                watching.step(loss)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert [step.step for step in watching.report().measured.steps] == [1, 2, 4]
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_loss_that_becomes_nan_is_diagnosed():
+    made = encoder(1)
+    report = made.watched(steps=10, every=5, optimizer=lambda m: torch.optim.SGD(m.parameters(), lr=1e12))
+    assert not report.ok
+    assert "not-finite" in {f.rule for f in report.findings}
+
+
+def test_wrong_arguments_are_refused():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ek.InvalidTypeError, match=r"torch\.optim\.Optimizer"):
+        watch(model, None)
+    for every in (0, -1, 2.5, True):
+        with pytest.raises(ek.InvalidArgumentError, match="every must be"):
+            Watch(model, optimizer, every=every)
+    with pytest.raises(ek.InvalidInputError, match="no scalar"), watch(model, optimizer) as watching:
+        watching.step(torch.ones(2))
+
+
+def test_autocast_with_a_scaler_is_watched():
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    scaler = torch.amp.GradScaler("cpu")
+    with watch(model, optimizer, every=5) as watching:
+        for _ in range(10):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = (model(torch.randn(16, 4)) - 1).square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            watching.step(loss)
+            optimizer.zero_grad()
+    assert watching.report().findings == ()
+    assert {s.dtype for s in watching.report().measured.signals} <= {"bfloat16", "float32"}
+
+
+def test_a_compiled_model_is_told_to_have_no_hooks():
+    model = small()
+    compiled = torch.compile(model, backend="eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    with watch(compiled, optimizer, every=2) as watching:
+        for _ in range(4):
+            compiled(torch.randn(16, 4)).square().mean().backward()
+            optimizer.step()
+            watching.step()
+    report = watching.report()
+    assert "compiled" in report.notes[0]
+    assert report.measured.signals == ()
+    assert len(report.measured.steps) == 3
+
+
+def test_statistics_that_follow_in_a_frozen_norm_are_seen():
+    made = program(Cnn, 1)
+    made.model.body[1].requires_grad_(False)
+    found = {(f.rule, f.site) for f in made.watched(steps=10, every=5).findings}
+    assert ("frozen-but-updating", "body.1") in found
+
+
+def test_a_trainer_of_transformers_is_watched(tmp_path):
+    callback = transformers_callback(every=2, page=tmp_path / "doctor.html")
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    callback.on_train_begin(None, None, None, model=model, optimizer=types.SimpleNamespace(optimizer=optimizer))
+    for _ in range(4):
+        model(torch.randn(16, 4)).square().mean().backward()
+        optimizer.step()
+        callback.on_optimizer_step(None, None, None, model=model)
+    callback.on_train_end(None, None, None)
+    assert callback.report.ok
+    assert len(callback.report.measured.steps) == 3
+    assert (tmp_path / "doctor.html").stat().st_size > 1000
+
+
+def test_a_trainer_of_lightning_is_watched(monkeypatch):
+    with pytest.raises(ek.EvenkeelError, match="pip install lightning"):
+        monkeypatch.setitem(sys.modules, "lightning", None) or lightning_callback()
+    package, inner = types.ModuleType("lightning"), types.ModuleType("lightning.pytorch")
+    inner.Callback, package.pytorch = type("Callback", (), {}), inner
+    monkeypatch.setitem(sys.modules, "lightning", package)
+    monkeypatch.setitem(sys.modules, "lightning.pytorch", inner)
+    callback, model = lightning_callback(every=1), small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    trainer = types.SimpleNamespace(optimizers=[optimizer])
+    callback.on_train_start(trainer, model)
+    loss = model(torch.randn(16, 4)).square().mean()
+    loss.backward()
+    optimizer.step()
+    callback.on_train_batch_end(trainer, model, {"loss": loss}, None, 0)
+    callback.on_train_end(trainer, model)
+    assert callback.report.measured.loss == pytest.approx(loss.item())
+
+
+def test_programs_learn():
+    made = encoder(2)
+    before = loss_of(made.batch())(made.model(made.batch())).item()
+    made.trained(60)
+    assert loss_of(made.batch())(made.model(made.batch())).item() < before - 0.3
