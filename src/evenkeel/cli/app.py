@@ -14,6 +14,7 @@ import evenkeel
 from evenkeel._errors import EvenkeelError
 from evenkeel._options.names import nearest
 from evenkeel.cli import interrupts
+from evenkeel.cli.commands.convert import convert
 from evenkeel.cli.commands.data import data
 from evenkeel.cli.commands.explain import explain
 from evenkeel.cli.commands.info import info
@@ -23,7 +24,13 @@ from evenkeel.cli.options import examples, option_names
 __all__ = ["app", "run"]
 
 # Every command of the program, by its name: a function, or a group of commands. One file of `commands/` each.
-COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {"study": study, "explain": explain, "data": data, "info": info}
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
+    "study": study,
+    "explain": explain,
+    "convert": convert,
+    "data": data,
+    "info": info,
+}
 
 EXAMPLES = {
     "study": examples(
@@ -33,6 +40,10 @@ EXAMPLES = {
     "explain": examples(
         "evenkeel explain 1 2 3 4 --norm rms --backward --html page.html",
         "evenkeel explain my.model:build --layer blocks.3.norm --input x.npy",
+    ),
+    "convert": examples(
+        "evenkeel convert my.model:build --input x.npz --verify --report certificate.html",
+        "evenkeel convert llama/ --verify --out llama-converted/",
     ),
     "info": examples("evenkeel info", "evenkeel info --json"),
 }

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ import typer
 
 from evenkeel._errors import EvenkeelError, InvalidInputError
 from evenkeel.cli import interrupts
+from evenkeel.cli.models import build_model
 from evenkeel.explain import (
     parse_numbers,
     print_explanation,
@@ -101,25 +100,6 @@ def explain_layer(factory: str, path: Path, key: str | None, place: dict[str, An
     model = build_model(factory)
     explanation = walk_layer(model, input=read_file(path, key), **place | {"upstream": upstream})
     present(explanation, **presented)
-
-
-def build_model(name: str) -> torch.nn.Module:
-    """Build the model that `package.module:factory` names; modules of the present directory can be imported."""
-    module_name, _, factory_name = name.partition(":")
-    here = os.getcwd()
-    sys.path.insert(0, here)
-    try:
-        factory: Any = importlib.import_module(module_name)
-        for part in factory_name.split("."):
-            factory = getattr(factory, part)
-        model = factory if isinstance(factory, torch.nn.Module) else factory()
-    except Exception as error:  # the factory is the user's own code
-        raise InvalidInputError(f"cannot build {name}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(here)
-    if not isinstance(model, torch.nn.Module):
-        raise InvalidInputError(f"{name} gave a {type(model).__name__}, not a torch.nn.Module; return the model itself")
-    return model
 
 
 def present(explanation: Explanation, *, format_name: str | None, full: bool, output: Output) -> None:

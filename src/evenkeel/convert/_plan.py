@@ -125,6 +125,7 @@ def plan(
     Raises:
         InvalidTypeError: the model is no module.
         InvalidArgumentError: an unknown mode.
+        ConversionError: the model does not run on the example inputs.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -138,7 +139,7 @@ def plan(
         raise InvalidTypeError(f"plan: expected a torch.nn.Module, but got {type(model).__name__}; pass the model")
     if mode not in get_args(Mode):
         raise InvalidArgumentError(f"plan: mode must be 'exact' or 'accurate', but got {mode!r}")
-    seen = {} if example_inputs is None else seen_inputs(model, Call.of(example_inputs))
+    seen = {} if example_inputs is None else shown(model, Call.of(example_inputs))
     default = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     sites = [site_of(found, mode, seen.get(id(found.module)), default) for found in survey(model, seen, where)]
     return Plan(model=model, sites=sites, mode=mode)
@@ -168,6 +169,14 @@ def swap(model: nn.Module, *, verify: Any = None, mode: Mode = "exact", quiet: b
 
         Console(highlight=False).print(str(certificate), markup=False, soft_wrap=True)
     return certificate
+
+
+def shown(model: nn.Module, call: Call) -> dict[int, Tensor]:
+    """Return what each module is given in a call."""
+    try:
+        return seen_inputs(model, call)
+    except Exception as error:  # the model is the user's own code
+        raise ConversionError(f"the model does not run on the example inputs: {error}") from error
 
 
 def site_of(found: Found, mode: Mode, seen: Tensor | None, default: torch.dtype | None) -> Site:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from evenkeel._options.convert import Mode
 from evenkeel.convert._modules import AnyLayout, class_for, replacement
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Mode", "Site", "refusal"]
 
-Mode = Literal["exact", "accurate"]
 MISSING = object()
 
 
