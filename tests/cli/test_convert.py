@@ -194,7 +194,10 @@ def test_without_transformers_a_directory_names_the_package(stored, here, capsys
         ("tiny_model:build --input other.npz", "other.npz holds words, but the model takes tokens, scale"),
         ("tiny_model:build --input damaged.npz", "--input: damaged.npz cannot be read as npz"),
         ("tiny_model:build --input text.npz", "tokens in text.npz is no array of numbers (dtype <U3)"),
-        ("tiny_model:build --input short.npz --verify", "the model does not run on the example inputs: index out of range"),
+        (
+            "tiny_model:build --input short.npz --verify",
+            "the model does not run on the example inputs: index out of range",
+        ),
         ("tiny_model:build --out /proc/new.safetensors", "/proc/new.safetensors"),
     ],
 )

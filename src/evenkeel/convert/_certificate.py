@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from evenkeel._display import Displayed
+from evenkeel._errors import InvalidArgumentError
 from evenkeel._files import write_text_atomically
 from evenkeel.convert._site import Mode
 from evenkeel.convert._verify import Check
@@ -137,9 +138,24 @@ class Certificate(Displayed):
         }
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the certificate as JSON: whole, or not at all.
+        """Write the certificate: whole, or not at all.
+
+        Args:
+            path: the file; ``.json`` holds plain data, ``.html`` a page that needs nothing else.
+
+        Returns:
+            The path written.
 
         Raises:
-            EvenkeelError: the file cannot be written.
+            InvalidArgumentError: the path has another ending.
+            EvenkeelError: the file cannot be written, or a page's packages are missing.
         """
-        return write_text_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        kind = Path(path).suffix
+        if kind == ".json":
+            return write_text_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        if kind != ".html":
+            raise InvalidArgumentError(f"save: expected a path ending in .json or .html, but got {os.fspath(path)!r}")
+        from evenkeel.convert._page import certificate_page
+        from evenkeel.report import write_page
+
+        return write_page(certificate_page(self), path)
