@@ -12,10 +12,11 @@ from evenkeel.convert import Certificate, Check, Entry, plan
 from evenkeel.convert._page import certificate_page, error_rows, told_of
 from evenkeel.report import Row
 
+CHECKS = (Check("the result", 1.0, 0.5), Check("the gradient of weight", 3.0, 2.5))
 GATED = "its forward takes further inputs: gate"
 
 
-def certificate(count=2, left=0, checks=(Check("the result", 1.0, 0.5), Check("the gradient of weight", 3.0, 2.5))):
+def certificate(count=2, left=0, checks=CHECKS):
     entries = [
         Entry(site=f"blocks.{k}.norm", kind="Llama", spec="rms over token", action="swap", reason="", checks=checks)
         for k in range(count)
