@@ -1,4 +1,4 @@
-"""What a swap did, and how far its results are from those of the original."""
+"""What a plan did, and how far its results are from those of the original."""
 
 from __future__ import annotations
 
@@ -25,10 +25,12 @@ class Entry:
 
     Attributes:
         site: its name in the model.
-        kind: its class before the swap.
+        kind: its class before.
         spec: what it computes, as a line; empty where that is not known.
-        action: ``swap`` or ``leave``.
+        action: what was done: ``swap`` or another of the plan's actions, or ``leave``.
         reason: why it was left.
+        sought: the action that was looked for.
+        note: what else was done.
         checks: what was compared: (what, our distance from float64 in ulps, the original's).
 
     Example:
@@ -43,12 +45,14 @@ class Entry:
     spec: str
     action: str
     reason: str
+    sought: str = "swap"
+    note: str = ""
     checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(Displayed):
-    """What a swap did, with the errors of each norm and of the model beside the original's own.
+    """What a plan did, with the errors of each norm and of the model beside the original's own.
 
     Attributes:
         entries: the norms.
@@ -58,7 +62,7 @@ class Certificate(Displayed):
         reference: the dtype of the run that the model was compared with: float64, or float32 where an operator of the
             model has no float64.
         versions: of evenkeel and torch.
-        plan: which was applied; its `revert` undoes the swap.
+        plan: which was applied; its `revert` undoes it.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -91,6 +95,8 @@ class Certificate(Displayed):
                 spec=spec_line(site.recognition),
                 action=site.action,
                 reason=site.reason,
+                sought=site.sought,
+                note=site.note,
                 checks=tuple(found.get(site.name, ())),
             )
             for site in plan.sites
@@ -108,7 +114,9 @@ class Certificate(Displayed):
         )
 
     def __repr__(self) -> str:
-        return f"Certificate({self.swapped} of {len(self.entries)} norms swapped, verified={self.verified})"
+        from evenkeel.convert._views import counted
+
+        return f"Certificate({counted(self.entries, done=True)}, verified={self.verified})"
 
     @property
     def swapped(self) -> int:
@@ -131,6 +139,8 @@ class Certificate(Displayed):
                     "spec": entry.spec,
                     "action": entry.action,
                     "reason": entry.reason,
+                    "sought": entry.sought,
+                    "note": entry.note,
                     "checks": [asdict(check) for check in entry.checks],
                 }
                 for entry in self.entries
