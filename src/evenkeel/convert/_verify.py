@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from evenkeel._errors import ConversionError
+from evenkeel.convert._wrapped import copied, inside, unwrapped
 from evenkeel.recognition import (
     Call,
     CannotCopyError,
@@ -21,7 +22,7 @@ from evenkeel.recognition import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import Tensor
 
@@ -80,7 +81,7 @@ class Verification:
         reference: the dtype of that run.
         inputs: what each norm that is swapped was given, by its name.
         originals: a copy of each of these norms, by its name.
-        watched: the names of the modules whose results have to stay.
+        watched: the names of the modules whose results have to stay, in the model and inside of its wrappers.
     """
 
     call: Call
@@ -90,7 +91,7 @@ class Verification:
     reference: torch.dtype
     inputs: dict[str, Tensor]
     originals: dict[str, nn.Module]
-    watched: list[str]
+    watched: dict[str, str]
 
     @classmethod
     def before(cls, model: nn.Module, sites: Sequence[Site], call: Call) -> Verification:
@@ -101,10 +102,10 @@ class Verification:
         """
         inputs: dict[str, Tensor] = {}
         original = copied(model)
-        watched = [name for site in sites for name in site.watched]
+        watched = inside(model, [name for site in sites for name in site.watched])
         swaps = [site for site in sites if site.is_swap]
-        for site in swaps:
-            original.get_submodule(inside_compiled(site.name)).register_forward_pre_hook(noting(inputs, site.name))
+        for name, own in inside(model, [site.name for site in swaps]).items():
+            original.get_submodule(own).register_forward_pre_hook(noting(inputs, name))
         with isolated():
             cotangents = [random_like(y, seed) for seed, y in enumerate(results_of(original, call))]
             inputs = dict(inputs)
@@ -140,18 +141,6 @@ def nudged(model: nn.Module) -> nn.Module:
     return model
 
 
-def copied(model: nn.Module) -> nn.Module:
-    """A copy of a model in its own mode; of a compiled one, what was compiled."""
-    inner = getattr(model, "_orig_mod", model)
-    try:
-        return copy.deepcopy(inner)
-    except Exception as error:
-        raise ConversionError(
-            f"the model cannot be copied to verify it: {type(error).__name__}: {error}; leave verify out, or verify "
-            "the model before it is wrapped"
-        ) from error
-
-
 def noting(inputs: dict[str, Tensor], name: str) -> Any:
     """A hook that keeps the first input of a module."""
 
@@ -176,12 +165,12 @@ def random_like(y: Tensor, seed: int) -> Tensor:
     return random_values(y.shape, 1000 + seed).to(y.device)
 
 
-def run(model: nn.Module, call: Call, cotangents: Sequence[Tensor], watched: Sequence[str] = ()) -> Run:
+def run(model: nn.Module, call: Call, cotangents: Sequence[Tensor], watched: Mapping[str, str]) -> Run:
     """Call a model on the same random numbers as every other, and take the gradients."""
     torch.manual_seed(0)
     inner: dict[str, list[Tensor]] = {name: [] for name in watched}
     for name, kept in inner.items():
-        model.get_submodule(inside_compiled(name)).register_forward_hook(keeping(kept))
+        model.get_submodule(watched[name]).register_forward_hook(keeping(kept))
     with torch.enable_grad():
         leaves = call.changed(lambda t: t.detach().clone().requires_grad_())
         results = results_of(model, leaves)
@@ -202,11 +191,6 @@ def keeping(kept: list[Tensor]) -> Any:
         kept.extend(tensor.detach().clone() for tensor in tensors_of(result))
 
     return keep
-
-
-def inside_compiled(name: str) -> str:
-    """The name of a module of a compiled model in what was compiled."""
-    return name.removeprefix("_orig_mod").removeprefix(".")
 
 
 def verify_changes(
@@ -238,8 +222,8 @@ def verify_changes(
             found = [check for name in site.watched if (check := compare_inner(name, ours, before))]
             checks[site.name] = [*checks.get(site.name, []), *found]
             demand(site.name, found, before.reference)
-        named = model.named_parameters(remove_duplicate=False)
-        changed = {inside_compiled(name) for name, p in named if id(p) in touched}
+        named = unwrapped(model).named_parameters(remove_duplicate=False)
+        changed = {name for name, p in named if id(p) in touched}
         checks[""] = compare(ours, before.theirs, before.exact, changed)
         demand("the model", checks[""], before.reference)
     return checks
