@@ -236,11 +236,11 @@ def verify_changes(
                 demand(site.name, checks[site.name])
         ours = run(copied(model), before.call, before.cotangents, before.watched)
         for site in sites:
-            found = [
-                check for name in site.watched if name in ours.inner and (check := compare_inner(name, ours, before))
-            ]
-            checks[site.name] = [*checks.get(site.name, []), *found]
-            demand(site.name, found, before.reference)
+            names = [name for name in site.watched if name in ours.inner]
+            if any(before.exact.inner[name] for name in names):
+                found = compare_inner(names, ours, before)
+                checks[site.name] = [*checks.get(site.name, []), found]
+                demand(site.name, [found], before.reference)
         named = model.named_parameters(remove_duplicate=False)
         changed = {inside_compiled(name) for name, p in named if id(p) in touched}
         checks[""] = compare(ours, before.theirs, before.exact, changed)
