@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel._errors import ConversionError
+from evenkeel.convert._fold_sites import find_affines, find_batch_norms, find_scalers
 from evenkeel.convert._graph import Graph, trace
 from evenkeel.convert._site import Mode, Site, Swap, refusal
+from evenkeel.nn import FeatureAffine
 from evenkeel.recognition import Call, Found, seen_inputs, survey
 
 if TYPE_CHECKING:
@@ -55,7 +57,10 @@ class Search:
         """The data flow, in which the call of a norm is one operation."""
         assert self.call is not None
         norms = self.norms if self.where is None else survey(self.model, self.seen)
-        return trace(self.model, self.call, [found.module for found in norms if found.recognition.spec is not None])
+        units = [found.module for found in norms if found.recognition.spec is not None]
+        return trace(
+            self.model, self.call, [*units, *(m for m in self.model.modules() if isinstance(m, FeatureAffine))]
+        )
 
 
 class Action(NamedTuple):
@@ -100,5 +105,8 @@ def find_swaps(search: Search) -> Iterator[Site]:
 
 # in the order in which they are sought and done
 ACTIONS: dict[str, Action] = {
+    "fold_scaler": Action(find_scalers, "folded", what="data scalers"),
+    "fold_batch_norm": Action(find_batch_norms, "folded", what="batch norms"),
+    "fold_affine": Action(find_affines, "folded", what="affines"),
     "swap": Action(find_swaps, "swapped", needs_inputs=False),
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from evenkeel.recognition import Layout, Roles
 
-__all__ = ["AnyLayout", "class_for", "replacement"]
+__all__ = ["AnyLayout", "Passing", "class_for", "replacement"]
 
 # torch.nn's classes whose state and constructor ours share
 TRACKING: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
@@ -99,3 +99,11 @@ def _blank(mine: type[nn.Module], theirs: type[nn.Module]) -> nn.Module:
     kind = class_for(mine, theirs)
     blank: nn.Module = kind.__new__(kind)
     return blank
+
+
+class Passing(nn.Module):
+    """Mixin before the class that a module had: it was folded into others, and returns its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the input."""
+        return input

@@ -122,7 +122,9 @@ def plan(
         model: any model; wrappers, shared modules and parametrizations are taken as they are.
         example_inputs: inputs of the model, as for `Plan.apply`. They show the shapes and dtypes that each norm gets,
             and the data flow, which every action but ``swap`` follows.
-        actions: any of ``swap``.
+        actions: any of ``swap``, ``fold_batch_norm`` (into the convolution or linear layer before, or else after it),
+            ``fold_affine`` (weight and bias of a norm into every linear layer that reads it) and ``fold_scaler`` (a
+            `FeatureAffine` into the first layer). Folds change weights: they are for inference.
         mode: ``exact`` swaps what keeps its rounding, ``accurate`` also what rounds in other places than any spec, and
             rounds once.
         where: (module, name) -> whether to look at it.

@@ -63,7 +63,9 @@ class Site:
     note: str = ""
     module: nn.Module = field(repr=False)
     change: Change | None = field(default=None, repr=False)
-    watched: tuple[str, ...] = field(default=(), repr=False)  # modules whose results stay what they were
+    # the names of modules whose results stay what they were, and of those whose results do not
+    watched: tuple[str, ...] = field(default=(), repr=False)
+    rescaled: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def is_swap(self) -> bool:

@@ -102,7 +102,8 @@ class Verification:
         """
         inputs: dict[str, Tensor] = {}
         original = copied(model)
-        watched = inside(model, [name for site in sites for name in site.watched])
+        rescaled = {name for site in sites for name in site.rescaled}
+        watched = inside(model, [name for site in sites for name in site.watched if name not in rescaled])
         swaps = [site for site in sites if site.is_swap]
         for name, own in inside(model, [site.name for site in swaps]).items():
             original.get_submodule(own).register_forward_pre_hook(noting(inputs, name))
@@ -219,9 +220,11 @@ def verify_changes(
                 demand(site.name, checks[site.name])
         ours = run(copied(model), before.call, before.cotangents, before.watched)
         for site in sites:
-            found = [check for name in site.watched if (check := compare_inner(name, ours, before))]
-            checks[site.name] = [*checks.get(site.name, []), *found]
-            demand(site.name, found, before.reference)
+            names = [name for name in site.watched if name in ours.inner]
+            if any(before.exact.inner[name] for name in names):
+                found = compare_inner(names, ours, before)
+                checks[site.name] = [*checks.get(site.name, []), found]
+                demand(site.name, [found], before.reference)
         named = unwrapped(model).named_parameters(remove_duplicate=False)
         changed = {name for name, p in named if id(p) in touched}
         checks[""] = compare(ours, before.theirs, before.exact, changed)
@@ -237,12 +240,12 @@ def with_weights_of(original: nn.Module, module: nn.Module, touched: set[int]) -
     return original
 
 
-def compare_inner(name: str, ours: Run, before: Verification) -> Check | None:
-    """Compare the results of a module in its place."""
-    mine, other, right = (run.inner[name] for run in (ours, before.theirs, before.exact))
-    if not right:
-        return None
-    return Check(f"the result of {name}", relative(mine, right), relative(other, right))
+def compare_inner(names: Sequence[str], ours: Run, before: Verification) -> Check:
+    """Compare the results of modules in their places, as one vector."""
+    mine, other, right = (
+        [result for name in names for result in run.inner[name]] for run in (ours, before.theirs, before.exact)
+    )
+    return Check("the result", relative(mine, right), relative(other, right))
 
 
 def demand(name: str, checks: Sequence[Check], reference: torch.dtype = torch.float64) -> None:
