@@ -1,6 +1,7 @@
 """Recognise norms by what they compute, swap them for evenkeel's, prove it, undo it."""
 
 from evenkeel.convert._certificate import Certificate, Entry
+from evenkeel.convert._placement import Placement
 from evenkeel.convert._plan import Plan, plan, swap
 from evenkeel.convert._site import Site
 from evenkeel.convert._verify import Check
@@ -12,6 +13,7 @@ __all__ = [
     "Check",
     "Entry",
     "Layout",
+    "Placement",
     "Plan",
     "Recognition",
     "Roles",

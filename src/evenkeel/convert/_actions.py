@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from evenkeel._errors import ConversionError
 from evenkeel.convert._fold_sites import find_affines, find_batch_norms, find_scalers
+from evenkeel.convert._fuse import find_activations, find_residual_sums
 from evenkeel.convert._graph import Graph, trace
 from evenkeel.convert._site import Mode, Site, Swap, refusal
 from evenkeel.nn import FeatureAffine
@@ -108,5 +109,7 @@ ACTIONS: dict[str, Action] = {
     "fold_scaler": Action(find_scalers, "folded", what="data scalers"),
     "fold_batch_norm": Action(find_batch_norms, "folded", what="batch norms"),
     "fold_affine": Action(find_affines, "folded", what="affines"),
+    "fuse_activation": Action(find_activations, "fused", what="norms before an activation"),
+    "fuse_residual_add": Action(find_residual_sums, "fused", what="norms of a residual sum"),
     "swap": Action(find_swaps, "swapped", needs_inputs=False),
 }

@@ -11,6 +11,7 @@ from evenkeel._display import Displayed
 from evenkeel._errors import ConversionError, InvalidArgumentError, InvalidTypeError
 from evenkeel.convert._actions import ACTIONS, Search
 from evenkeel.convert._certificate import Certificate
+from evenkeel.convert._placement import Placement, names_of, placements
 from evenkeel.convert._site import Mode, Site
 from evenkeel.convert._verify import Verification, verify_changes
 from evenkeel.convert._weights import Weights
@@ -50,6 +51,7 @@ class Plan(Displayed):
     sites: list[Site]
     mode: Mode = "exact"
     certificate: Certificate | None = field(default=None, repr=False)
+    _search: Search | None = field(default=None, repr=False)
     _weights: Weights = field(default_factory=Weights, repr=False)
 
     def __repr__(self) -> str:
@@ -89,6 +91,19 @@ class Plan(Displayed):
         reference = "" if before is None else str(before.reference).removeprefix("torch.")
         self.certificate = Certificate.of(self, checks, reference)
         return self.certificate
+
+    def placement(self) -> list[Placement]:
+        """Tell where norms stand around the branches of the residual stream: by the data flow, never by names.
+
+        Returns:
+            One for each sum ``x + f(x)``, in the order of the run.
+
+        Raises:
+            InvalidArgumentError: the plan was made without example inputs.
+        """
+        if self._search is None or self._search.call is None:
+            raise InvalidArgumentError("placement follows the data flow; give plan() example_inputs")
+        return placements(self._search.graph, names_of([f for f in self._search.norms if f.recognition.spec]))
 
     def revert(self) -> None:
         """Make the model what it was: the same objects, classes and attributes.
@@ -157,7 +172,8 @@ def plan(
     if needing and example_inputs is None:
         raise InvalidArgumentError(f"plan: {needing[0]} follows the data flow; give example_inputs")
     search = Search(model, None if example_inputs is None else Call.of(example_inputs), mode, where)
-    return Plan(model=model, sites=[site for action in chosen.values() for site in action.find(search)], mode=mode)
+    sites = [site for action in chosen.values() for site in action.find(search)]
+    return Plan(model=model, sites=sites, mode=mode, _search=search)
 
 
 def swap(model: nn.Module, *, verify: Any = None, mode: Mode = "exact", quiet: bool = False) -> Certificate:
