@@ -13,6 +13,7 @@ from evenkeel.convert._modules import Passing, class_for
 from evenkeel.convert._uses import (
     RefusedError,
     Use,
+    bias_in,
     owner_of,
     readers_through,
     refuse_shared,
@@ -177,7 +178,10 @@ def producer(value: Value, axis: int) -> Use:
             if use.result is not value or use.out != axis:
                 raise RefusedError(f"its input is {told(node)}, along another axis")
             return use
-        before = next((v for v in node.inputs if axis_before(node, v, value, axis) is not None), None)
+        before = next((v for v in node.inputs if v.tensor is None), node.inputs[0]) if node.inputs else None
+        if before is not None and bias_in(node, before, axis) is not None:
+            value = before
+            continue
         place = None if before is None or len(node.inputs) > 1 else axis_before(node, before, value, axis)
         if before is None or place is None:
             raise RefusedError(f"its input is made by {told(node)}, which is no product with a parameter")
@@ -201,7 +205,7 @@ def refuse_uses(model: nn.Module, graph: Graph, uses: Sequence[Use], affine: Aff
         if not before and affine.shifts and use.pads:
             raise RefusedError(f"{path} pads with zeros, which stand for another number before it")
         if use.bias is not None:
-            refuse_shared(model, graph, use.bias, nodes)
+            refuse_shared(model, graph, use.bias, [*nodes, *(use.added for use in uses if use.added is not None)])
             if any(reader.inputs.count(use.bias) > 1 for reader in readers_through(use.bias)):
                 raise RefusedError(f"{use.bias.names[0]} is read twice by one operation")
         elif affine.shifts and not takes_bias(owner, use):
