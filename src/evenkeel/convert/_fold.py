@@ -10,6 +10,7 @@ from torch import nn
 
 from evenkeel.convert._axes import axis_after, axis_before
 from evenkeel.convert._modules import Passing, class_for
+from evenkeel.convert._site import Change
 from evenkeel.convert._uses import (
     RefusedError,
     Use,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from evenkeel.convert._graph import Graph, Value
+    from evenkeel.convert._graph import Graph, Node, Value
     from evenkeel.convert._weights import Weights
 
 __all__ = ["Affine", "Fold", "consumers", "producer", "refuse_uses"]
@@ -54,7 +55,7 @@ class Affine:
 
 
 @dataclass(kw_only=True)
-class Fold:
+class Fold(Change):
     """An affine goes into products, and what it came from becomes neutral.
 
     Attributes:
@@ -149,7 +150,7 @@ def consumers(value: Value, axis: int) -> list[Use]:
                 assert place is not None
                 found += consumers(output, place)
             continue
-        if not outputs:
+        if node.outputs and not outputs:
             continue  # the same tensor again
         use = use_of(node)
         if use is None or use.data is not value or use.axis != axis or use.kind == "embedding":
@@ -188,8 +189,24 @@ def producer(value: Value, axis: int) -> Use:
         value, axis = before, place
 
 
-def refuse_uses(model: nn.Module, graph: Graph, uses: Sequence[Use], affine: Affine, *, before: bool = False) -> None:
+def refuse_uses(
+    model: nn.Module,
+    graph: Graph,
+    uses: Sequence[Use],
+    affine: Affine,
+    *,
+    before: bool = False,
+    tied: Sequence[Node] = (),
+) -> None:
     """Refuse products that something else shares, that have no place for a bias, or that pad with zeros.
+
+    Args:
+        model: the model.
+        graph: its data flow.
+        uses: the products.
+        affine: what is folded.
+        before: whether they come before it.
+        tied: operations that share a weight until it is untied.
 
     Raises:
         RefusedError: one of them, with the reason.
@@ -198,7 +215,7 @@ def refuse_uses(model: nn.Module, graph: Graph, uses: Sequence[Use], affine: Aff
         raise RefusedError("nothing reads its result")
     nodes = [use.node for use in uses]
     for use in uses:
-        refuse_shared(model, graph, use.weight, nodes)
+        refuse_shared(model, graph, use.weight, [*nodes, *tied])
         owner, name, path = owner_of(model, use.weight)
         if use.groups * affine_parts(use, before) != affine.scale.numel():
             raise RefusedError(f"{use.weight.names[0]} has other features")

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from evenkeel.convert._graph import Graph, Node, Value
     from evenkeel.convert._weights import Weights
 
-__all__ = ["RefusedError", "Use", "bias_in", "owner_of", "readers_through", "refuse_shared", "told", "use_of"]
+__all__ = [
+    "RefusedError",
+    "Use",
+    "bias_in",
+    "is_plain",
+    "owner_of",
+    "readers_through",
+    "refuse_shared",
+    "told",
+    "use_of",
+]
 
 MOVES = ("aten.alias", "aten.detach", "aten.permute", "aten.t", "aten.transpose")
 
