@@ -80,6 +80,17 @@ def test_a_factory_is_converted_and_proved(here, capsys):
     assert "ulps from float64" in shown
 
 
+def test_actions_that_follow_the_data_flow(here, capsys):
+    assert run("convert tiny_model:build --actions fold_affine,swap --input x.npz --verify --json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(norm["sought"], norm["action"]) for norm in told["norms"]] == [
+        ("fold_affine", "leave"),
+        ("swap", "swap"),
+    ]
+    assert run("convert tiny_model:build --actions fold_affine") == 2
+    assert "--actions fold_affine needs inputs of the model; give them with --input" in capsys.readouterr().err
+
+
 def test_what_is_not_swapped_is_shown_with_the_reason(here, capsys):
     assert run("convert tiny_model:look_alike --json") == 0
     told = json.loads(capsys.readouterr().out)

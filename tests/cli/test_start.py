@@ -58,7 +58,7 @@ def imported(*arguments, cwd):
         (["convert", "nowhere:"], 2, "'nowhere:' does not name a model; write package.module:factory"),
         (["convert", "empty"], 2, "empty holds no *.safetensors"),
         (["convert", "there.json"], 2, "there.json is a file; give the directory"),
-        (["convert", "a:b", "--actions", "swop"], 2, "--actions: expected one of swap"),
+        (["convert", "a:b", "--actions", "swop"], 2, "did you mean swap"),
         (["convert", "a:b", "--mode", "fast"], 2, "expected one of exact, accurate"),
         (["convert", "a:b", "--input", "x.csv"], 2, "--input must end in .npz or .npy or .safetensors"),
         (["convert", "a:b", "--input", "x.npz"], 2, "--input: there is no file x.npz"),

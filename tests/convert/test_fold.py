@@ -45,11 +45,11 @@ def fold(model, x, *actions):
     found = plan(model, x, actions=actions or FOLDS)
     certificate = found.apply(verify=x)
     assert all(check.passed for entry in certificate.entries for check in entry.checks)
-    exact = copy.deepcopy(model).double()(x.double())
-    assert (model(x).double() - exact).abs().max() <= 1e-2 if x.dtype == torch.bfloat16 else 1e-4
+    assert len(certificate.model) == 2
     mine = dict(model.named_parameters())
     assert all(mine[name] is parameter for name, parameter in held.items())
-    torch.testing.assert_close(model(x), wanted, rtol=3e-2 if x.dtype == torch.bfloat16 else 1e-4, atol=2e-2)
+    close = 3e-2 if x.dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(model(x), wanted, rtol=close, atol=close)
     found.revert()
     assert [type(module) for module in model.modules()] == kinds
     assert list(model.state_dict()) == list(state)
@@ -99,6 +99,9 @@ def test_a_batch_norm_between_two_linears_and_one_through_a_transpose():
             return self.norm(self.linear(x).transpose(1, 2)).transpose(1, 2)
 
     assert fold(Tokens(), ROWS).sites[0].action == "fold_batch_norm"
+    model = Tokens()
+    model.linear.bias = nn.Parameter(torch.randn(8))  # of a strided input it is added by itself
+    assert fold(model, ROWS.mT.contiguous().mT).sites[0].action == "fold_batch_norm"
     model = nn.Sequential(
         nn.Linear(8, 8), batch_norm(nn.BatchNorm1d, 8), nn.Linear(8, 2), batch_norm(nn.BatchNorm1d, 2)
     )
@@ -243,13 +246,18 @@ def test_affines_that_are_left():
     assert "several axes" in left(affine(nn.LayerNorm, (5, 8)), nn.Linear(8, 8))
     assert "mul in 1" in left(affine(nn.LayerNorm, 8), nn.Dropout(0.5), nn.Linear(8, 8))
     norm, linear = affine(nn.LayerNorm, 8), nn.Linear(8, 8)
-    assert "is also read by addmm in 2" in left(norm, linear, linear)
-    quantized = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8)), dtype=torch.qint8)
-    assert "which is no product with a parameter" in left(affine(nn.LayerNorm, 8), quantized)
+    assert "1.weight is also read by addmm in 1" in left(norm, linear, linear)
     other = affine(nn.LayerNorm, 8)
     other.weight = norm.weight
     found = plan(nn.Sequential(norm, nn.Linear(8, 8), other, nn.Linear(8, 8)), ROWS, actions=["fold_affine"])
-    assert ["0.weight is also 2.weight"] * 2 == [site.reason for site in found.sites]
+    assert [site.reason for site in found.sites] == ["0.weight is also 2.weight"] * 2
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_quantized_layers_are_left():
+    quantized = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8)), dtype=torch.qint8)
+    model = nn.Sequential(affine(nn.LayerNorm, 8), quantized)
+    assert "which is no product with a parameter" in reason(model, ROWS, "fold_affine")
 
 
 def test_the_final_norm_does_not_go_into_tied_embeddings():
@@ -321,7 +329,7 @@ def test_actions_are_named_and_chosen():
     certificate = found.apply(verify=ROWS)
     assert "fold_affine: into 3" in str(certificate)
     assert certificate.to_dict()["norms"][0]["note"] == "into 3"
-    with pytest.raises(InvalidArgumentError, match="actions must be of fold_scaler, .* but got 'fold'"):
+    with pytest.raises(InvalidArgumentError, match=r"actions must be of fold_scaler, .* but got 'fold'"):
         plan(model, ROWS, actions=["fold"])
     with pytest.raises(InvalidArgumentError, match="fold_affine follows the data flow; give example_inputs"):
         plan(model, actions=["fold_affine"])

@@ -46,12 +46,12 @@ def test_the_page_opens_with_the_errors_and_three_findings():
     assert [finding.title for finding in page.findings] == [
         "The whole model is 2.0 ulps (was 2.0) from float64",
         "The norm that moved furthest: 1.0 ulps (was 0.50)",
-        "1 norm is left as before",
+        "1 place is left as before",
     ]
     assert page.findings[2].text == "Its forward takes further inputs: gate."
-    assert [section.title for section in page.sections] == ["Gradients", "Every norm", "1 norm left"]
+    assert [section.title for section in page.sections] == ["Gradients", "Every norm", "What is left, and why"]
     assert page.sections[1].tables[0].rows[0][4:] == [1.0, 0.5, 3.0, 2.5]
-    assert page.sections[2].tables[0].rows == [["gated.0", "Gated", GATED]]
+    assert page.sections[2].tables[0].rows == [["gated.0", "Gated", "swap", GATED]]
 
 
 def test_norms_of_one_place_in_many_blocks_share_a_row():

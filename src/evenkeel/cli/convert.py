@@ -12,6 +12,7 @@ import typer
 
 from evenkeel._errors import EvenkeelError, InvalidInputError
 from evenkeel._files import path_as_text, replace_file
+from evenkeel._options.convert import DEFAULT_ACTIONS
 from evenkeel.cli import interrupts
 from evenkeel.cli.models import build_model
 from evenkeel.cli.output import Output, print_json
@@ -40,10 +41,11 @@ def convert_model(
     """Convert a model, print the certificate, and write what was asked for."""
     model = build_model(name) if directory is None else read_directory(directory)
     inputs = None if input_file is None else read_inputs(input_file, model)
-    if verify and inputs is None:
-        inputs = random_inputs(model)
+    following = [name for name in actions if name not in DEFAULT_ACTIONS]
+    if inputs is None and (verify or following):
+        inputs = random_inputs(model, "--verify" if verify else f"--actions {following[0]}")
     names = model.state_dict().keys()
-    certificate = plan(model, inputs, mode=mode).apply(verify=inputs if verify else None)
+    certificate = plan(model, inputs, actions=actions, mode=mode).apply(verify=inputs if verify else None)
     if out is not None and directory is not None:
         from evenkeel.cli.hugging_face import write_directory
 
@@ -77,10 +79,10 @@ def read_directory(directory: Path) -> nn.Module:
     return read(directory)
 
 
-def random_inputs(model: nn.Module) -> dict[str, Tensor]:
+def random_inputs(model: nn.Module, option: str) -> dict[str, Tensor]:
     """Return random inputs of a model of transformers."""
     if not hasattr(model, "config") or not hasattr(model, "main_input_name"):
-        raise InvalidInputError("--verify needs inputs of the model; give them with --input x.npz")
+        raise InvalidInputError(f"{option} needs inputs of the model; give them with --input x.npz")
     from evenkeel.cli.hugging_face import random_inputs as inputs_of
 
     return inputs_of(model)

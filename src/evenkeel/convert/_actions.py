@@ -10,6 +10,7 @@ from evenkeel._errors import ConversionError
 from evenkeel.convert._fold_sites import find_affines, find_batch_norms, find_scalers
 from evenkeel.convert._fuse import find_activations, find_residual_sums
 from evenkeel.convert._graph import Graph, trace
+from evenkeel.convert._rms_sites import find_rms_norms
 from evenkeel.convert._site import Mode, Site, Swap, refusal
 from evenkeel.nn import FeatureAffine
 from evenkeel.recognition import Call, Found, seen_inputs, survey
@@ -54,11 +55,15 @@ class Search:
         return list(survey(self.model, self.seen, self.where))
 
     @cached_property
+    def every_norm(self) -> list[Found]:
+        """The norms of the model, also those that nobody looks at."""
+        return self.norms if self.where is None else list(survey(self.model, self.seen))
+
+    @cached_property
     def graph(self) -> Graph:
         """The data flow, in which the call of a norm is one operation."""
         assert self.call is not None
-        norms = self.norms if self.where is None else survey(self.model, self.seen)
-        units = [found.module for found in norms if found.recognition.spec is not None]
+        units = [found.module for found in self.every_norm if found.recognition.spec is not None]
         return trace(
             self.model, self.call, [*units, *(m for m in self.model.modules() if isinstance(m, FeatureAffine))]
         )
@@ -108,6 +113,7 @@ def find_swaps(search: Search) -> Iterator[Site]:
 ACTIONS: dict[str, Action] = {
     "fold_scaler": Action(find_scalers, "folded", what="data scalers"),
     "fold_batch_norm": Action(find_batch_norms, "folded", what="batch norms"),
+    "to_rms_norm": Action(find_rms_norms, "turned into RMSNorms", what="LayerNorms"),
     "fold_affine": Action(find_affines, "folded", what="affines"),
     "fuse_activation": Action(find_activations, "fused", what="norms before an activation"),
     "fuse_residual_add": Action(find_residual_sums, "fused", what="norms of a residual sum"),

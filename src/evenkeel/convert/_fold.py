@@ -10,9 +10,11 @@ from torch import nn
 
 from evenkeel.convert._axes import axis_after, axis_before
 from evenkeel.convert._modules import Passing, class_for
+from evenkeel.convert._site import Change
 from evenkeel.convert._uses import (
     RefusedError,
     Use,
+    bias_in,
     owner_of,
     readers_through,
     refuse_shared,
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from evenkeel.convert._graph import Graph, Value
+    from evenkeel.convert._graph import Graph, Node, Value
     from evenkeel.convert._weights import Weights
 
 __all__ = ["Affine", "Fold", "consumers", "producer", "refuse_uses"]
@@ -53,7 +55,7 @@ class Affine:
 
 
 @dataclass(kw_only=True)
-class Fold:
+class Fold(Change):
     """An affine goes into products, and what it came from becomes neutral.
 
     Attributes:
@@ -148,7 +150,7 @@ def consumers(value: Value, axis: int) -> list[Use]:
                 assert place is not None
                 found += consumers(output, place)
             continue
-        if not outputs:
+        if node.outputs and not outputs:
             continue  # the same tensor again
         use = use_of(node)
         if use is None or use.data is not value or use.axis != axis or use.kind == "embedding":
@@ -177,15 +179,34 @@ def producer(value: Value, axis: int) -> Use:
             if use.result is not value or use.out != axis:
                 raise RefusedError(f"its input is {told(node)}, along another axis")
             return use
-        before = next((v for v in node.inputs if axis_before(node, v, value, axis) is not None), None)
+        before = next((v for v in node.inputs if v.tensor is None), node.inputs[0]) if node.inputs else None
+        if before is not None and bias_in(node, before, axis) is not None:
+            value = before
+            continue
         place = None if before is None or len(node.inputs) > 1 else axis_before(node, before, value, axis)
         if before is None or place is None:
             raise RefusedError(f"its input is made by {told(node)}, which is no product with a parameter")
         value, axis = before, place
 
 
-def refuse_uses(model: nn.Module, graph: Graph, uses: Sequence[Use], affine: Affine, *, before: bool = False) -> None:
+def refuse_uses(
+    model: nn.Module,
+    graph: Graph,
+    uses: Sequence[Use],
+    affine: Affine,
+    *,
+    before: bool = False,
+    tied: Sequence[Node] = (),
+) -> None:
     """Refuse products that something else shares, that have no place for a bias, or that pad with zeros.
+
+    Args:
+        model: the model.
+        graph: its data flow.
+        uses: the products.
+        affine: what is folded.
+        before: whether they come before it.
+        tied: operations that share a weight until it is untied.
 
     Raises:
         RefusedError: one of them, with the reason.
@@ -194,14 +215,14 @@ def refuse_uses(model: nn.Module, graph: Graph, uses: Sequence[Use], affine: Aff
         raise RefusedError("nothing reads its result")
     nodes = [use.node for use in uses]
     for use in uses:
-        refuse_shared(model, graph, use.weight, nodes)
+        refuse_shared(model, graph, use.weight, [*nodes, *tied])
         owner, name, path = owner_of(model, use.weight)
         if use.groups * affine_parts(use, before) != affine.scale.numel():
             raise RefusedError(f"{use.weight.names[0]} has other features")
         if not before and affine.shifts and use.pads:
             raise RefusedError(f"{path} pads with zeros, which stand for another number before it")
         if use.bias is not None:
-            refuse_shared(model, graph, use.bias, nodes)
+            refuse_shared(model, graph, use.bias, [*nodes, *(use.added for use in uses if use.added is not None)])
             if any(reader.inputs.count(use.bias) > 1 for reader in readers_through(use.bias)):
                 raise RefusedError(f"{use.bias.names[0]} is read twice by one operation")
         elif affine.shifts and not takes_bias(owner, use):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from evenkeel.convert._actions import Search
     from evenkeel.convert._graph import Node
 
-__all__ = ["find_affines", "find_batch_norms", "find_scalers"]
+__all__ = ["find_affines", "find_batch_norms", "find_scalers", "neutral_of", "own", "parts_of", "single_call"]
 
 
 def find_batch_norms(search: Search) -> Iterator[Site]:
@@ -38,6 +38,8 @@ def find_affines(search: Search) -> Iterator[Site]:
     """Yield every norm with a weight or a bias; remembered statistics belong to another action."""
     for found in search.norms:
         spec = found.recognition.spec
+        if id(found.module) in search.taken:
+            continue
         if spec is not None and (spec.weight or spec.bias) and spec.shares != "channel":
             yield folded(search, found, "fold_affine", fold_of_affine)
 

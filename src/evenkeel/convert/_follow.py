@@ -96,7 +96,7 @@ def follow(module: nn.Module, pattern: Pattern) -> fx.Graph:
         RefusedError: what it does depends on values or shapes, or fx cannot follow it.
     """
     try:
-        return Level().trace(module, pattern.fixed)
+        return Level().trace(copy.deepcopy(module), pattern.fixed)
     except Exception as error:  # fx has many kinds for what it cannot follow
         raise RefusedError(f"the code of its block cannot be followed: {str(error) or type(error).__name__}") from error
 

@@ -13,7 +13,7 @@ from evenkeel.convert._follow import Pattern, code_of, fused_class
 from evenkeel.convert._graph import Node
 from evenkeel.convert._modules import Passing, class_for
 from evenkeel.convert._placement import Sum, residual_sums
-from evenkeel.convert._site import Site, Swap, refusal
+from evenkeel.convert._site import Change, Site, Swap, refusal
 from evenkeel.convert._uses import RefusedError, told
 from evenkeel.recognition import Found, isolated
 
@@ -36,7 +36,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 @dataclass(kw_only=True)
-class ActivatedNorm:
+class ActivatedNorm(Change):
     """A norm applies the activation that was called on its result; the activation returns its input."""
 
     swap: Swap
@@ -113,7 +113,9 @@ def activated(search: Search, found: Found, spec: NormSpec) -> ActivatedNorm:
     name, kind = ACTIVATIONS[after[0].op]
     owner = after[0].calls[-1] if after[0].calls else None
     if owner is None or type(owner.module) is not kind or [id(v) for v in owner.inputs] != [id(value)]:
-        raise RefusedError(f"{name} is called in the code of {owner.name if owner else 'the model'}, not as a module")
+        raise RefusedError(
+            f"{name} is called in the code of {owner.name if owner and owner.name else 'the model'}, not as a module"
+        )
     calls = len(search.graph.calls_of(owner.module))
     if calls > 1:
         raise RefusedError(f"the module {owner.name} is called {calls} times, on other results too")
@@ -141,7 +143,7 @@ def refuse_hooks(module: nn.Module) -> None:
 
 
 @dataclass(kw_only=True)
-class JoinedBlock:
+class JoinedBlock(Change):
     """The code of a block in which sums and norms are joined; several sites share it."""
 
     block: nn.Module
@@ -167,7 +169,7 @@ def find_residual_sums(search: Search) -> Iterator[Site]:
     for found in search.norms:
         nodes = [node for node in search.graph.nodes if node.module is found.module]
         read = [sums[id(node.inputs[0])] for node in nodes if node.inputs and id(node.inputs[0]) in sums]
-        if not read or found.recognition.spec is None:
+        if not read or found.recognition.spec is None or id(found.module) in search.taken:
             continue
         site = site_of(found, "fuse_residual_add")
         sites.append(site)
@@ -280,7 +282,8 @@ def check(block: nn.Module, training: bool, graph: fx.Graph, pattern: Pattern, c
             torch.manual_seed(0)
             placed = pattern.placed(arguments, keywords)
             assert placed is not None
-            result = twin(*arguments, **keywords) if own else function(twin, *placed)
+            # twice: what a call leaves behind may change the next
+            result = [twin(*arguments, **keywords) if own else function(twin, *placed) for _ in range(2)]
             results.append([*flat(result), *flat(placed), *twin.buffers()])
     same = len(results[0]) == len(results[1]) and all(
         torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in zip(*results, strict=True)

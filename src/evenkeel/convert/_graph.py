@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Graph", "ModuleCall", "Node", "Value", "trace"]
 
 MODULE, WRITTEN = "module", "written through a view"
+LIKE = "empty_like full_like ones_like rand_like randn_like zeros_like"
+SIZED = "new_empty new_empty_strided new_full new_ones new_zeros"
+SHAPES = tuple(f"aten.{name}" for name in f"{LIKE} {SIZED}".split())  # what reads a shape, and no number
 
 
 @dataclass(eq=False, repr=False)
@@ -230,7 +233,9 @@ class Recorder(TorchDispatchMode):
         names = [argument.name for argument in schema]
         given = dict(zip(names, args, strict=False)) | kwargs
         arguments = {name: self.replaced(value) for name, value in given.items()}
-        node = Node(str(func.overloadpacket), tuple(values_of(arguments)), arguments=arguments, calls=tuple(self.stack))
+        op = str(func.overloadpacket)
+        inputs = () if op in SHAPES else tuple(values_of(arguments))
+        node = Node(op, inputs, arguments=arguments, calls=tuple(self.stack))
         result = func(*args, **kwargs)
         written = [
             given[a.name] for a in schema if a.alias_info is not None and a.alias_info.is_write and a.name in given

@@ -70,7 +70,13 @@ def replacement(
     if plain and weight is not None and weight.ndim == layout.axes and spec.statistic in ("moments", "rms"):
         shape = {"normalized_shape": tuple(weight.shape), "elementwise_affine": True}
         return (ours.LayerNorm if spec.statistic == "moments" else ours.RMSNorm), options | shape
-    if isinstance(module, nn.LayerNorm) and plain and weight is None and roles.bias is None:
+    if (
+        isinstance(module, nn.LayerNorm)
+        and spec.statistic == "moments"
+        and plain
+        and weight is None
+        and roles.bias is None
+    ):
         return ours.LayerNorm, options
     if isinstance(module, nn.GroupNorm) and named:
         return ours.GroupNorm, options | ({} if spec.activation is None else {"activation": spec.activation})

@@ -7,6 +7,7 @@ import re
 from statistics import median
 from typing import TYPE_CHECKING
 
+from evenkeel.convert._views import counted
 from evenkeel.report import (
     Axis,
     Cell,
@@ -51,7 +52,7 @@ def certificate_page(certificate: Certificate) -> Page:
         figure = Figure("gradients", f"No gradient is {told}", caption(certificate), [error_panel(gradients)])
         sections.insert(0, Section("Gradients", figures=[figure]))
     if left:
-        sections.append(Section(f"{counted(len(left), 'norm')} left", tables=[refusals_table(left)]))
+        sections.append(Section("What is left, and why", tables=[refusals_table(left)]))
     versions = ", ".join(f"{name} {version}" for name, version in certificate.versions.items())
     picture = Figure("results", title, caption(certificate), [error_panel(results)]) if results else None
     return Page(
@@ -67,8 +68,7 @@ def certificate_page(certificate: Certificate) -> Page:
 
 def message(certificate: Certificate) -> str:
     """Say what was done in one line."""
-    count, total = certificate.swapped, len(certificate.entries)
-    swapped = f"{count} of {counted(total, 'norm')} {'is' if count == 1 else 'are'} swapped"
+    swapped = counted(certificate.entries, done=True, sentence=True)
     if not certificate.verified:
         return f"{swapped}; no batch was compared"
     return f"{swapped}, and nothing is {told_of(every_check(certificate), certificate.reference)}"
@@ -103,7 +103,7 @@ def caption(certificate: Certificate) -> str:
 def keys(certificate: Certificate) -> list[Key]:
     """Return the legend."""
     return [
-        Key("evenkeel", f"distance from {certificate.reference} after the swap", OURS),
+        Key("evenkeel", f"distance from {certificate.reference} now", OURS),
         Key("original", "its own distance before", THEIRS),
     ]
 
@@ -123,10 +123,10 @@ def findings(certificate: Certificate, left: Sequence[Entry]) -> list[Finding]:
     if left:
         reasons = list(dict.fromkeys(entry.reason for entry in left))
         more = [f"and {len(reasons) - REASONS} other reasons"] if len(reasons) > REASONS else []
-        verb = "is" if len(left) == 1 else "are"
-        found.append(Finding(f"{counted(len(left), 'norm')} {verb} left as before", sentence(reasons[:REASONS] + more)))
+        verb = "place is" if len(left) == 1 else "places are"
+        found.append(Finding(f"{len(left)} {verb} left as before", sentence(reasons[:REASONS] + more)))
     elif certificate.entries:
-        found.append(Finding("No norm is left", "Every module that is a norm, or looks like one, was served."))
+        found.append(Finding("Nothing is left", "Every module that is a norm, or looks like one, was served."))
     return found
 
 
@@ -186,7 +186,7 @@ def sites_table(certificate: Certificate) -> Table:
     errors = ["result, ulps", "was", "gradients, ulps", "were"]
     rows: list[list[Cell]] = []
     for entry in certificate.entries:
-        row: list[Cell] = [entry.site, entry.kind, entry.spec, entry.action]
+        row: list[Cell] = [entry.site, entry.kind, entry.spec, action_of(entry)]
         for first in (True, False) if certificate.verified else ():
             check = one_of(entry.checks, first)
             row += [None, None] if check is None else [finite(check.ours), finite(check.theirs)]
@@ -194,9 +194,17 @@ def sites_table(certificate: Certificate) -> Table:
     return Table(columns + errors if certificate.verified else columns, rows)
 
 
+def action_of(entry: Entry) -> str:
+    """Tell what was done, or sought."""
+    if entry.reason:
+        return "left" if entry.sought == "swap" else f"no {entry.sought}"
+    return f"{entry.action}: {entry.note}" if entry.note else entry.action
+
+
 def refusals_table(left: Iterable[Entry]) -> Table:
     """Return what was left, and why."""
-    return Table(["site", "class", "reason"], [[entry.site, entry.kind, entry.reason] for entry in left])
+    rows = [[entry.site, entry.kind, entry.sought, entry.reason] for entry in left]
+    return Table(["site", "class", "sought", "reason"], rows)
 
 
 def every_check(certificate: Certificate) -> list[Check]:
@@ -223,8 +231,3 @@ def sentence(parts: Sequence[str]) -> str:
     """Return parts as one sentence."""
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def counted(count: int, noun: str) -> str:
-    """Return a number with its noun."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"

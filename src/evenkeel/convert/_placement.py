@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from evenkeel.convert._graph import MODULE, Graph, Node, Value
+from evenkeel.convert._streams import is_dropped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,7 +16,7 @@ __all__ = ["Placement", "Sum", "placements", "residual_sums"]
 
 # what a stream or a branch passes through without being another: its layout, its dtype, dropout, a factor
 MOVES = """alias detach clone _to_copy view _unsafe_view reshape permute transpose t expand squeeze unsqueeze roll
-native_dropout dropout bernoulli_ div_"""
+native_dropout dropout"""
 FACTORS = ("aten.mul", "aten.mul_", "aten.div")
 PASSING = {f"aten.{name}" for name in MOVES.split()}
 PRODUCTS = {f"aten.{name}" for name in ("mm", "addmm", "bmm", "baddbmm", "linear", "convolution")}
@@ -135,35 +136,45 @@ def placements(graph: Graph, norms: dict[int, str]) -> list[Placement]:
     """
     sums = list(residual_sums(graph, norms))
     streams = {id(item.stream) for item in sums}
-    return [placed(item, norms, streams) for item in sums]
+    through = [reader_of_sum(item, norms) for item in sums]
+    carried = [node is not None and bool({id(value) for value in node.outputs} & streams) for node in through]
+    # the norm after the last sum is the last branch's where other branches have theirs there
+    like_others = any(carried) or len(sums) == 1
+    return [
+        placed(item, norms, node if node is not None and (onward or like_others) else None, onward=onward)
+        for item, node, onward in zip(sums, through, carried, strict=True)
+    ]
 
 
-def placed(item: Sum, norms: dict[int, str], streams: set[int]) -> Placement:
-    """Tell where the norms of a branch stand."""
+def reader_of_sum(item: Sum, norms: dict[int, str]) -> Node | None:
+    """The norm that alone reads a sum; None where there is none."""
+    node = only_reader(item.node.outputs[0])
+    return node if node is not None and id(node.module) in norms else None
+
+
+def placed(item: Sum, norms: dict[int, str], through: Node | None, *, onward: bool) -> Placement:
+    """Tell where the norms of a branch stand; ``through`` is one that its sum goes through, ``onward`` as a stream."""
     starts = list(dict.fromkeys(beginnings(item.stream, item.inner)))
     first = [node for node in starts if id(node.module) in norms]
     before = bool(first) and len(first) == len(starts)
     last = ending(item.branch, item.inner)
-    after = last is not None and id(last.module) in norms and last not in first
-    after_sum = only_reader(item.node.outputs[0])
-    through = after_sum is not None and id(after_sum.module) in norms
-    carried = through and after_sum is not None and bool({id(value) for value in after_sum.outputs} & streams)
-    found = [*(first if before else []), *([last] if after and last is not None else [])]
-    kind = NAMES.get((before, after), "none")
-    if through and after_sum is not None and (carried or kind == "none"):
+    if last is None or id(last.module) not in norms or last in first:
+        last = None
+    kind = NAMES.get((before, last is not None), "none")
+    if through is not None and (onward or kind == "none"):
         kind = "post" if kind == "none" else f"{kind} and post"
-        found.append(after_sum)
-    names = tuple(dict.fromkeys(norms[id(node.module)] for node in found))
+    else:
+        through = None
     told = [f"f begins with {joined(first, norms)}"] if before else []
     if first and not before:
         told.append(f"{joined(first, norms)} reads x, and so do others")
-    told += [f"f ends with {norms[id(last.module)]}"] if after and last is not None else []
-    told += [f"the sum goes through {norms[id(after_sum.module)]} alone"] if "post" in kind and after_sum else []
-    block = item.node.calls[-1].name if item.node.calls else ""
+    told += [f"f ends with {norms[id(last.module)]}"] if last is not None else []
+    told += [f"the sum goes through {norms[id(through.module)]} alone"] if through is not None else []
+    found = [*(first if before else []), *(node for node in (last, through) if node is not None)]
     return Placement(
-        block=block,
+        block=item.node.calls[-1].name if item.node.calls else "",
         placement=kind,
-        norms=names,
+        norms=tuple(dict.fromkeys(norms[id(node.module)] for node in found)),
         evidence=f"x + f(x) with {len(item.inner)} operations in f; {'; '.join(told) or 'no norm at either end of f'}",
     )
 
@@ -200,8 +211,10 @@ def ending(branch: Value, inner: Collection[Node]) -> Node | None:
 
 
 def is_factor(node: Node) -> bool:
-    """Whether an operation multiplies by a parameter or a number."""
-    return node.op in FACTORS and sum(value.tensor is None for value in node.inputs) == 1
+    """Whether an operation multiplies by a parameter, a number or the mask of a dropout."""
+    if node.op not in FACTORS:
+        return False
+    return sum(value.tensor is None for value in node.inputs) == 1 or is_dropped(node)
 
 
 def only_reader(value: Value) -> Node | None:

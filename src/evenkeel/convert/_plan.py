@@ -84,6 +84,9 @@ class Plan(Displayed):
                 assert site.change is not None
                 site.change.apply(self._weights)
             self._weights.write()
+            for site in served:
+                assert site.change is not None
+                site.change.check()
             checks = None if before is None else verify_changes(before, self.model, served, self._weights.touched)
         except BaseException:
             self._undo()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,11 +22,14 @@ __all__ = ["Change", "Mode", "Site", "Swap", "refusal"]
 MISSING = object()
 
 
-class Change(Protocol):
-    """What is done at a site: how it is done, and how it is undone."""
+class Change:
+    """What is done at a site: how it is done, and how it is undone. Subclasses say both."""
 
     def apply(self, weights: Weights) -> None:
         """Change modules, and parameters through ``weights``, which rounds them once."""
+
+    def check(self) -> None:
+        """Raise `ConversionError` where the changed model is not what was promised, whatever is verified."""
 
     def revert(self) -> None:
         """Make the modules what they were; the weights go back by themselves. Nothing, where nothing was done."""
@@ -74,7 +77,7 @@ class Site:
 
 
 @dataclass(kw_only=True)
-class Swap:
+class Swap(Change):
     """A norm turns into evenkeel's in its place: the object, its tensors and its hooks stay the same."""
 
     module: nn.Module

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from evenkeel.convert._graph import Graph, Node, Value
     from evenkeel.convert._weights import Weights
 
-__all__ = ["RefusedError", "Use", "owner_of", "readers_through", "refuse_shared", "told", "use_of"]
+__all__ = [
+    "RefusedError",
+    "Use",
+    "bias_in",
+    "is_plain",
+    "owner_of",
+    "readers_through",
+    "refuse_shared",
+    "told",
+    "use_of",
+]
 
 MOVES = ("aten.alias", "aten.detach", "aten.permute", "aten.t", "aten.transpose")
 
@@ -41,6 +51,7 @@ class Use:
         result: what the operation makes.
         out: the axis of the result that the parameter's rows make.
         bias: the parameter that is added; None where none is.
+        added: the operation that adds it, where that is another one.
         flipped: whether the weight has its inputs before its outputs.
         groups: of a convolution.
         pads: whether a convolution reads zeros beyond the border, or has fewer terms there.
@@ -54,6 +65,7 @@ class Use:
     result: Value
     out: int
     bias: Value | None = None
+    added: Node | None = None
     flipped: bool = False
     groups: int = 1
     pads: bool = False
@@ -95,7 +107,35 @@ def shaped(vector: Tensor, matrix: Tensor) -> Tensor:
 
 
 def use_of(node: Node) -> Use | None:
-    """Return the product with a parameter that an operation is; None where it is none."""
+    """Return the product with a parameter that an operation is, with its bias; None where it is none."""
+    use = product(node)
+    if use is None or use.bias is not None or use.kind == "embedding":
+        return use
+    value, axis = use.result, use.out
+    while len({id(reader) for reader in value.readers}) == 1 and not value.is_result:
+        reader = value.readers[0]
+        bias = bias_in(reader, value, axis)
+        if bias is not None:
+            use.bias, use.added = bias, reader
+            break
+        place = axis_after(reader, value, reader.outputs[0], axis) if len(reader.inputs) == 1 else None
+        if place is None:
+            break
+        value, axis = reader.outputs[0], place
+    return use
+
+
+def bias_in(node: Node, value: Value, axis: int) -> Value | None:
+    """The parameter that an operation adds to a value along its last axis; None where it does something else."""
+    if node.op not in ("aten.add", "aten.add_") or len(node.inputs) != 2 or "alpha" in node.arguments:
+        return None
+    other = node.inputs[1 - node.inputs.index(value)]
+    fits = axis == len(value.shape) - 1 and other.shape == value.shape[-1:] and is_plain(other)
+    return other if fits and node.outputs[0].shape == value.shape else None
+
+
+def product(node: Node) -> Use | None:
+    """Return the product that an operation is, with the bias that it adds itself."""
     given, op = node.arguments, node.op.removeprefix("aten.")
     if op in ("mm", "addmm"):
         data, matrix = (given["self"], given["mat2"]) if op == "mm" else (given["mat1"], given["mat2"])

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel._options.convert import ACTIONS, MODES
+from evenkeel._options.convert import ACTIONS, DEFAULT_ACTIONS, MODES
 from evenkeel._options.names import check_choice
 from evenkeel.cli.options import (
     INPUT,
@@ -52,7 +52,8 @@ def convert(
         ),
     ] = None,
     actions: Annotated[
-        str | None, option(f"Comma-separated, of {', '.join(ACTIONS)}.", panel=CONVERSION, default=ACTIONS[0])
+        str | None,
+        option(f"Comma-separated, of {', '.join(ACTIONS)}.", panel=CONVERSION, default=", ".join(DEFAULT_ACTIONS)),
     ] = None,
     mode: Annotated[
         str,
@@ -71,7 +72,7 @@ def convert(
     force: Force = False,
 ) -> None:
     """Swap the norms of a model for evenkeel's, say what was and was not swapped, and prove it with --verify."""
-    named = tuple(dict.fromkeys(split_names("--actions", actions) or ACTIONS[:1]))
+    named = tuple(dict.fromkeys(split_names("--actions", actions) or DEFAULT_ACTIONS))
     for name in named:
         check_choice("--actions", name, ACTIONS)
     directory = Path(model) if check_model(model) else None
