@@ -1,7 +1,7 @@
 """Recognise norms by what they compute, swap them for evenkeel's, prove it, undo it."""
 
 from evenkeel.convert._certificate import Certificate, Entry
-from evenkeel.convert._plan import Plan, plan, swap
+from evenkeel.convert._plan import Plan, plan, swap, to_rms_norm
 from evenkeel.convert._site import Site
 from evenkeel.convert._verify import Check
 from evenkeel.recognition import Agreement, Layout, Recognition, Roles, recognize
@@ -19,4 +19,5 @@ __all__ = [
     "plan",
     "recognize",
     "swap",
+    "to_rms_norm",
 ]

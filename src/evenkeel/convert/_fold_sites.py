@@ -68,7 +68,7 @@ def folded(search: Search, found: Found, action: str, fold_of: Callable[[Search,
     except RefusedError as error:
         site.reason = str(error)
         return site
-    into = list(dict.fromkeys(owner_of(search.model, use.weight)[2] for use in fold.uses))
+    into = list(dict.fromkeys(owner_of(search.model, use)[2] for use in fold.uses))
     site.action, site.change = action, fold
     site.note = "into " + ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in into))
     site.watched = (site.name,) if fold.before else tuple(into)

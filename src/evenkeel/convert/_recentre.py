@@ -96,12 +96,15 @@ class Table(Change):
     table: Use
     module: nn.Module
     norm: Callable[[Tensor], Tensor]
+    neutral: Sequence[tuple[Tensor, float]] = ()
     _kind: type[nn.Module] | None = None
 
     def apply(self, weights: Weights) -> None:
         """Normalize every row."""
         wide = weights.wide(self.table.tensor)
         wide.copy_(self.norm(wide))
+        for tensor, value in self.neutral:
+            weights.wide(tensor).fill_(value)
         self._kind = type(self.module)
         self.module.__class__ = class_for(Passing, self._kind)
 
