@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from evenkeel.convert._actions import Search
     from evenkeel.convert._graph import Node
 
-__all__ = ["find_affines", "find_batch_norms", "find_scalers", "neutral_of", "own", "parts_of", "single_call"]
+__all__ = [
+    "attribute",
+    "find_affines",
+    "find_batch_norms",
+    "find_scalers",
+    "neutral_of",
+    "own",
+    "parts_of",
+    "single_call",
+]
 
 
 def find_batch_norms(search: Search) -> Iterator[Site]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from evenkeel.convert._fold import Affine, Fold, consumers, refuse_uses
-from evenkeel.convert._fold_sites import neutral_of, own, parts_of, single_call
+from evenkeel.convert._fold_sites import attribute, neutral_of, own, parts_of, single_call
 from evenkeel.convert._recentre import ToRms
 from evenkeel.convert._site import Site, Swap
 from evenkeel.convert._streams import stream_of
@@ -102,6 +102,7 @@ def convert(search: Search, found: Found, site: Site, node: Node, writers: Write
     recognition = replace(found.recognition, layout=layout, roles=replace(roles, bias=None))
     site.change = ToRms(
         swap=Swap(module=module, spec=rms, recognition=recognition),
+        idle=None if roles.bias is None else attribute(module, roles.bias),
         bias=bias,
         recentre=None if recentre.readers else recentre,
     )
@@ -121,11 +122,11 @@ def bias_fold(search: Search, found: Found, node: Node, writers: Writers) -> Fol
         return None
     shift = own(found.module, roles.bias)
     affine = Affine(torch.ones_like(shift), shift)
-    neutral = [pair for pair in neutral_of(search, found, [], 0.0) if pair[1] == 0.0]
+    neutral_of(search, found, [], 0.0)  # it refuses a bias that something else reads
     if not affine.shifts:
         return None
     (output,) = node.outputs
     uses = consumers(output, len(output.shape) - 1)
     uses = [writers.heads[id(use.node)].use if id(use.node) in writers.heads else use for use in uses]
     refuse_uses(search.model, search.graph, uses, affine)
-    return Fold(model=search.model, module=found.module, affine=affine, uses=uses, neutral=neutral)
+    return Fold(model=search.model, module=found.module, affine=affine, uses=uses)
