@@ -2,7 +2,7 @@
 
 from evenkeel.convert._certificate import Certificate, Entry
 from evenkeel.convert._placement import Placement
-from evenkeel.convert._plan import Plan, plan, swap
+from evenkeel.convert._plan import Plan, plan, swap, to_rms_norm
 from evenkeel.convert._site import Site
 from evenkeel.convert._verify import Check
 from evenkeel.recognition import Agreement, Layout, Recognition, Roles, recognize
@@ -21,4 +21,5 @@ __all__ = [
     "plan",
     "recognize",
     "swap",
+    "to_rms_norm",
 ]

@@ -49,9 +49,14 @@ class Affine:
         return bool((self.shift != 0).any())
 
     @property
+    def scales(self) -> bool:
+        """Whether anything is multiplied."""
+        return bool((self.scale != 1).any())
+
+    @property
     def is_neutral(self) -> bool:
         """Whether it changes nothing."""
-        return not self.shifts and bool((self.scale == 1).all())
+        return not self.shifts and not self.scales
 
 
 @dataclass(kw_only=True)
@@ -122,7 +127,7 @@ def bias_of(model: nn.Module, use: Use, weights: Weights, needed: bool) -> Tenso
     """The bias of a product, also one that this plan has given to it; a new one of zeros where one is needed."""
     if use.bias is not None:
         return use.bias.tensor
-    owner, _, _ = owner_of(model, use.weight)
+    owner, _, _ = owner_of(model, use)
     bias = owner._parameters.get("bias")
     if bias is not None or not needed:
         return bias
@@ -196,7 +201,6 @@ def refuse_uses(
     affine: Affine,
     *,
     before: bool = False,
-    tied: Sequence[Node] = (),
 ) -> None:
     """Refuse products that something else shares, that have no place for a bias, or that pad with zeros.
 
@@ -206,7 +210,6 @@ def refuse_uses(
         uses: the products.
         affine: what is folded.
         before: whether they come before it.
-        tied: operations that share a weight until it is untied.
 
     Raises:
         RefusedError: one of them, with the reason.
@@ -215,8 +218,10 @@ def refuse_uses(
         raise RefusedError("nothing reads its result")
     nodes = [use.node for use in uses]
     for use in uses:
-        refuse_shared(model, graph, use.weight, [*nodes, *tied])
-        owner, name, path = owner_of(model, use.weight)
+        # a new bias is the head's, whoever else reads the weight as a table
+        tables = [] if affine.scales else [node for node in readers_through(use.weight) if is_table(node)]
+        refuse_shared(model, graph, use.weight, [*nodes, *tables])
+        owner, name, path = owner_of(model, use)
         if use.groups * affine_parts(use, before) != affine.scale.numel():
             raise RefusedError(f"{use.weight.names[0]} has other features")
         if not before and affine.shifts and use.pads:
@@ -229,6 +234,12 @@ def refuse_uses(
             raise RefusedError(f"{path or name} has no bias, and no place for one")
     if affine.shifts:
         refuse_mixed_biases(uses)
+
+
+def is_table(node: Node) -> bool:
+    """Whether an operation reads rows of a parameter."""
+    use = use_of(node)
+    return use is not None and use.kind == "embedding"
 
 
 def affine_parts(use: Use, before: bool) -> int:

@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from evenkeel.convert._actions import Search
     from evenkeel.convert._graph import Node
 
-__all__ = ["find_affines", "find_batch_norms", "find_scalers", "neutral_of", "own", "parts_of", "single_call"]
+__all__ = [
+    "attribute",
+    "find_affines",
+    "find_batch_norms",
+    "find_scalers",
+    "neutral_of",
+    "own",
+    "parts_of",
+    "single_call",
+]
 
 
 def find_batch_norms(search: Search) -> Iterator[Site]:
@@ -68,7 +77,7 @@ def folded(search: Search, found: Found, action: str, fold_of: Callable[[Search,
     except RefusedError as error:
         site.reason = str(error)
         return site
-    into = list(dict.fromkeys(owner_of(search.model, use.weight)[2] for use in fold.uses))
+    into = list(dict.fromkeys(owner_of(search.model, use)[2] for use in fold.uses))
     site.action, site.change = action, fold
     site.note = "into " + ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in into))
     site.watched = (site.name,) if fold.before else tuple(into)

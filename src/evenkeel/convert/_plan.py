@@ -20,7 +20,7 @@ from evenkeel.recognition import Call
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Plan", "plan", "swap"]
+__all__ = ["Plan", "plan", "swap", "to_rms_norm"]
 
 
 @dataclass(kw_only=True)
@@ -142,7 +142,8 @@ def plan(
             and the data flow, which every action but ``swap`` follows.
         actions: any of ``swap``, ``fold_batch_norm`` (into the convolution or linear layer before, or else after it),
             ``fold_affine`` (weight and bias of a norm into every linear layer that reads it) and ``fold_scaler`` (a
-            `FeatureAffine` into the first layer). Folds change weights: they are for inference.
+            `FeatureAffine` into the first layer), ``to_rms_norm`` (see `to_rms_norm`). Folds change weights: they are
+            for inference.
         mode: ``exact`` swaps what keeps its rounding, ``accurate`` also what rounds in other places than any spec, and
             rounds once.
         where: (module, name) -> whether to look at it.
@@ -203,3 +204,48 @@ def swap(model: nn.Module, *, verify: Any = None, mode: Mode = "exact", quiet: b
 
         Console(highlight=False).print(str(certificate), markup=False, soft_wrap=True)
     return certificate
+
+
+def to_rms_norm(model: nn.Module, example_inputs: Any, *, verify: Any = None) -> Certificate:
+    r"""Turn the LayerNorms of a Pre-LN transformer into RMSNorms that compute the same.
+
+    LayerNorm is RMSNorm of what has no mean. So every product, table and bias that writes into the residual stream
+    loses its mean over the features, and a norm's own bias goes into the products that read it:
+
+    .. math:: W' = W - \tfrac1n 1 1^\top W, \qquad b' = b - \tfrac1n 1 1^\top b
+
+    Writers and readers are found by the data flow; arithmetic is in float64, rounded once; each norm keeps its eps. A
+    head that is tied to a re-centred table gets a table of its own, and the certificate says so.
+
+    Args:
+        model: in evaluation, or without dropout.
+        example_inputs: inputs of the model, as for `plan`.
+        verify: inputs to compare with the original on, as for `Plan.apply`.
+
+    Returns:
+        The certificate, which names the norms that stay and why; ``certificate.plan.revert()`` undoes it.
+
+    Raises:
+        ConversionError: no norm can be turned, with the reason; or the model is further from float64 than the original
+            allows, or its stream keeps a mean; nothing is changed then.
+
+    Source: Jiang et al., "Pre-RMSNorm and Pre-CRMSNorm Transformers" (arXiv 2305.14858).
+
+    Example:
+        >>> import torch, evenkeel as ek
+        >>> class Block(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.norm, self.feed = torch.nn.LayerNorm(8), torch.nn.Linear(8, 8)
+        ...     def forward(self, x):
+        ...         return x + self.feed(self.norm(x))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), Block(), torch.nn.LayerNorm(8), torch.nn.Linear(8, 3))
+        >>> x = torch.randn(5, 4)
+        >>> ek.convert.to_rms_norm(model, x, verify=x)
+        Certificate(2 of 2 LayerNorms turned into RMSNorms (to_rms_norm), verified=True)
+    """
+    found = plan(model, example_inputs, actions=("to_rms_norm",))
+    if not any(site.change is not None for site in found.sites):
+        why = f"{found.sites[0].name}: {found.sites[0].reason}" if found.sites else "it has no LayerNorm"
+        raise ConversionError(f"to_rms_norm: nothing can be turned into an RMSNorm: {why}")
+    return found.apply(verify)

@@ -96,12 +96,15 @@ class Table(Change):
     table: Use
     module: nn.Module
     norm: Callable[[Tensor], Tensor]
+    neutral: Sequence[tuple[Tensor, float]] = ()
     _kind: type[nn.Module] | None = None
 
     def apply(self, weights: Weights) -> None:
         """Normalize every row."""
         wide = weights.wide(self.table.tensor)
         wide.copy_(self.norm(wide))
+        for tensor, value in self.neutral:
+            weights.wide(tensor).fill_(value)
         self._kind = type(self.module)
         self.module.__class__ = class_for(Passing, self._kind)
 
@@ -176,9 +179,17 @@ class Recentre(Change):
 
 @dataclass(kw_only=True)
 class ToRms(Change):
-    """A LayerNorm of a stream whose mean is zero turns into an RMSNorm; its bias goes into its readers."""
+    """A LayerNorm of a stream whose mean is zero turns into an RMSNorm; its bias goes into its readers.
+
+    Attributes:
+        swap: the norm's new class.
+        idle: its bias, which is zero from then on, and not read.
+        bias: the bias on its way into the readers.
+        recentre: what is done to the stream.
+    """
 
     swap: Swap
+    idle: Tensor | None = None
     bias: Fold | None = None
     recentre: Recentre | None = None
 
@@ -188,6 +199,8 @@ class ToRms(Change):
             self.recentre.apply(weights)
         if self.bias is not None:
             self.bias.apply(weights)
+        if self.idle is not None:
+            weights.wide(self.idle).zero_()
         self.swap.apply(weights)
 
     def check(self) -> None:

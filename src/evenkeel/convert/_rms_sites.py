@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from evenkeel.convert._fold import Affine, Fold, consumers, refuse_uses
-from evenkeel.convert._fold_sites import neutral_of, own, parts_of, single_call
+from evenkeel.convert._fold_sites import attribute, neutral_of, own, parts_of, single_call
 from evenkeel.convert._recentre import ToRms
 from evenkeel.convert._site import Site, Swap
 from evenkeel.convert._streams import stream_of
@@ -28,6 +28,7 @@ __all__ = ["find_rms_norms"]
 def find_rms_norms(search: Search) -> Iterator[Site]:
     """Yield every LayerNorm; those of one stream are converted together."""
     known: dict[Value, Writers | str] = {}
+    sites: list[Site] = []
     for found in search.norms:
         spec = found.recognition.spec
         if spec is None or not spec.center or spec.shares != "token" or id(found.module) in search.taken:
@@ -45,8 +46,11 @@ def find_rms_norms(search: Search) -> Iterator[Site]:
             convert(search, found, site, node, writers_of(search, node.inputs[0], known))
         except RefusedError as error:
             site.reason = str(error)
-        if id(found.module) not in search.taken or site.change is not None:
-            yield site
+        sites.append(site)
+    for site in sites:
+        if site.change is None and id(site.module) in search.taken:
+            site.reason = "it goes into the table of the embedding that it reads"
+        yield site
 
 
 def writers_of(search: Search, value: Value, known: dict[Value, Writers | str]) -> Writers:
@@ -87,8 +91,7 @@ def convert(search: Search, found: Found, site: Site, node: Node, writers: Write
     bias, notes = bias_fold(search, found, node, writers), []
     site.watched = (site.name,)
     if bias is not None:
-        heads = {id(untie.use): untie.path.rpartition(".")[0] for untie in writers.heads.values()}
-        into = [heads.get(id(use)) or owner_of(search.model, use.weight)[2] for use in bias.uses]
+        into = [owner_of(search.model, use)[2] for use in bias.uses]
         site.watched, site.rescaled = tuple(dict.fromkeys(into)), (site.name,)
         notes.append("bias into " + ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in into)))
     if not recentre.readers:
@@ -99,6 +102,7 @@ def convert(search: Search, found: Found, site: Site, node: Node, writers: Write
     recognition = replace(found.recognition, layout=layout, roles=replace(roles, bias=None))
     site.change = ToRms(
         swap=Swap(module=module, spec=rms, recognition=recognition),
+        idle=None if roles.bias is None else attribute(module, roles.bias),
         bias=bias,
         recentre=None if recentre.readers else recentre,
     )
@@ -118,12 +122,11 @@ def bias_fold(search: Search, found: Found, node: Node, writers: Writers) -> Fol
         return None
     shift = own(found.module, roles.bias)
     affine = Affine(torch.ones_like(shift), shift)
-    neutral = [pair for pair in neutral_of(search, found, [], 0.0) if pair[1] == 0.0]
+    neutral_of(search, found, [], 0.0)  # it refuses a bias that something else reads
     if not affine.shifts:
         return None
     (output,) = node.outputs
     uses = consumers(output, len(output.shape) - 1)
     uses = [writers.heads[id(use.node)].use if id(use.node) in writers.heads else use for use in uses]
-    tied = [use.node for use in writers.uses if any(use.weight is other.weight for other in uses)]
-    refuse_uses(search.model, search.graph, uses, affine, tied=tied)
-    return Fold(model=search.model, module=found.module, affine=affine, uses=uses, neutral=neutral)
+    refuse_uses(search.model, search.graph, uses, affine)
+    return Fold(model=search.model, module=found.module, affine=affine, uses=uses)

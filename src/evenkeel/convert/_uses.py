@@ -155,11 +155,16 @@ def product(node: Node) -> Use | None:
     if op == "convolution":
         return convolution(node, given)
     if op == "embedding" and is_plain(given["weight"]):
-        weight, data = given["weight"], given["indices"]
-        result = node.outputs[0]
-        last = len(result.shape) - 1
-        return Use(node=node, kind="embedding", weight=weight, data=data, axis=-1, result=result, out=last)
+        return embedding(node, given["weight"], given["indices"])
+    if op == "index" and len(given["indices"]) == 1 and len(given["self"].shape) == 2 and is_plain(given["self"]):
+        return embedding(node, given["self"], given["indices"][0])
     return None
+
+
+def embedding(node: Node, weight: Value, data: Value) -> Use:
+    """Rows of a table."""
+    result = node.outputs[0]
+    return Use(node=node, kind="embedding", weight=weight, data=data, axis=-1, result=result, out=len(result.shape) - 1)
 
 
 def linear(node: Node, data: Value, weight: Value, bias: Value | None, flipped: bool) -> Use:
@@ -242,9 +247,14 @@ def told(node: Node) -> str:
     return f"{node.op.removeprefix('aten.')} in {inside or 'the model'}"
 
 
-def owner_of(model: nn.Module, value: Value) -> tuple[nn.Module, str, str]:
-    """The module that holds a parameter, the parameter's name in it, and the module's name."""
-    path, _, name = value.names[0].rpartition(".")
+def owner_of(model: nn.Module, use: Use) -> tuple[nn.Module, str, str]:
+    """The module that holds the parameter of a product, the parameter's name in it, and the module's name.
+
+    Of several that hold it, the one whose call the product is in.
+    """
+    inside = {id(call.module) for call in use.node.calls}
+    places = [name.rpartition(".") for name in use.weight.names]
+    path, _, name = next((p for p in places if id(model.get_submodule(p[0])) in inside and p[0]), places[0])
     return model.get_submodule(path), name, path
 
 

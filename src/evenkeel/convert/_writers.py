@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 
 from evenkeel.convert._axes import axis_before
 from evenkeel.convert._fold import Affine, Fold, producer
-from evenkeel.convert._fold_sites import own, parts_of
+from evenkeel.convert._fold_sites import neutral_of, own, parts_of
 from evenkeel.convert._recentre import Gate, Recentre, Table, Untie
 from evenkeel.convert._streams import SCALES, Stream, gate_of, is_dropped
 from evenkeel.convert._uses import RefusedError, Use, is_plain, owner_of, readers_through, refuse_shared, told, use_of
@@ -19,12 +20,18 @@ from evenkeel.recognition import Tensors, apply_norm
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from evenkeel._spec import NormSpec
     from evenkeel.convert._actions import Search
     from evenkeel.convert._graph import Node, Value
     from evenkeel.convert._site import Change
-    from evenkeel.recognition import Found
+    from evenkeel.recognition import Found, Layout
 
 __all__ = ["Writers"]
+
+
+def normalized(spec: NormSpec, layout: Layout, tensors: Tensors, x: Tensor) -> Tensor:
+    """What a norm makes of a table, in float64."""
+    return apply_norm(spec, layout, x.cpu(), tensors).to(x.device)
 
 
 @dataclass(eq=False)
@@ -128,21 +135,18 @@ class Writers:
         node = value.producer
         if node is None:
             return False
-        embedding = use_of(node)
-        if embedding is not None and embedding.kind == "embedding":
-            return self.add(embedding)
         if self.norm(node) is not None:
             return self.into_table(node)
         try:
-            use = producer(value, axis) if node.op not in SCALES else self.scaled(node, value, axis)
+            use = self.scaled(node, value, axis) if node.op in SCALES else use_of(node)
         except RefusedError:
             return False
-        return use.groups == 1 and self.add(use)
+        return use is not None and use.groups == 1 and self.add(use)
 
     def add(self, use: Use) -> bool:
         """Note a product."""
         self.uses.append(use)
-        path = owner_of(self.search.model, use.weight)[2]
+        path = owner_of(self.search.model, use)[2]
         self.rescaled.append(path)
         return True
 
@@ -164,7 +168,7 @@ class Writers:
         scale = vector.tensor.detach().double().cpu()
         affine = Affine(scale, torch.zeros_like(scale))
         neutral = [(vector.tensor, 1.0)]
-        owner = owner_of(self.search.model, vector)[0]
+        owner = self.search.model.get_submodule(vector.names[0].rpartition(".")[0])
         self.first.append(
             Fold(model=self.search.model, module=owner, affine=affine, uses=[use], before=True, neutral=neutral)
         )
@@ -192,8 +196,10 @@ class Writers:
             return False
         names = (roles.weight, roles.bias)
         tensors = Tensors(*(None if name is None else own(found.module, name) for name in names))
-        self.first.append(Table(table, found.module, lambda x: apply_norm(spec, layout, x.cpu(), tensors).to(x.device)))
-        self.notes.append(f"{found.names[0]} is in the table of {owner_of(self.search.model, table.weight)[2]}")
+        neutral = neutral_of(self.search, found, [], spec.weight_offset)
+        norm = partial(normalized, spec, layout, tensors)
+        self.first.append(Table(table, found.module, norm, neutral))
+        self.notes.append(f"{found.names[0]} is in the table of {owner_of(self.search.model, table)[2]}")
         self.rescaled += [found.names[0]]
         self.search.taken.add(id(found.module))
         return self.add(table)
