@@ -1,6 +1,7 @@
 """Recognise norms by what they compute, swap them for evenkeel's, prove it, undo it."""
 
 from evenkeel.convert._certificate import Certificate, Entry
+from evenkeel.convert._layers import kernel_repository, serve
 from evenkeel.convert._placement import Placement
 from evenkeel.convert._plan import Plan, plan, swap, to_rms_norm
 from evenkeel.convert._site import Site
@@ -18,8 +19,10 @@ __all__ = [
     "Recognition",
     "Roles",
     "Site",
+    "kernel_repository",
     "plan",
     "recognize",
+    "serve",
     "swap",
     "to_rms_norm",
 ]
