@@ -164,7 +164,7 @@ def test_nothing_is_unpickled(stored, here, capsys):
     for name in ("old", "old/pytorch_model.bin"):
         assert run(f"convert {name}") == 2
         error = capsys.readouterr().err
-        assert "old/pytorch_model.bin is a pickle, which can run any code" in error
+        assert "old/pytorch_model.bin is of pickles, which can run any code" in error
         assert "save_pretrained" in error
     np.savez("x.npz", tokens=np.array([Touch()], dtype=object))
     assert run("convert tiny_model:build --input x.npz") == 2

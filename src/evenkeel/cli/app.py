@@ -42,7 +42,7 @@ EXAMPLES = {
         "evenkeel explain my.model:build --layer blocks.3.norm --input x.npy",
     ),
     "convert": examples(
-        "evenkeel convert my.model:build --input x.npz --verify --report certificate.html",
+        "evenkeel convert my.model:build --input x.npz --verify --open",
         "evenkeel convert llama/ --verify --out llama-converted/",
     ),
     "info": examples("evenkeel info", "evenkeel info --json"),

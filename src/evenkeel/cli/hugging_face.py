@@ -1,4 +1,4 @@
-"""Models of transformers in directories: read without unpickling, written back as they were, and inputs for them."""
+"""Models of transformers in directories: read from safetensors alone, written back as they were, and inputs for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 WEIGHTS = (".safetensors", ".safetensors.index.json")
-FOREIGN = (".bin", ".bin.index.json", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack", ".onnx", ".gguf")
+FOREIGN = (".bin", ".bin.index.json", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".onnx", ".gguf")
 # of random inputs: sequences, their lengths
 EXAMPLES, LENGTH = 2, 16
 

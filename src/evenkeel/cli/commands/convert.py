@@ -30,7 +30,7 @@ __all__ = ["convert"]
 
 CONVERSION = "Conversion"
 INPUTS = (".npz", ".npy", ".safetensors")
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 CONFIG, WEIGHTS = "config.json", "*.safetensors"
 
 
@@ -115,7 +115,7 @@ def check_model(name: str) -> bool:
 def refuse_pickle(path: Path) -> str:
     """Say why weights are not read, and how they can be."""
     return (
-        f"{path} is a pickle, which can run any code when it is read; if you trust it, write it as safetensors: "
+        f"{path} is of pickles, which can run any code when they are read; if you trust it, write safetensors: "
         "AutoModel.from_pretrained(directory).save_pretrained(other) of transformers does"
     )
 
