@@ -253,10 +253,59 @@ def test_affines_that_are_left():
     assert [site.reason for site in found.sites] == ["0.weight is also 2.weight"] * 2
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+class Function(nn.Module):
+    """A norm, what reads it, and a parameter of the model's own."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.norm, self.linear, self.function = affine(nn.LayerNorm, 8), nn.Linear(8, 3), function
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 3)), nn.Parameter(torch.randn(3))
+
+    def forward(self, x):
+        return self.function(self, self.norm(x))
+
+
+FUNCTIONS = {
+    "written into": (lambda m, y: m.linear(y.relu_()), "read by relu_ in the model"),
+    "written through a view": (lambda m, y: (y[:, :2].add_(1), m.linear(y))[1], "read by add_ in the model"),
+    "in Python": (lambda m, y: m.linear(y) * y.sum().item(), "read by sum in the model"),
+    "in numpy": (lambda m, y: m.linear(y) + torch.from_numpy(y.detach().numpy()).sum(), "read by detach in the model"),
+    "by an einsum": (lambda m, y: torch.einsum("btd,dh->bth", y, m.weight), "read by bmm in the model"),
+    "from the left": (lambda m, y: m.weight.mT @ y.mT, "which is no product with a parameter"),
+    "some tokens": (lambda m, y: m.linear(y[y.sum(-1) > 0]), "read by"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_results_that_something_else_reads(name):
+    function, why = FUNCTIONS[name]
+    assert why in reason(Function(function).eval(), ROWS, "fold_affine")
+
+
+def test_products_that_the_model_writes_itself():
+    assert fold(Function(lambda m, y: y @ m.weight + m.bias), ROWS).sites[0].note == "into weight"
+
+
+def test_attention_of_torch():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, norm_first=True, batch_first=True, dropout=0.0)
+    found = fold(shaken(layer), ROWS)
+    assert [site.note for site in found.sites] == ["into self_attn", "into linear1"]
+
+
+class Int8(nn.Module):
+    """A weight of 8 bits with a factor, as quantized layers hold it."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-127, 128, (3, 8), dtype=torch.int8))
+        self.register_buffer("factor", torch.rand(3))
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight.to(x.dtype)) * self.factor
+
+
 def test_quantized_layers_are_left():
-    quantized = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 8)), dtype=torch.qint8)
-    model = nn.Sequential(affine(nn.LayerNorm, 8), quantized)
+    model = nn.Sequential(affine(nn.LayerNorm, 8), Int8())
     assert "which is no product with a parameter" in reason(model, ROWS, "fold_affine")
 
 

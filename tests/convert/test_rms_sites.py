@@ -108,6 +108,13 @@ def test_other_dtypes(dtype):
     turned(small().to(dtype), X.to(dtype), 3, 3)
 
 
+def test_an_encoder_of_torch():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, norm_first=True, batch_first=True, dropout=0.0)
+    stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    model = shaken(nn.Sequential(nn.Linear(4, 8), stack, nn.LayerNorm(8), nn.Linear(8, 3)))
+    turned(model.eval(), X.view(1, 5, 4), 5, 5)
+
+
 def test_every_eps_and_weight_stays():
     model = small()
     for k, module in enumerate(m for m in model.modules() if isinstance(m, nn.LayerNorm)):

@@ -149,7 +149,9 @@ def consumers(value: Value, axis: int) -> list[Use]:
     found: list[Use] = []
     for node in dict.fromkeys(value.readers):
         outputs = [output for output in node.outputs if output is not value]
-        places = [] if node.op in MIXING else [axis_after(node, value, output, axis) for output in outputs]
+        places = (
+            [] if node.op in MIXING or node.is_lost else [axis_after(node, value, output, axis) for output in outputs]
+        )
         if places and None not in places:
             for output, place in zip(outputs, places, strict=True):
                 assert place is not None

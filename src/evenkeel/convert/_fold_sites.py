@@ -11,7 +11,7 @@ from torch.nn.utils import parametrize
 from evenkeel._spec import machine_epsilon
 from evenkeel.convert._fold import Affine, Fold, consumers, producer, refuse_uses
 from evenkeel.convert._site import Site
-from evenkeel.convert._uses import RefusedError, Use, owner_of, refuse_shared, told
+from evenkeel.convert._uses import RefusedError, Use, owner_of, places_of, refuse_shared, told
 from evenkeel.nn import FeatureAffine, PixelNormalize
 from evenkeel.recognition import Found, Layout, Recognition, Roles
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from evenkeel.convert._actions import Search
     from evenkeel.convert._graph import Node
+    from evenkeel.convert._search import Search
 
 __all__ = [
     "attribute",
@@ -79,9 +79,12 @@ def folded(search: Search, found: Found, action: str, fold_of: Callable[[Search,
         return site
     into = list(dict.fromkeys(owner_of(search.model, use)[2] for use in fold.uses))
     site.action, site.change = action, fold
-    site.note = "into " + ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in into))
+    site.note = f"into {places_of(search.model, fold.uses)}"
     site.watched = (site.name,) if fold.before else tuple(into)
-    site.rescaled = tuple(into) if fold.before else (site.name,)
+    own_results = [value for node in search.graph.nodes if node.module is module for value in node.outputs]
+    own_inputs = [value for node in search.graph.nodes if node.module is module for value in node.inputs]
+    changed = [*own_inputs, *(use.result for use in fold.uses)] if fold.before else own_results
+    site.rescaled = search.graph.names_with(changed)
     if fold.passing:
         search.taken.add(id(module))
     return site

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from evenkeel._spec import Activation, NormSpec
-    from evenkeel.convert._actions import Search
+    from evenkeel.convert._search import Search
     from evenkeel.convert._weights import Weights
 
 __all__ = ["find_activations", "find_residual_sums"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from evenkeel.recognition import Call
 
-__all__ = ["Graph", "ModuleCall", "Node", "Value", "trace"]
+__all__ = ["Graph", "ModuleCall", "Node", "Value", "plain_operators", "trace"]
 
 MODULE, WRITTEN = "module", "written through a view"
 LIKE = "empty_like full_like ones_like rand_like randn_like zeros_like"
@@ -87,6 +87,11 @@ class Node:
     calls: tuple[ModuleCall, ...] = ()
     module: nn.Module | None = None
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing of what it makes is read or returned: it went where torch does not see it, to numpy."""
+        return not any(value.readers or value.is_result for value in self.outputs)
+
 
 @dataclass(eq=False, repr=False)
 class Graph:
@@ -108,6 +113,11 @@ class Graph:
         """The calls of a module."""
         return [call for call in self.calls if call.module is module]
 
+    def names_with(self, values: Collection[Value]) -> tuple[str, ...]:
+        """The names of the modules that return one of these values."""
+        wanted = {id(value) for value in values}
+        return tuple(call.name for call in self.calls if any(id(value) in wanted for value in call.outputs))
+
     def node_of(self, module: nn.Module) -> Node | None:
         """The one operation that is the call of a unit; None where it was not called, or several times."""
         found = [node for node in self.nodes if node.module is module]
@@ -127,7 +137,7 @@ def trace(model: nn.Module, call: Call, units: Collection[nn.Module] = ()) -> Gr
     buffers = [(buffer, buffer.clone()) for buffer in inner.buffers() if not buffer.is_meta]
     with ExitStack() as stack:
         stack.enter_context(isolated())
-        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(plain_operators())
         for handle in recorder.hooks(inner):
             stack.callback(handle.remove)
         try:
@@ -137,6 +147,18 @@ def trace(model: nn.Module, call: Call, units: Collection[nn.Module] = ()) -> Gr
             for buffer, before in buffers:
                 buffer.copy_(before)
     return recorder.graph(result)
+
+
+@contextmanager
+def plain_operators() -> Iterator[None]:
+    """Run nothing that is compiled, and attention by the operators that it has while it is trained."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    with torch.compiler.set_stance("force_eager"):
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
 
 
 class Recorder(TorchDispatchMode):

@@ -9,9 +9,10 @@ from torch import nn
 
 from evenkeel._display import Displayed
 from evenkeel._errors import ConversionError, InvalidArgumentError, InvalidTypeError
-from evenkeel.convert._actions import ACTIONS, Search
+from evenkeel.convert._actions import ACTIONS
 from evenkeel.convert._certificate import Certificate
 from evenkeel.convert._placement import Placement, names_of, placements
+from evenkeel.convert._search import Search
 from evenkeel.convert._site import Mode, Site
 from evenkeel.convert._verify import Verification, verify_changes
 from evenkeel.convert._weights import Weights

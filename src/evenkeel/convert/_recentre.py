@@ -10,7 +10,7 @@ from torch import nn
 
 from evenkeel._errors import ConversionError
 from evenkeel.convert._fold import Fold
-from evenkeel.convert._graph import Value
+from evenkeel.convert._graph import Value, plain_operators
 from evenkeel.convert._modules import Passing, class_for
 from evenkeel.convert._site import Change, Swap
 from evenkeel.convert._uses import Use
@@ -158,7 +158,9 @@ class Recentre(Change):
             ConversionError: one is not zero but for rounding.
         """
         inner = getattr(self.model, "_orig_mod", self.model)
-        seen, names = seen_inputs(inner, self.call), {id(module): name for name, module in inner.named_modules()}
+        names = {id(module): name for name, module in inner.named_modules()}
+        with plain_operators():
+            seen = seen_inputs(inner, self.call)
         worst: dict[str, float] = {}
         for module in self.readers:
             x = seen[id(module)]

@@ -12,14 +12,14 @@ from evenkeel.convert._fold_sites import attribute, neutral_of, own, parts_of, s
 from evenkeel.convert._recentre import ToRms
 from evenkeel.convert._site import Site, Swap
 from evenkeel.convert._streams import stream_of
-from evenkeel.convert._uses import RefusedError, owner_of
+from evenkeel.convert._uses import RefusedError, owner_of, places_of
 from evenkeel.convert._writers import Writers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from evenkeel.convert._actions import Search
     from evenkeel.convert._graph import Node, Value
+    from evenkeel.convert._search import Search
     from evenkeel.recognition import Found
 
 __all__ = ["find_rms_norms"]
@@ -92,12 +92,12 @@ def convert(search: Search, found: Found, site: Site, node: Node, writers: Write
     site.watched = (site.name,)
     if bias is not None:
         into = [owner_of(search.model, use)[2] for use in bias.uses]
-        site.watched, site.rescaled = tuple(dict.fromkeys(into)), (site.name,)
-        notes.append("bias into " + ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in into)))
+        site.watched, site.rescaled = tuple(dict.fromkeys(into)), search.graph.names_with(node.outputs)
+        notes.append(f"bias into {places_of(search.model, bias.uses)}")
     if not recentre.readers:
         count = len({id(use.tensor) for use in writers.uses}) + len(writers.tensors)
         notes += [f"{count} writers of the stream without their means", *writers.notes]
-        site.rescaled = (*site.rescaled, *writers.rescaled)
+        site.rescaled = (*site.rescaled, *search.graph.names_with(writers.stream.axes))
     rms = replace(spec, statistic="rms", center=False, bias=False)
     recognition = replace(found.recognition, layout=layout, roles=replace(roles, bias=None))
     site.change = ToRms(

@@ -25,6 +25,7 @@ __all__ = [
     "bias_in",
     "is_plain",
     "owner_of",
+    "places_of",
     "readers_through",
     "refuse_shared",
     "told",
@@ -256,6 +257,12 @@ def owner_of(model: nn.Module, use: Use) -> tuple[nn.Module, str, str]:
     places = [name.rpartition(".") for name in use.weight.names]
     path, _, name = next((p for p in places if id(model.get_submodule(p[0])) in inside and p[0]), places[0])
     return model.get_submodule(path), name, path
+
+
+def places_of(model: nn.Module, uses: Sequence[Use]) -> str:
+    """The modules of products as a note names them, by the last part of their names."""
+    found = [owner_of(model, use) for use in uses]
+    return ", ".join(dict.fromkeys(path.rpartition(".")[2] or name for _, name, path in found))
 
 
 def refuse_shared(model: nn.Module, graph: Graph, value: Value, nodes: Sequence[Node]) -> None:

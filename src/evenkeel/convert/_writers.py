@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from evenkeel._spec import NormSpec
-    from evenkeel.convert._actions import Search
     from evenkeel.convert._graph import Node, Value
+    from evenkeel.convert._search import Search
     from evenkeel.convert._site import Change
     from evenkeel.recognition import Found, Layout
 
@@ -46,7 +46,6 @@ class Writers:
         tensors: the parameters and buffers that are added as they are, and the axis of their features.
         heads: the readers of an embedding's table that get a table of their own, by their operations.
         notes: what is to know of it.
-        rescaled: the names of modules whose results change.
         before: the values that come before a centring within the run.
         recentre: all of it as one change.
     """
@@ -58,7 +57,6 @@ class Writers:
     tensors: list[tuple[Tensor, int]] = field(default_factory=list)
     heads: dict[int, Untie] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    rescaled: list[str] = field(default_factory=list)
     before: set[Value] = field(default_factory=set)
     recentre: Recentre | None = None
 
@@ -146,8 +144,6 @@ class Writers:
     def add(self, use: Use) -> bool:
         """Note a product."""
         self.uses.append(use)
-        path = owner_of(self.search.model, use)[2]
-        self.rescaled.append(path)
         return True
 
     def scaled(self, node: Node, value: Value, axis: int) -> Use:
@@ -200,7 +196,6 @@ class Writers:
         norm = partial(normalized, spec, layout, tensors)
         self.first.append(Table(table, found.module, norm, neutral))
         self.notes.append(f"{found.names[0]} is in the table of {owner_of(self.search.model, table)[2]}")
-        self.rescaled += [found.names[0]]
         self.search.taken.add(id(found.module))
         return self.add(table)
 
