@@ -1,4 +1,4 @@
-"""Models of transformers in directories: read from safetensors alone, written back as they were, and inputs for them."""
+"""Models of transformers in directories: read from safetensors alone, written back as they were; their inputs."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evenkeel.convert._views import counted
 from evenkeel.report import (
@@ -27,7 +27,6 @@ from evenkeel.report import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from evenkeel.convert._certificate import Certificate, Entry
     from evenkeel.convert._verify import Check
 
 __all__ = ["certificate_page"]
@@ -41,7 +40,7 @@ MOST_LETTERS = 27  # of a name beside a plot
 REASONS = 3  # named in a finding
 
 
-def certificate_page(certificate: Certificate) -> Page:
+def certificate_page(certificate: Any) -> Page:
     """Build the page of a certificate."""
     title = message(certificate)
     left = [entry for entry in certificate.entries if entry.reason]
@@ -66,7 +65,7 @@ def certificate_page(certificate: Certificate) -> Page:
     )
 
 
-def message(certificate: Certificate) -> str:
+def message(certificate: Any) -> str:
     """Say what was done in one line."""
     swapped = counted(certificate.entries, done=True, sentence=True)
     if not certificate.verified:
@@ -81,7 +80,7 @@ def told_of(checks: Sequence[Check], reference: str) -> str:
     return f"{more}further from {reference} than it was"
 
 
-def lead(certificate: Certificate) -> str:
+def lead(certificate: Any) -> str:
     """Say how to read the page."""
     if not certificate.verified:
         return "Give apply() a batch, or the command --verify, to compare results and gradients with the original."
@@ -92,7 +91,7 @@ def lead(certificate: Certificate) -> str:
     )
 
 
-def caption(certificate: Certificate) -> str:
+def caption(certificate: Any) -> str:
     """Say what dots, whiskers and diamonds are."""
     return (
         "Names that differ in their numbers alone share a row: dot and diamond are medians, a whisker reaches from "
@@ -100,7 +99,7 @@ def caption(certificate: Certificate) -> str:
     )
 
 
-def keys(certificate: Certificate) -> list[Key]:
+def keys(certificate: Any) -> list[Key]:
     """Return the legend."""
     return [
         Key("evenkeel", f"distance from {certificate.reference} now", OURS),
@@ -108,7 +107,7 @@ def keys(certificate: Certificate) -> list[Key]:
     ]
 
 
-def findings(certificate: Certificate, left: Sequence[Entry]) -> list[Finding]:
+def findings(certificate: Any, left: Sequence[Any]) -> list[Finding]:
     """Return what is to know first: of the model, of the worst norm, of what was left."""
     found = []
     if certificate.model:
@@ -130,7 +129,7 @@ def findings(certificate: Certificate, left: Sequence[Entry]) -> list[Finding]:
     return found
 
 
-def error_rows(certificate: Certificate, *, first: bool) -> list[Row]:
+def error_rows(certificate: Any, *, first: bool) -> list[Row]:
     """Return a row for the model and for each group of norms: of the results, or of the worst gradients.
 
     Of many groups, those that moved furthest.
@@ -180,7 +179,7 @@ def error_panel(rows: Sequence[Row]) -> Panel:
     return dots(rows, x=axis, styles={row.name: OURS for row in rows})
 
 
-def sites_table(certificate: Certificate) -> Table:
+def sites_table(certificate: Any) -> Table:
     """Return every norm with its errors."""
     columns = ["site", "class", "computes", "action"]
     errors = ["result, ulps", "was", "gradients, ulps", "were"]
@@ -194,20 +193,20 @@ def sites_table(certificate: Certificate) -> Table:
     return Table(columns + errors if certificate.verified else columns, rows)
 
 
-def action_of(entry: Entry) -> str:
+def action_of(entry: Any) -> str:
     """Tell what was done, or sought."""
     if entry.reason:
         return "left" if entry.sought == "swap" else f"no {entry.sought}"
     return f"{entry.action}: {entry.note}" if entry.note else entry.action
 
 
-def refusals_table(left: Iterable[Entry]) -> Table:
+def refusals_table(left: Iterable[Any]) -> Table:
     """Return what was left, and why."""
     rows = [[entry.site, entry.kind, entry.sought, entry.reason] for entry in left]
     return Table(["site", "class", "sought", "reason"], rows)
 
 
-def every_check(certificate: Certificate) -> list[Check]:
+def every_check(certificate: Any) -> list[Check]:
     """Return the checks of the model and of all norms."""
     return [*certificate.model, *(check for entry in certificate.entries for check in entry.checks)]
 

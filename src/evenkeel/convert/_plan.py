@@ -143,8 +143,9 @@ def plan(
             and the data flow, which every action but ``swap`` follows.
         actions: any of ``swap``, ``fold_batch_norm`` (into the convolution or linear layer before, or else after it),
             ``fold_affine`` (weight and bias of a norm into every linear layer that reads it) and ``fold_scaler`` (a
-            `FeatureAffine` into the first layer), ``to_rms_norm`` (see `to_rms_norm`). Folds change weights: they are
-            for inference.
+            `FeatureAffine` into the first layer), ``to_rms_norm`` (see `to_rms_norm`), ``fuse_activation`` (a ReLU or
+            SiLU into the BatchNorm or GroupNorm before it) and ``fuse_residual_add`` (``x + f(x)`` and the norm of it
+            in one call). Folds change weights: they are for inference.
         mode: ``exact`` swaps what keeps its rounding, ``accurate`` also what rounds in other places than any spec, and
             rounds once.
         where: (module, name) -> whether to look at it.
