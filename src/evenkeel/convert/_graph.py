@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Graph", "ModuleCall", "Node", "Value", "plain_operators", "trace"]
 
 MODULE, WRITTEN = "module", "written through a view"
+HANDS = ("aten.alias", "aten.detach")
 LIKE = "empty_like full_like ones_like rand_like randn_like zeros_like"
 SIZED = "new_empty new_empty_strided new_full new_ones new_zeros"
 SHAPES = tuple(f"aten.{name}" for name in f"{LIKE} {SIZED}".split())  # what reads a shape, and no number
@@ -89,8 +90,8 @@ class Node:
 
     @property
     def is_lost(self) -> bool:
-        """Whether nothing of what it makes is read or returned: it went where torch does not see it, to numpy."""
-        return not any(value.readers or value.is_result for value in self.outputs)
+        """Whether it hands a tensor to what torch does not see, numpy for one: nobody reads or returns the result."""
+        return self.op in HANDS and not any(value.readers or value.is_result for value in self.outputs)
 
 
 @dataclass(eq=False, repr=False)

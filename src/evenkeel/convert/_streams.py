@@ -80,7 +80,7 @@ def sources_of(node: Node, value: Value, axis: int) -> list[tuple[Value, int]] |
 def results_of(node: Node, value: Value, axis: int) -> list[tuple[Value, int]] | None:
     """What an operation makes of a value if it only adds, moves or multiplies it; None where it does something else."""
     found: list[tuple[Value, int]] = []
-    if not node.outputs or (node.is_lost and len(node.inputs) == 1):
+    if not node.outputs or node.is_lost:
         return None
     for result in node.outputs:
         if result is value:
