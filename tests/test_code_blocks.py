@@ -58,6 +58,7 @@ def folder(tmp_path, monkeypatch):
         if "day" in name:
             assert main(["data", "fit", f"{name}.parquet", "--out", f"{name}.json", "--quiet"]) == 0
     np.save("x.npy", generator.normal(size=(2, 8, 3)))
+    np.savez("tokens.npz", tokens=[[1, 2, 3]])
     Path("tokens.json").write_text("[[1, 2, 3]]")
     Path("package/module.py").write_text(MODEL)
     Path("my-corpus/text.txt").write_text("all work and no play makes a dull text\n" * 400)
