@@ -271,7 +271,7 @@ FUNCTIONS = {
     "in Python": (lambda m, y: m.linear(y) * y.sum().item(), "read by sum in the model"),
     "in numpy": (lambda m, y: m.linear(y) + torch.from_numpy(y.detach().numpy()).sum(), "read by detach in the model"),
     "by an einsum": (lambda m, y: torch.einsum("btd,dh->bth", y, m.weight), "read by bmm in the model"),
-    "from the left": (lambda m, y: m.weight.mT @ y.mT, "which is no product with a parameter"),
+    "from the left": (lambda m, y: m.weight.mT @ y.mT, "weight has no bias, and no place for one"),
     "some tokens": (lambda m, y: m.linear(y[y.sum(-1) > 0]), "read by"),
 }
 

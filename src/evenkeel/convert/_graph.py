@@ -7,8 +7,9 @@ Parameters and buffers are known by their memory, modules by their calls.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -154,7 +155,8 @@ def trace(model: nn.Module, call: Call, units: Collection[nn.Module] = ()) -> Gr
 def plain_operators() -> Iterator[None]:
     """Run nothing that is compiled, and attention by the operators that it has while it is trained."""
     fast = torch.backends.mha.get_fastpath_enabled()
-    with torch.compiler.set_stance("force_eager"):
+    # importing what compiles takes seconds; where it was not imported, nothing is compiled
+    with torch.compiler.set_stance("force_eager") if "torch._dynamo" in sys.modules else nullcontext():
         torch.backends.mha.set_fastpath_enabled(False)
         try:
             yield
