@@ -272,3 +272,13 @@ def test_in_bfloat16_silu_is_left_and_relu_taken():
             images(nn.GroupNorm(2, 8), activation).bfloat16(), x, ("fuse_activation",), mode="accurate"
         )
         assert reasons == {"1": ""}
+
+
+@pytest.mark.slow
+def test_fused_blocks_compile():
+    torch._dynamo.reset()
+    model, x = shaken(nn.Sequential(Block(nn.LayerNorm), Block(nn.LayerNorm))).eval(), torch.randn(5, 16)
+    wanted = model(x)
+    found, _ = fused(model, x)
+    found.apply()
+    torch.testing.assert_close(torch.compile(model, backend="aot_eager")(x), wanted)
