@@ -108,6 +108,21 @@ def test_other_dtypes(dtype):
     turned(small().to(dtype), X.to(dtype), 3, 3)
 
 
+def test_a_residual_that_is_added_in_place():
+    def forward(model, h):
+        h += model.block.down(model.block.up(model.block.norm(h)).relu())
+        return model.last(model.norm(h))
+
+    model = Through(forward)
+    model.norm = nn.LayerNorm(8)
+    shaken(model)
+    with torch.no_grad():  # it has no gradients: what a norm keeps for them is written into
+        wanted = model(X)
+        certificate = to_rms_norm(model, X)
+        torch.testing.assert_close(model(X), wanted, rtol=1e-5, atol=1e-5)
+    assert [entry.action for entry in certificate.entries] == ["to_rms_norm"] * 2
+
+
 def test_an_encoder_of_torch():
     layer = nn.TransformerEncoderLayer(8, 2, 16, norm_first=True, batch_first=True, dropout=0.0)
     stack = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)

@@ -340,6 +340,11 @@ class Recorder(TorchDispatchMode):
         results = tuple(self.values_in(result))
         for value in results:
             value.is_result = True
+        for node in reversed(list(self.nodes)):  # views that nobody looks at again
+            if node.op == WRITTEN and not any(value.readers or value.is_result for value in node.outputs):
+                self.nodes.remove(node)
+                for value in node.inputs:
+                    value.readers.remove(node)
         return Graph(self.nodes, self.calls, results, self.parameters)
 
 

@@ -248,6 +248,7 @@ def to_rms_norm(model: nn.Module, example_inputs: Any, *, verify: Any = None) ->
     """
     found = plan(model, example_inputs, actions=("to_rms_norm",))
     if not any(site.change is not None for site in found.sites):
-        why = f"{found.sites[0].name}: {found.sites[0].reason}" if found.sites else "it has no LayerNorm"
+        reasons = sorted((site.reason.startswith("it did not run"), site.name, site.reason) for site in found.sites)
+        why = f"{reasons[0][1]}: {reasons[0][2]}" if reasons else "it has no LayerNorm"
         raise ConversionError(f"to_rms_norm: nothing can be turned into an RMSNorm: {why}")
     return found.apply(verify)

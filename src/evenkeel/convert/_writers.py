@@ -115,7 +115,9 @@ class Writers:
         """Why a writer cannot be centred."""
         node = value.producer
         if node is None:
-            return f"{value.names[0] if value.names else 'an input of the model'} is in the stream as it is"
+            return (
+                f"{value.names[0] if value.names else 'an input or a constant of the model'} is in the stream as it is"
+            )
         if is_dropped(node):
             return "dropout in training takes single features out of the stream; call eval() before"
         if self.norm(node) is not None:
