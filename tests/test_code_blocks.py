@@ -62,6 +62,7 @@ def folder(tmp_path, monkeypatch):
     np.save("x.npy", generator.normal(size=(2, 8, 3)))
     np.savez("x.npz", tokens=np.array([[1, 2, 3], [3, 4, 5]]))
     save_file(torch.nn.BatchNorm1d(4).state_dict(), "model.safetensors")
+    np.savez("tokens.npz", tokens=[[1, 2, 3]])
     Path("tokens.json").write_text("[[1, 2, 3]]")
     Path("package/module.py").write_text(MODEL)
     Path("my-corpus/text.txt").write_text("all work and no play makes a dull text\n" * 400)

@@ -29,6 +29,8 @@ WRITERS = {
     "data check": ("data check x.csv --stats s.json --html new.html", "new.html"),
     "explain": ("explain 1 2 3 --html new.html", "new.html"),
     "doctor": ("doctor m.safetensors --html new.html", "new.html"),
+    "convert": ("convert tiny:build --out new.safetensors", "new.safetensors"),
+    "convert --report": ("convert tiny:build --report new.html", "new.html"),
     "study": (f"study {SMALL} --out new", "new/study.json"),
     "study --experiment": (f"study {PADDING} --out new", "new/padding/experiment.json"),
 }
@@ -41,6 +43,7 @@ TABLES = {
     "data merge s.json t.json --out new.json": "features",
     "explain 1 2 3": "steps",
     "doctor m.safetensors": "findings",
+    "convert tiny:build": "norms",
     "study --list": "padding",
     f"study {SMALL} --out new": "arms",
     f"study {PADDING} --out new": "experiments",
@@ -73,6 +76,7 @@ def here(tmp_path, monkeypatch):
     np.savetxt("y.csv", x + 1, delimiter=",", header="a,b", comments="")
     save_file(torch.nn.BatchNorm1d(4).state_dict(), "m.safetensors")
     (tmp_path / "text.txt").write_text("some words to learn from, and more of them " * 50)
+    (tmp_path / "tiny.py").write_text("from torch import nn\n\ndef build():\n    return nn.LayerNorm(4)\n")
     for source, out in (("x.csv", "s.json"), ("y.csv", "t.json")):
         assert run(f"data fit {source} --out {out} --quiet") == 0
     return tmp_path
@@ -123,7 +127,9 @@ def test_json_is_one_object_and_nothing_else(line, here, capsys):
     assert TABLES[line] in json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("line", [*PAGES, f"study {SMALL} --out new", f"study {PADDING} --out new"])
+@pytest.mark.parametrize(
+    "line", [*PAGES, "convert tiny:build", f"study {SMALL} --out new", f"study {PADDING} --out new"]
+)
 def test_open_opens_the_page(line, here, capsys, monkeypatch):
     opened = []
     monkeypatch.setattr(webbrowser, "open", opened.append)

@@ -57,6 +57,22 @@ def imported(*arguments, cwd):
         (["explain", "1", "--weight", "x"], 2, "'x' in the input is not a number"),
         (["explain", "--file", "none.npy"], 2, "there is no file none.npy"),
         (["explain", "1", "--html", "there.html"], 2, "there.html exists already; replace it with --force"),
+        (["convert", "--help"], 0, "my.model:build"),
+        (["convert"], 2, "Missing argument"),
+        (["convert", "nowhere"], 2, "there is no directory nowhere, and no factory is named"),
+        (["convert", "nowhere:"], 2, "'nowhere:' does not name a model; write package.module:factory"),
+        (["convert", "empty"], 2, "empty holds no *.safetensors"),
+        (["convert", "there.json"], 2, "there.json is a file; give the directory"),
+        (["convert", "a:b", "--actions", "swop"], 2, "did you mean swap"),
+        (["convert", "a:b", "--mode", "fast"], 2, "expected one of exact, accurate"),
+        (["convert", "a:b", "--input", "x.csv"], 2, "--input must end in .npz or .npy or .safetensors"),
+        (["convert", "a:b", "--input", "x.npz"], 2, "--input: there is no file x.npz"),
+        (["convert", "a:b", "--out", "x.bin"], 2, "--out must end in .safetensors"),
+        (["convert", "a:b", "--report", "there.html"], 2, "there.html exists already; replace it with --force"),
+        (["convert", "model", "--out", "model"], 2, "--out: model is the model itself"),
+        (["convert", "model", "--out", "there.json"], 2, "--out: there.json is a file"),
+        (["convert", "model", "--out", "no/new"], 2, "there is no directory no; make it first"),
+        (["convert", "model", "--out", "full", "--force"], 2, "full holds other files than a model"),
         (["data", "fit", "none.csv", "--out", "s.json"], 2, "there is no file or directory none.csv"),
         (["data", "fit", ".", "--out", "s.json", "--scaler", "best"], 2, "expected one of standard"),
         (["data", "fit", ".", "--out", "there.json"], 2, "there.json exists already"),
@@ -67,6 +83,11 @@ def imported(*arguments, cwd):
 def test_help_and_wrong_usage_import_nothing_heavy(arguments, code, shown, tmp_path):
     for name in ("there.html", "there.json"):
         (tmp_path / name).touch()
+    if arguments[0:1] == ["convert"]:
+        for folder, files in {"empty": [], "model": ["config.json", "model.safetensors"], "full": ["mine.txt"]}.items():
+            (tmp_path / folder).mkdir()
+            for file in files:
+                (tmp_path / folder / file).touch()
     found, said, modules = imported(*arguments, cwd=tmp_path)
     assert (found, shown in said, modules & HEAVY) == (code, True, set()), said
     assert "evenkeel.cli.app" in modules

@@ -350,7 +350,7 @@ def test_what_is_shown(capsys, tmp_path):
     model = nn.Sequential(Residual(Llama(8)), Residual(Llama(8)), Gated(8))
     found = plan(model)
     assert isinstance(found, Plan)
-    assert repr(found) == "Plan(2 of 3 norms to swap, mode='exact')"
+    assert repr(found) == "Plan(2 of 3 norms to be swapped, mode='exact')"
     text = str(found)
     assert "2 of 3 norms will be swapped (mode exact)." in text
     assert "*.norm (2)" in text

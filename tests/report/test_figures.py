@@ -133,6 +133,14 @@ def test_whiskers_reach_from_low_to_high():
     assert panel.spec["data"][0]["x"] == [1.5, 4.0]
 
 
+def test_a_value_to_compare_with_stands_beside_and_small_values_at_the_floor():
+    rows = [Row("a", 2.0, beside=3.0), Row("b", 0.0, beside=0.5)]
+    panel = dots(rows, x=Axis("error", log=True, floor=0.01))
+    assert [trace["x"] for trace in panel.spec["data"] if trace["x"]] == [[3.0], [2.0], [0.5], [0.01]]
+    assert panel.table.columns == ["name", "error", "lowest", "highest", "beside", "remark"]
+    assert [row[1] for row in panel.table.rows] == [2.0, 0.0]
+
+
 def test_a_density_integrates_to_one_and_knows_its_spread():
     histogram = Histogram("h", [-2.0, -1.0, 0.0, 2.0], [1, 1, 2])
     widths = [1.0, 1.0, 2.0]

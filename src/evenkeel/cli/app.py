@@ -14,6 +14,7 @@ import evenkeel
 from evenkeel._errors import EvenkeelError
 from evenkeel._options.names import nearest
 from evenkeel.cli import interrupts
+from evenkeel.cli.commands.convert import convert
 from evenkeel.cli.commands.data import data
 from evenkeel.cli.commands.doctor import doctor
 from evenkeel.cli.commands.explain import explain
@@ -27,8 +28,9 @@ __all__ = ["app", "run"]
 COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "study": study,
     "explain": explain,
-    "data": data,
+    "convert": convert,
     "doctor": doctor,
+    "data": data,
     "info": info,
 }
 
@@ -40,6 +42,10 @@ EXAMPLES = {
     "explain": examples(
         "evenkeel explain 1 2 3 4 --norm rms --backward --html page.html",
         "evenkeel explain my.model:build --layer blocks.3.norm --input x.npy",
+    ),
+    "convert": examples(
+        "evenkeel convert my.model:build --input x.npz --verify --open",
+        "evenkeel convert llama/ --verify --out llama-converted/",
     ),
     "doctor": examples(
         "evenkeel doctor model.safetensors",

@@ -126,6 +126,13 @@ def split_names(name: str, text: str | None) -> list[str] | None:
     return names
 
 
+def check_factory(name: str) -> None:
+    """Raise unless a word names a function of a module."""
+    module, separator, factory = name.partition(":")
+    if not (module and separator and factory):
+        raise InvalidArgumentError(f"{name!r} does not name a model; write package.module:factory")
+
+
 def check_output(path: Path | None, name: str, *, force: bool, endings: Sequence[str] = ()) -> None:
     """Raise before the work, rather than after it, where a file must not or cannot be written.
 

@@ -1,4 +1,4 @@
-"""What a swap did, and how far its results are from those of the original."""
+"""What a plan did, and how far its results are from those of the original."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from evenkeel._display import Displayed
+from evenkeel._errors import InvalidArgumentError
 from evenkeel._files import write_text_atomically
 from evenkeel.convert._site import Mode
 from evenkeel.convert._verify import Check
@@ -24,10 +25,12 @@ class Entry:
 
     Attributes:
         site: its name in the model.
-        kind: its class before the swap.
+        kind: its class before.
         spec: what it computes, as a line; empty where that is not known.
-        action: ``swap`` or ``leave``.
+        action: what was done: ``swap`` or another of the plan's actions, or ``leave``.
         reason: why it was left.
+        sought: the action that was looked for.
+        note: what else was done.
         checks: what was compared: (what, our distance from float64 in ulps, the original's).
 
     Example:
@@ -42,12 +45,14 @@ class Entry:
     spec: str
     action: str
     reason: str
+    sought: str = "swap"
+    note: str = ""
     checks: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate(Displayed):
-    """What a swap did, with the errors of each norm and of the model beside the original's own.
+    """What a plan did, with the errors of each norm and of the model beside the original's own.
 
     Attributes:
         entries: the norms.
@@ -57,7 +62,7 @@ class Certificate(Displayed):
         reference: the dtype of the run that the model was compared with: float64, or float32 where an operator of the
             model has no float64.
         versions: of evenkeel and torch.
-        plan: which was applied; its `revert` undoes the swap.
+        plan: which was applied; its `revert` undoes it.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -90,6 +95,8 @@ class Certificate(Displayed):
                 spec=spec_line(site.recognition),
                 action=site.action,
                 reason=site.reason,
+                sought=site.sought,
+                note=site.note,
                 checks=tuple(found.get(site.name, ())),
             )
             for site in plan.sites
@@ -107,7 +114,9 @@ class Certificate(Displayed):
         )
 
     def __repr__(self) -> str:
-        return f"Certificate({self.swapped} of {len(self.entries)} norms swapped, verified={self.verified})"
+        from evenkeel.convert._views import counted
+
+        return f"Certificate({counted(self.entries, done=True)}, verified={self.verified})"
 
     @property
     def swapped(self) -> int:
@@ -130,6 +139,8 @@ class Certificate(Displayed):
                     "spec": entry.spec,
                     "action": entry.action,
                     "reason": entry.reason,
+                    "sought": entry.sought,
+                    "note": entry.note,
                     "checks": [asdict(check) for check in entry.checks],
                 }
                 for entry in self.entries
@@ -137,9 +148,24 @@ class Certificate(Displayed):
         }
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the certificate as JSON: whole, or not at all.
+        """Write the certificate: whole, or not at all.
+
+        Args:
+            path: the file; ``.json`` holds plain data, ``.html`` a page that needs nothing else.
+
+        Returns:
+            The path written.
 
         Raises:
-            EvenkeelError: the file cannot be written.
+            InvalidArgumentError: the path has another ending.
+            EvenkeelError: the file cannot be written, or a page's packages are missing.
         """
-        return write_text_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        kind = Path(path).suffix
+        if kind == ".json":
+            return write_text_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        if kind != ".html":
+            raise InvalidArgumentError(f"save: expected a path ending in .json or .html, but got {os.fspath(path)!r}")
+        from evenkeel.convert._page import certificate_page
+        from evenkeel.report import write_page
+
+        return write_page(certificate_page(self), path)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from evenkeel.recognition import Layout, Roles
 
-__all__ = ["AnyLayout", "class_for", "replacement"]
+__all__ = ["AnyLayout", "Passing", "class_for", "replacement"]
 
 # torch.nn's classes whose state and constructor ours share
 TRACKING: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (
@@ -70,7 +70,13 @@ def replacement(
     if plain and weight is not None and weight.ndim == layout.axes and spec.statistic in ("moments", "rms"):
         shape = {"normalized_shape": tuple(weight.shape), "elementwise_affine": True}
         return (ours.LayerNorm if spec.statistic == "moments" else ours.RMSNorm), options | shape
-    if isinstance(module, nn.LayerNorm) and plain and weight is None and roles.bias is None:
+    if (
+        isinstance(module, nn.LayerNorm)
+        and spec.statistic == "moments"
+        and plain
+        and weight is None
+        and roles.bias is None
+    ):
         return ours.LayerNorm, options
     if isinstance(module, nn.GroupNorm) and named:
         return ours.GroupNorm, options | ({} if spec.activation is None else {"activation": spec.activation})
@@ -99,3 +105,11 @@ def _blank(mine: type[nn.Module], theirs: type[nn.Module]) -> nn.Module:
     kind = class_for(mine, theirs)
     blank: nn.Module = kind.__new__(kind)
     return blank
+
+
+class Passing(nn.Module):
+    """Mixin before the class that a module had: it was folded into others, and returns its input."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the input."""
+        return input

@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from evenkeel._options.convert import Mode
 from evenkeel.convert._modules import AnyLayout, class_for, replacement
 
 if TYPE_CHECKING:
     from torch import nn
 
     from evenkeel._spec import NormSpec
+    from evenkeel.convert._weights import Weights
     from evenkeel.recognition import Recognition
 
-__all__ = ["Mode", "Site", "refusal"]
+__all__ = ["Change", "Mode", "Site", "Swap", "refusal"]
 
-Mode = Literal["exact", "accurate"]
 MISSING = object()
+
+
+class Change:
+    """What is done at a site: how it is done, and how it is undone. Subclasses say both."""
+
+    def apply(self, weights: Weights) -> None:
+        """Change modules, and parameters through ``weights``, which rounds them once."""
+
+    def check(self) -> None:
+        """Raise `ConversionError` where the changed model is not what was promised, whatever is verified."""
+
+    def revert(self) -> None:
+        """Make the modules what they were; the weights go back by themselves. Nothing, where nothing was done."""
 
 
 @dataclass(kw_only=True)
 class Site:
-    """One norm of a model.
+    """One norm of a model, or another place where something is changed.
 
     Attributes:
         name: its qualified name; of a module in several places, the first.
         others: its further names.
         kind: the name of its class.
         recognition: what it computes.
-        action: ``swap``, or ``leave``.
-        reason: why it is left; empty where it is swapped.
+        action: what is done, ``swap`` or another of the plan's actions, or ``leave``.
+        reason: why it is left; empty where it is changed.
+        sought: the action that was looked for.
+        note: what else is to know of what is done.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -44,15 +60,33 @@ class Site:
     kind: str
     recognition: Recognition
     others: tuple[str, ...] = ()
-    action: Literal["swap", "leave"] = "leave"
+    action: str = "leave"
     reason: str = ""
+    sought: str = "swap"
+    note: str = ""
     module: nn.Module = field(repr=False)
-    spec: NormSpec | None = None
-    _before: tuple[type[nn.Module], dict[str, Any], list[str]] | None = field(default=None, repr=False)
+    change: Change | None = field(default=None, repr=False)
+    # the names of modules whose results stay what they were, and of those whose results do not
+    watched: tuple[str, ...] = field(default=(), repr=False)
+    rescaled: tuple[str, ...] = field(default=(), repr=False)
 
-    def swap(self) -> None:
-        """Turn the module into evenkeel's in its place: the object, its tensors and its hooks stay the same."""
-        assert self.spec is not None
+    @property
+    def is_swap(self) -> bool:
+        """Whether the module itself computes what it did, by other means."""
+        return self.action == "swap"
+
+
+@dataclass(kw_only=True)
+class Swap(Change):
+    """A norm turns into evenkeel's in its place: the object, its tensors and its hooks stay the same."""
+
+    module: nn.Module
+    spec: NormSpec
+    recognition: Recognition
+    _before: tuple[type[nn.Module], dict[str, Any], list[str]] | None = None
+
+    def apply(self, weights: Weights) -> None:
+        """Give the module another class."""
         found, module = self.recognition, self.module
         assert found.layout is not None
         assert found.roles is not None

@@ -1,4 +1,4 @@
-"""Whether a swapped model computes what it did: each norm in its place, and the whole, beside a run in float64."""
+"""Whether a changed model computes what it did: each site in its place, and the whole, beside a run in float64."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from evenkeel._errors import ConversionError
+from evenkeel.convert._wrapped import copied, inside, unwrapped
 from evenkeel.recognition import (
     Call,
     CannotCopyError,
@@ -21,13 +22,13 @@ from evenkeel.recognition import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from torch import Tensor
 
     from evenkeel.convert._site import Site
 
-__all__ = ["Check", "Verification", "verify_swap"]
+__all__ = ["Check", "Verification", "verify_changes"]
 
 # A result may be so many times as far from float64 as the original's, and so many ulps further: two roundings of the
 # same sums in another order are a draw.
@@ -61,10 +62,11 @@ class Check:
 
 
 class Run(NamedTuple):
-    """What a call gave: its results, and the gradients of its inputs and parameters."""
+    """What a call gave: its results, the gradients of its inputs and parameters, and the results of some modules."""
 
     results: list[Tensor]
-    gradients: list[Tensor | None]
+    gradients: dict[str, Tensor | None]
+    inner: dict[str, list[Tensor]]
 
 
 @dataclass
@@ -77,8 +79,9 @@ class Verification:
         theirs: the original's run.
         exact: its run in float64; in float32 where an operator of the model has no float64.
         reference: the dtype of that run.
-        inputs: what each norm was given, by its name.
-        originals: a copy of each norm, by its name.
+        inputs: what each norm that is swapped was given, by its name.
+        originals: a copy of each of these norms, by its name.
+        watched: the names of the modules whose results have to stay, in the model and inside of its wrappers.
     """
 
     call: Call
@@ -88,6 +91,7 @@ class Verification:
     reference: torch.dtype
     inputs: dict[str, Tensor]
     originals: dict[str, nn.Module]
+    watched: dict[str, str]
 
     @classmethod
     def before(cls, model: nn.Module, sites: Sequence[Site], call: Call) -> Verification:
@@ -98,28 +102,30 @@ class Verification:
         """
         inputs: dict[str, Tensor] = {}
         original = copied(model)
-        for site in sites:
-            inside = site.name.removeprefix("_orig_mod").removeprefix(".")  # of a compiled model
-            original.get_submodule(inside).register_forward_pre_hook(noting(inputs, site.name))
+        rescaled = {name for site in sites for name in site.rescaled}
+        watched = inside(model, [name for site in sites for name in site.watched if name not in rescaled])
+        swaps = [site for site in sites if site.is_swap]
+        for name, own in inside(model, [site.name for site in swaps]).items():
+            original.get_submodule(own).register_forward_pre_hook(noting(inputs, name))
         with isolated():
             cotangents = [random_like(y, seed) for seed, y in enumerate(results_of(original, call))]
             inputs = dict(inputs)
-            theirs = run(original, call, cotangents)
+            theirs = run(original, call, cotangents, watched)
             try:
                 reference = torch.float64
-                exact = run(copied(model).double(), call.changed(torch.Tensor.double), cotangents)
+                exact = run(copied(model).double(), call.changed(torch.Tensor.double), cotangents, watched)
             except ConversionError:
                 reference = torch.float32
-                exact = run(copied(model).float(), call.changed(torch.Tensor.float), cotangents)
+                exact = run(copied(model).float(), call.changed(torch.Tensor.float), cotangents, watched)
                 if is_single(original):  # its own error cannot be seen there: what the last bits of its weights do
-                    theirs = run(nudged(original), call, cotangents)
+                    theirs = run(nudged(original), call, cotangents, watched)
             originals = {}
-            for site in sites:
+            for site in swaps:
                 try:
                     originals[site.name] = bare_copy(site.module)
                 except CannotCopyError as error:
                     raise ConversionError(f"{site.name} cannot be verified: {error}; leave verify out") from error
-        return cls(call, cotangents, theirs, exact, reference, inputs, originals)
+        return cls(call, cotangents, theirs, exact, reference, inputs, originals, watched)
 
 
 def is_single(model: nn.Module) -> bool:
@@ -134,18 +140,6 @@ def nudged(model: nn.Module) -> nn.Module:
             change = 1 + 2.0**-24 * random_values(parameter.shape, 3000 + seed).clamp(-1, 1)
             parameter.copy_(parameter.double() * change.to(parameter.device))
     return model
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A copy of a model in its own mode; of a compiled one, what was compiled."""
-    inner = getattr(model, "_orig_mod", model)
-    try:
-        return copy.deepcopy(inner)
-    except Exception as error:
-        raise ConversionError(
-            f"the model cannot be copied to verify it: {type(error).__name__}: {error}; leave verify out, or verify "
-            "the model before it is wrapped"
-        ) from error
 
 
 def noting(inputs: dict[str, Tensor], name: str) -> Any:
@@ -172,40 +166,86 @@ def random_like(y: Tensor, seed: int) -> Tensor:
     return random_values(y.shape, 1000 + seed).to(y.device)
 
 
-def run(model: nn.Module, call: Call, cotangents: Sequence[Tensor]) -> Run:
+def run(model: nn.Module, call: Call, cotangents: Sequence[Tensor], watched: Mapping[str, str]) -> Run:
     """Call a model on the same random numbers as every other, and take the gradients."""
     torch.manual_seed(0)
+    inner: dict[str, list[Tensor]] = {name: [] for name in watched}
+    for name, kept in inner.items():
+        model.get_submodule(watched[name]).register_forward_hook(keeping(kept))
     with torch.enable_grad():
         leaves = call.changed(lambda t: t.detach().clone().requires_grad_())
         results = results_of(model, leaves)
-        wanted = [*leaves.floating(), *(p for p in model.parameters() if p.requires_grad)]
+        named = {f"input {k}": leaf for k, leaf in enumerate(leaves.floating())}
+        named |= {name: p for name, p in model.named_parameters() if p.requires_grad}
         pairs = [(y, c.to(y.dtype)) for y, c in zip(results, cotangents, strict=True) if y.requires_grad]
-        gradients: Sequence[Tensor | None] = [None] * len(wanted)
-        if pairs and wanted:
+        gradients: Sequence[Tensor | None] = [None] * len(named)
+        if pairs and named:
             ys, cs = zip(*pairs, strict=True)
-            gradients = torch.autograd.grad(ys, wanted, cs, allow_unused=True)
-    return Run([y.detach() for y in results], list(gradients))
+            gradients = torch.autograd.grad(ys, list(named.values()), cs, allow_unused=True)
+    return Run([y.detach() for y in results], dict(zip(named, gradients, strict=True)), inner)
 
 
-def verify_swap(before: Verification, model: nn.Module, sites: Sequence[Site]) -> dict[str, list[Check]]:
-    """Compare the swapped model with the original, norm by norm and as a whole.
+def keeping(kept: list[Tensor]) -> Any:
+    """A hook that keeps the results of a module."""
+
+    def keep(module: nn.Module, given: Any, result: Any) -> None:
+        kept.extend(tensor.detach().clone() for tensor in tensors_of(result))
+
+    return keep
+
+
+def verify_changes(
+    before: Verification, model: nn.Module, sites: Sequence[Site], touched: set[int]
+) -> dict[str, list[Check]]:
+    """Compare the changed model with the original, site by site and as a whole.
+
+    Args:
+        before: the original's runs.
+        model: the changed model.
+        sites: where it was changed.
+        touched: the ids of the parameters with other values, whose gradients are others too.
 
     Returns:
-        The checks by the name of the norm; those of the model under "".
+        The checks by the name of the site; those of the model under "".
 
     Raises:
-        ConversionError: a norm, or the model, is too far from the run in float64.
+        ConversionError: a site, or the model, is too far from the run in float64.
     """
     checks: dict[str, list[Check]] = {}
     with isolated():
         for site in sites:
-            if site.name in before.inputs:
-                checks[site.name] = check_site(site, before.originals[site.name], before.inputs[site.name])
+            if site.is_swap and site.name in before.inputs:
+                original = with_weights_of(before.originals[site.name], site.module, touched)
+                checks[site.name] = check_site(site, original, before.inputs[site.name])
                 demand(site.name, checks[site.name])
-        ours = run(copied(model), before.call, before.cotangents)
-        checks[""] = compare(ours, before.theirs, before.exact)
+        ours = run(copied(model), before.call, before.cotangents, before.watched)
+        for site in sites:
+            names = [name for name in site.watched if name in ours.inner]
+            if any(before.exact.inner[name] for name in names):
+                found = compare_inner(names, ours, before)
+                checks[site.name] = [*checks.get(site.name, []), found]
+                demand(site.name, [found], before.reference)
+        named = unwrapped(model).named_parameters(remove_duplicate=False)
+        changed = {name for name, p in named if id(p) in touched}
+        checks[""] = compare(ours, before.theirs, before.exact, changed)
         demand("the model", checks[""], before.reference)
     return checks
+
+
+def with_weights_of(original: nn.Module, module: nn.Module, touched: set[int]) -> nn.Module:
+    """A copy of a norm with the weights that a fold left in it."""
+    for name, tensor in module.named_parameters():
+        if id(tensor) in touched:
+            original.get_parameter(name).copy_(tensor)
+    return original
+
+
+def compare_inner(names: Sequence[str], ours: Run, before: Verification) -> Check:
+    """Compare the results of modules in their places, as one vector."""
+    mine, other, right = (
+        [result for name in names for result in run.inner[name]] for run in (ours, before.theirs, before.exact)
+    )
+    return Check("the result", relative(mine, right), relative(other, right))
 
 
 def demand(name: str, checks: Sequence[Check], reference: torch.dtype = torch.float64) -> None:
@@ -215,24 +255,24 @@ def demand(name: str, checks: Sequence[Check], reference: torch.dtype = torch.fl
         if not check.passed:
             raise ConversionError(
                 f"{name}: {check.what} is {check.ours:.3g} ulps from {exact}, the original's {check.theirs:.3g}; "
-                "nothing was swapped; leave it out with where="
+                "nothing was changed; leave it out with where="
             )
 
 
-def compare(ours: Run, theirs: Run, exact: Run) -> list[Check]:
-    """Compare runs of the whole model: each result, all gradients as one vector."""
+def compare(ours: Run, theirs: Run, exact: Run, changed: Collection[str] = ()) -> list[Check]:
+    """Compare runs of the whole model: each result, and the gradients of what was not changed as one vector."""
     checks = []
     for index, (mine, other, right) in enumerate(zip(ours.results, theirs.results, exact.results, strict=True)):
         if right.numel():
             what = "the result" if len(exact.results) == 1 else f"result {index}"
             checks.append(Check(what, relative([mine], [right]), relative([other], [right])))
-    held = [k for k, right in enumerate(exact.gradients) if right is not None]
-    missing = [k for k in held if ours.gradients[k] is None and theirs.gradients[k] is not None]
+    held = [name for name, right in exact.gradients.items() if right is not None and name not in changed]
+    missing = [name for name in held if ours.gradients.get(name) is None and theirs.gradients[name] is not None]
     if missing:
-        raise ConversionError(f"{len(missing)} parameters have no gradient after the swap; nothing was swapped")
+        raise ConversionError(f"{len(missing)} parameters have no gradient after the change; nothing was changed")
     if held:
-        wanted = [exact.gradients[k] for k in held]
-        errors = [relative([run.gradients[k] for k in held], wanted) for run in (ours, theirs)]
+        wanted = [exact.gradients[name] for name in held]
+        errors = [relative([run.gradients.get(name) for name in held], wanted) for run in (ours, theirs)]
         checks.append(Check("the gradients", *errors))
     return checks
 

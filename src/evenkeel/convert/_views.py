@@ -35,9 +35,7 @@ def html(item: Any) -> str:
 def lead(item: Any) -> str:
     """Return what is to know in one line."""
     entries = item.sites if hasattr(item, "sites") else item.entries
-    count = sum(entry.action == "swap" for entry in entries)
-    are = ("is" if count == 1 else "are") if is_done(item) else "will be"
-    line = f"{count} of {len(entries)} norms {are} swapped (mode {item.mode})."
+    line = f"{counted(entries, done=is_done(item), sentence=True)} (mode {item.mode})."
     if not hasattr(item, "sites"):
         whole = [
             f"{check.what} {check.ours:.2g} ulps from {item.reference} (original {check.theirs:.2g})"
@@ -45,6 +43,22 @@ def lead(item: Any) -> str:
         ]
         line += f" Verified: {'; '.join(whole)}." if item.verified else " Not verified: no batch was given."
     return line
+
+
+def counted(entries: Sequence[Any], *, done: bool, sentence: bool = False) -> str:
+    """How many sites are changed, by what is done: ``2 of 3 norms swapped``."""
+    from evenkeel.convert._actions import ACTIONS
+
+    sought = [name for name in ACTIONS if any(entry.sought == name for entry in entries)] or ["swap"]
+    parts = []
+    for name in sought:
+        all_of = [entry for entry in entries if entry.sought == name]
+        count = sum(entry.action == name for entry in all_of)
+        verb = ("is " if count == 1 else "are ") if done else "will be "
+        verb = verb if sentence else "" if done else "to be "
+        how = ACTIONS[name].done if len(sought) == 1 and name == "swap" else f"{ACTIONS[name].done} ({name})"
+        parts.append(f"{count} of {len(all_of)} {ACTIONS[name].what} {verb}{how}")
+    return ", ".join(parts)
 
 
 def table(item: Any) -> Table:
@@ -67,9 +81,12 @@ def is_done(item: Any) -> bool:
 
 def action_of(entry: Any, item: Any) -> str:
     """What is done with a norm, or why nothing is."""
+    from evenkeel.convert._actions import ACTIONS
+
     if entry.reason:
-        return f"left: {entry.reason}"
-    return "swapped" if is_done(item) else "swap"
+        return f"left: {entry.reason}" if entry.sought == "swap" else f"no {entry.sought}: {entry.reason}"
+    told = entry.action if entry.action != "swap" or not is_done(item) else ACTIONS[entry.action].done
+    return f"{told}: {entry.note}" if entry.note else told
 
 
 def grouped(told: Sequence[tuple[str, str, str, str, Sequence[Check]]]) -> dict[Any, tuple[int, list[Any]]]:

@@ -99,6 +99,8 @@ def _plain(tensor: Tensor) -> Tensor:
         raise CannotCopyError("a parameter has no shape before the first call")
     if tensor.is_meta:
         return torch.ones(tensor.shape, dtype=tensor.dtype, device="cpu")
+    if hasattr(tensor, "full_tensor"):  # sharded over processes, each of which asks for the whole
+        tensor = tensor.full_tensor()
     if type(tensor.detach()) is not torch.Tensor or tensor.layout is not torch.strided:
         raise CannotCopyError(f"it holds a {type(tensor).__name__}, whose values are not all here")
     return tensor.detach().to("cpu", copy=True)

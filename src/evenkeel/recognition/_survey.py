@@ -125,6 +125,6 @@ def fingerprint(module: nn.Module) -> Any:
             continue
         elif isinstance(value, SIMPLE) or (isinstance(value, tuple) and all(isinstance(v, SIMPLE) for v in value)):
             parts.append((name, type(value), value))
-        elif value != set():  # torch's own _non_persistent_buffers_set
+        elif not isinstance(value, set) or value:  # torch's own _non_persistent_buffers_set is empty
             return None
     return tuple(parts)

@@ -103,6 +103,7 @@ class Row:
         high: largest value over the repetitions, or None.
         points: the single values behind `value`.
         note: a short remark set beside the value.
+        beside: a value to compare with, drawn in grey.
 
     Example:
         >>> Row("pre-rms", 1.41, low=1.40, high=1.42, points=(1.40, 1.42)).value
@@ -115,6 +116,7 @@ class Row:
     high: float | None = None
     points: Sequence[float] = ()
     note: str = ""
+    beside: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Charts of named values: bars from zero, and dots with whiskers."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -61,7 +62,8 @@ def dots(
 ) -> Panel:
     """Draw one dot for each row, with a whisker from low to high and a small ring for each single value.
 
-    Unlike a bar, a dot does not need the axis to start at zero, so small differences stay visible.
+    Unlike a bar, a dot does not need the axis to start at zero, so small differences stay visible. A value to compare
+    with is a grey diamond.
 
     Args:
         rows: from top to bottom; a row without a value has its remark only.
@@ -78,9 +80,16 @@ def dots(
         [['layer', 1.5, 1.4, 1.6, '']]
     """
     styles = styles or assign_styles(row.name for row in rows)
+    told = list(rows)
+    rows = [_raised(row, x.floor) for row in rows]
     log = x.is_log(value for row in rows for value in (row.value, row.low, row.high))
     traces, values = [], []
     for position, row in enumerate(rows):
+        if _plotly.drawable(row.beside, log):
+            ring = {"color": LIGHT["muted"], "symbol": "diamond-open", "size": 15, "line": {"width": 2}}
+            traces.append({"type": "scatter", "mode": "markers", "marker": ring} | _row_data(row, position, x))
+            traces[-1] |= {"x": [row.beside]}
+            values.append(row.beside)
         if not _plotly.drawable(row.value, log):
             continue
         style = styles[row.name]
@@ -93,7 +102,14 @@ def dots(
         rings = {"type": "scatter", "mode": "markers", "marker": ring, "hoverinfo": "skip"}
         traces += [rings | {"x": points, "y": [-position] * len(points)}, dot]
         values += [value for value in (row.value, row.low, row.high, *points) if value is not None]
-    return _rows_panel(rows, traces, x, _plotly.padded(values, log=log), heading, unit, digits=4, log=log)
+    return _rows_panel(told, traces, x, _plotly.padded(values, log=log), heading, unit, digits=4, log=log)
+
+
+def _raised(row: Row, floor: float) -> Row:
+    """Return a row with smaller values raised to a floor."""
+    ends = {name: getattr(row, name) for name in ("value", "low", "high", "beside")}
+    raised: dict[str, Any] = {name: None if value is None else max(value, floor) for name, value in ends.items()}
+    return dataclasses.replace(row, **raised, points=[max(value, floor) for value in row.points])
 
 
 def _row_data(row: Row, position: int, x: Axis) -> dict[str, Any]:
@@ -129,9 +145,11 @@ def _rows_panel(
     digits: int,
     log: bool = False,
 ) -> Panel:
-    table = Table(
-        ["name", x.label, "lowest", "highest", "remark"], [[r.name, r.value, r.low, r.high, r.note] for r in rows]
-    )
+    names, cells = ["name", x.label, "lowest", "highest", "remark"], [[r.name, r.value, r.low, r.high] for r in rows]
+    if any(row.beside is not None for row in rows):
+        names.insert(4, "beside")
+        cells = [[*cell, row.beside] for cell, row in zip(cells, rows, strict=True)]
+    table = Table(names, [[*cell, row.note] for cell, row in zip(cells, rows, strict=True)])
     layout = _plotly.layout(
         x, None, span, (-len(rows) + 0.5, 0.8), logs=(log, False), height=ROW_HEIGHT * len(rows) + 70
     )

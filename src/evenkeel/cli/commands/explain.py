@@ -18,6 +18,7 @@ from evenkeel.cli.options import (
     Html,
     Json,
     Open,
+    check_factory,
     check_output,
     choice,
     flag,
@@ -169,9 +170,7 @@ def check_model(values: list[str], input_file: Path | None, file: Path | None, o
     if given := [name for name, value in options.items() if value is not None and name != "upstream"]:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise InvalidArgumentError(f"{names}: these come from the layer itself; leave them out with --layer")
-    module, separator, factory = values[0].partition(":")
-    if not (module and separator and factory):
-        raise InvalidArgumentError(f"{values[0]!r} does not name a model; write package.module:factory")
+    check_factory(values[0])
     return check_file(path)
 
 
