@@ -24,8 +24,8 @@ install: ## make .venv with evenkeel (editable) and the developer tools
 demo: ## train one small transformer with each norm on real text; report in runs/demo
 	@$(SET_UP) report $(BIN)/evenkeel study --out runs/demo --resume
 
-test: install ## run the tests and doctests that need no browser and no compiler
-	$(BIN)/python -m pytest -m "not slow"
+test: install ## run the tests and doctests that need no browser and no compiler, two at a time
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-slow: install browser emulator ## run the slow tests: compiled graphs, wheels, the report in Chromium, Arm
 	$(BIN)/python -m pytest -m slow

@@ -343,10 +343,10 @@ FAST = {
     "long, others": (long_others, ()),
 }  # fmt: skip
 SLOW = {
-    **{f"regime, {s}, {mode}, {name}": (regime, (name, s, mode, 48, 768))
+    **{f"regime, {s}, {mode}, {name}": (regime, (name, s, mode, 4, 768))
        for name in REGIMES for s in STATISTICS for mode in MODES},
     **{f"long, {s}, {name}": (long, (name, s)) for name in REGIMES for s in STATISTICS},
-    **{f"length, {n}": (length, (n,)) for n in (1000, 2048, 3000, 8192, 8193, 16384)},
+    **{f"length, {n}": (length, (n,)) for n in (1000, 3000, 8192, 8193, 16384)},
 }  # fmt: skip
 
 
