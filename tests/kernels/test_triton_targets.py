@@ -75,7 +75,8 @@ def test_nothing_is_spilled_on_cdna(variants):
         found = variants.compiled(variant, variants.TARGETS["gfx942"])
         assert found.spilled == 0, variant.name
         if variant.constants["N"] % 16 == 0 and "tree" not in variant.name:
-            assert re.search(r"(global|buffer)_load_dwordx4", found.assembly), variant.name
+            # 8 bytes where the backward pass of 16-bit rows gives a thread 4 elements
+            assert re.search(r"(global|buffer)_load_dwordx[24]", found.assembly), variant.name
 
 
 def summed(layouts):
