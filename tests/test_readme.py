@@ -8,6 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -31,6 +33,7 @@ def test_each_example_runs_by_itself(code):
 
 @pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("evenkeel ")])
 def test_each_command_runs(command, tmp_path):
+    save_file({"norm.weight": torch.ones(4), "norm.bias": torch.zeros(4)}, tmp_path / "model.safetensors")
     words = [word for word in shlex.split(command)[1:] if word != "--open"]
     result = subprocess.run([sys.executable, "-m", "evenkeel", *words, *help_of(words)], cwd=tmp_path, check=False)
     assert result.returncode == 0

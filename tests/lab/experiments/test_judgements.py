@@ -281,6 +281,10 @@ CASES = {
                 recurrent({"none": 2.0, "layer": 2.1, "batch": 2.5}, {"batch": 1.0, "layer": 1.1}, spread=wide),
                 [UNDECIDED, UNDECIDED],
             ),
+            "a loss that falls": (
+                recurrent({"none": 3.0, "layer": 2.0, "batch": 2.5}, {"batch": -0.1, "layer": -0.5}),
+                [AGREES, DISAGREES],
+            ),
         },
     ),
     "gradients-at-init": (
@@ -312,9 +316,9 @@ CASES = {
                 ),
                 [DISAGREES] * 8,
             ),
-            "undecided": (
+            "neither shape": (
                 growth(dict.fromkeys(GROWTH_ARMS, NEITHER), dict.fromkeys(GROWTH_ARMS, NEITHER), spread=wide),
-                [UNDECIDED] * 8,
+                [*[DISAGREES] * 7, UNDECIDED],
             ),
         },
     ),
