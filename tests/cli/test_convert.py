@@ -197,7 +197,7 @@ def test_without_transformers_a_directory_names_the_package(stored, here, capsys
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nowhere:build", "cannot build nowhere:build: ModuleNotFoundError: No module named 'nowhere'"),
+        ("nowhere:build", "cannot load nowhere:build: ModuleNotFoundError: No module named 'nowhere'"),
         ("tiny_model:bulid", "AttributeError: module 'tiny_model' has no attribute 'bulid'"),
         ("tiny_model:wrong", "tiny_model:wrong gave a int, not a torch.nn.Module"),
         ("tiny_model:failing", "KeyError: 'no such size'"),
