@@ -375,6 +375,8 @@ def test_asking_for_what_is_missing_says_so():
         call("layer_norm", x.bfloat16(), cast="early")
     with pytest.raises(BackendError, match="a tensor is on meta"):
         call("rms_norm", x.to("meta"))
-    with pytest.raises(InvalidArgumentError, match="backend must be one of auto, reference, cpu, triton, but got 'gpu'"):
+    with pytest.raises(
+        InvalidArgumentError, match="backend must be one of auto, reference, cpu, triton, but got 'gpu'"
+    ):
         call("rms_norm", x, backend="gpu")
     assert call("rms_norm", x.to("meta"), backend="auto").device.type == "meta"
