@@ -61,7 +61,7 @@ class Certificate(Displayed):
         verified: whether a batch was compared.
         reference: the dtype of the run that the model was compared with: float64, or float32 where an operator of the
             model has no float64.
-        versions: of evenkeel and torch.
+        versions: of torch.
         plan: which was applied; its `revert` undoes it.
 
     Example:
