@@ -1,4 +1,4 @@
-"""A training under watch in a group of processes: DDP, and FSDP2, whose norms are sharded."""
+"""A training under watch in a group of processes: DDP, and FSDP2, which shards its norms."""
 
 import sys
 
@@ -37,7 +37,9 @@ def main():
     sharded = small()
     fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
     report = train(sharded, rank)
-    sys.stdout.write(f"fsdp {len(report.findings)} {len(report.measured.steps)} {report.notes[0]}\n")
+    sys.stdout.write(
+        f"fsdp {len(report.findings)} {len(report.measured.steps)} {[signal.site for signal in report.measured.signals]}\n"
+    )
     distributed.destroy_process_group()
 
 

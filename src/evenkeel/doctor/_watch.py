@@ -36,7 +36,6 @@ __all__ = ["Watch", "watch"]
 
 SAMPLE = 4096  # elements of a weight by which its steps are measured
 COMPILED = "The model is compiled: no hooks were set, and what reaches its norms was not measured."
-SHARDED = "Sharded norms are not recognised: make the watch before fully_shard, or examine the model before."
 
 
 class Watch:
@@ -133,13 +132,10 @@ class Watch:
             loss=None if self._loss is None else float(self._loss),
             steps=tuple(self._steps),
         )
-        notes = [] if self._sites else [SHARDED if self._is_sharded() else NO_NORMS]
+        notes = [] if self._sites else [NO_NORMS]
         notes += [COMPILED] if self._compiled else []
         seen = f"{len(self._steps)} of {self._count} steps measured, {self.memory / 1024:,.0f} KiB kept"
         return Report.of(f"{type(self.model).__name__}, {seen}", measured, tuple(notes))
-
-    def _is_sharded(self) -> bool:
-        return any(hasattr(p, "to_local") for p in self.model.parameters())
 
     def _prepare(self) -> None:
         """Keep samples of the weights, and set the hooks for the next forward."""
