@@ -37,9 +37,8 @@ def main():
     sharded = small()
     fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
     report = train(sharded, rank)
-    sys.stdout.write(
-        f"fsdp {len(report.findings)} {len(report.measured.steps)} {[signal.site for signal in report.measured.signals]}\n"
-    )
+    sites = [signal.site for signal in report.measured.signals]
+    sys.stdout.write(f"fsdp {len(report.findings)} {len(report.measured.steps)} {sites}\n")
     distributed.destroy_process_group()
 
 
