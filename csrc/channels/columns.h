@@ -128,27 +128,42 @@ bool is_short(const ChannelsCall& a, int64_t outer) {
   return sums_are_short(a) && !is_exact<extras>(a, outer);
 }
 
-// Calls body(tile, position of its vector t, first row, end): a few rows at a time, and of these a few vectors of
-// columns at a time, which leaves them registers for sums and factors.
-template <class C, class Body>
-void for_each_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, bool streamed, const Body& body) {
+// Calls body(tile, position of its vector t, first row, end) for the tiles of so many vectors; returns where they end.
+template <class C, template <class> class At, int vectors, class Body>
+EVENKEEL_INLINE int64_t walk_tiles(int64_t i, int64_t columns, int64_t begin, int64_t end, const Body& body) {
   constexpr int64_t width = Lanes<C>::width;
-  constexpr int tile = register_bytes == 64 ? 4 : 2;
-  constexpr std::integral_constant<int, 1> one{};
+  constexpr std::integral_constant<int, vectors> tile{};
+  for (; i + vectors * width <= columns; i += vectors * width) {
+    body(tile, [i](int t) { return At<C>{i + t * width}; }, begin, end);
+  }
+  return i;
+}
+
+// Vectors of columns at a time, which leaves them registers for sums and factors.
+constexpr int vectors_of_tile = register_bytes == 64 ? 4 : 2;
+
+// Calls body for tiles of a few rows and a few columns.
+template <class C, class Body>
+void for_each_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, const Body& body) {
   for (int64_t begin = 0; begin < rows; begin += rows_at_a_time) {
-    const int64_t end = begin + rows_at_a_time < rows ? begin + rows_at_a_time : rows;
-    int64_t i = 0;
-    for (; i + tile * width <= columns; i += tile * width) {
-      constexpr std::integral_constant<int, tile> several{};
-      if (streamed) {
-        body(several, [i](int t) { return Streamed<C>{{i + t * width}}; }, begin, end);
-      } else {
-        body(several, [i](int t) { return Whole<C>{i + t * width}; }, begin, end);
-      }
-    }
-    for (; i + width <= columns; i += width) body(one, [i](int) { return Whole<C>{i}; }, begin, end);
+    const int64_t end = std::min(begin + rows_at_a_time, rows);
+    int64_t i = walk_tiles<C, Whole, vectors_of_tile>(0, columns, begin, end, body);
+    i = walk_tiles<C, Whole, 1>(i, columns, begin, end, body);
     const int rest = static_cast<int>(columns - i);
-    if (rest) body(one, [i, rest](int) { return Rest<C>{i, rest}; }, begin, end);
+    if (rest) body(std::integral_constant<int, 1>{}, [i, rest](int) { return Rest<C>{i, rest}; }, begin, end);
+  }
+}
+
+// The same for columns that fill cache lines, whose stores go past the caches: of a line the whole at once, since what
+// leaves in parts is joined in memory.
+template <class T, class Body>
+void for_each_streamed_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, const Body& body) {
+  using C = Opmath<T>;
+  constexpr int line = std::max<int>(1, cache_line / (Lanes<C>::width * sizeof(T)));
+  for (int64_t begin = 0; begin < rows; begin += rows_at_a_time) {
+    const int64_t end = std::min(begin + rows_at_a_time, rows);
+    const int64_t i = walk_tiles<C, Streamed, std::max(line, vectors_of_tile)>(0, columns, begin, end, body);
+    walk_tiles<C, Streamed, line>(i, columns, begin, end, body);
   }
 }
 

@@ -86,8 +86,15 @@ struct Written {
     const ChannelsGeometry& g = a.geometry;
     const int64_t items = g.write_items(0), begin = item % items * g.rows_written, stop = begin + g.rows_written;
     rows = block_of(g, item / items, begin, std::min(stop, g.rows) - begin, 0, g.lanes_of_row());
-    streamed = a.streamed && !a.may_cancel && g.width * sizeof(T) % 64 == 0 &&
+    streamed = a.streamed && !a.may_cancel && g.width * sizeof(T) % cache_line == 0 &&
                on_a_cache_line(static_cast<const T*>(a.out) + rows.first_row * g.width);
+  }
+  // Calls body(tile, position of its vector t, first row, end) for their tiles.
+  template <class T, class Body>
+  void for_each_tile(const Body& body) const {
+    const int64_t at_a_time = rows_at_a_time(rows.columns);
+    streamed ? for_each_streamed_tile<T>(rows.count, rows.columns, at_a_time, body)
+             : EVENKEEL_ISA::for_each_tile<Opmath<T>>(rows.count, rows.columns, at_a_time, body);
   }
   // Calls body(block) for its strips.
   template <class Body>
@@ -132,8 +139,7 @@ void write_one(const ChannelsCall& a, int64_t item) {
   const T* x = block.at(static_cast<const T*>(a.x), width);
   T* y = block.at(static_cast<T*>(a.out), width);
   with_activation_of<extras>(a, [&](auto activation) {
-    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), streamed,
-                     [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+    written.for_each_tile<T>([&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], scale[vectors], shift[vectors];
       for (int t = 0; t < vectors; ++t) {
@@ -218,8 +224,7 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
   T* dx = block.at(static_cast<T*>(a.out), width);
   with_activation_of<extras>(a, [&](auto activation) {
-    for_each_tile<C>(block.count, block.columns, rows_at_a_time(block.columns), written.streamed,
-                     [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+    written.for_each_tile<T>([&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], reciprocal[vectors], weight[vectors], shift[vectors], slope[vectors];
       for (int t = 0; t < vectors; ++t) {

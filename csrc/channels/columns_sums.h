@@ -16,7 +16,7 @@ inline void sum_columns(int64_t rows, int64_t columns, double* const (&total)[K]
                         const Fetch& fetch) {
   using V = Vector<C>;
   for (int k = 0; k < K; ++k) std::memset(total[k], 0, padded(columns) * sizeof(double));
-  for_each_tile<C>(rows, columns, rows_per_flush, false, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+  for_each_tile<C>(rows, columns, rows_per_flush, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
     constexpr int vectors = decltype(tile)::value;
     V part[K][vectors] = {};
     int64_t next_row = end + at(0).i * (end - begin) / columns, next_column = at(0).i * (end - begin) % columns;
@@ -108,7 +108,7 @@ void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, doubl
   const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
   sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
     for (double* totals : to) std::memset(totals, 0, padded(block.columns) * sizeof(double));
-    for_each_tile<C>(block.count, block.columns, 64, false, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+    for_each_tile<C>(block.count, block.columns, 64, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       for (int t = 0; t < decltype(tile)::value; ++t) {
         Doubles sums[parts] = {}, products[parts] = {};
         for (int64_t row = begin; row < end; ++row) {

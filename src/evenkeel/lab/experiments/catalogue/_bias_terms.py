@@ -29,7 +29,7 @@ class BiasOptions(TrainingOptions):
         lr: learning rate after the warm-up.
     """
 
-    seeds: int = 5
+    seeds: int = 12
     arm: str = "pre-layer"
     depth: int = 4
     width: int = 96
