@@ -1,6 +1,8 @@
 """Claims as they are shown: the numbers behind them, drawn with what the verdict compares them with, and each once."""
 
 import math
+import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -61,15 +63,21 @@ def test_percentages_of_all_end_at_100(runs):
 def test_savings_are_told_as_less_or_more(runs):
     (cost,) = (run for run in runs if run.experiment.name == "cost")
     assert not any("takes -" in claim["measured"] for claim in cost.summary["claims"])
-    assert "torch's RMSNorm takes 159 (95 % interval 128 to 190) % more than" in cost.summary["claims"][1]["measured"]
+    told = r"torch's RMSNorm takes \d+ \(95 % interval \d+ to \d+\) % more than"
+    assert re.search(told, cost.summary["claims"][1]["measured"])
 
 
 def test_the_page_of_all_has_each_claim_once_under_a_message(runs):
     page = experiments_page(runs)
     assert page.findings == []
     counts, *sections = page.sections
-    assert counts.title == counts.figures[0].title == "31 of 52 claims agree with what was measured"
-    assert [row[1] for row in counts.figures[0].panels[0].table.rows] == [31, 5, 10, 6]
+    verdicts = Counter(claim["verdict"] for run in runs for claim in run.summary["claims"])
+    message = f"{verdicts['agrees']} of {verdicts.total()} claims agree with what was measured"
+    assert counts.title == counts.figures[0].title == message
+    assert [row[1] for row in counts.figures[0].panels[0].table.rows] == [
+        verdicts[name] for name in ("agrees", "partly", "disagrees", "undecided")
+    ]
+    assert verdicts["undecided"] <= 5
     cells = [str(cell) for section in sections for table in section.tables for row in table.rows for cell in row]
     for run, section in zip(runs, sections, strict=False):
         assert section.title == run.figures[0].title

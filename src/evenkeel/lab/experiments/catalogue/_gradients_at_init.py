@@ -47,7 +47,7 @@ class GradientOptions(Options):
         context: bytes of a sequence.
     """
 
-    seeds: int = 5
+    seeds: int = 10
     arms: tuple[str, ...] = ("post-layer", "pre-layer", "peri-layer", "output-only-layer")
     depths: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 96)
     widths: tuple[int, ...] = (32, 64, 128, 256)
