@@ -94,7 +94,7 @@ def skipped_of(item: Any) -> list[Any]:
 
 
 def statistics_table(statistics: Statistics) -> Table:
-    """One row for each feature."""
+    """One row for each feature; without any value it has no mean and no range."""
     columns = ["feature", "valid", "missing", "mean", "std", "min", "max"]
     values: list[Any] = [statistics.count, statistics.missing, statistics.mean, statistics.std()]
     values += [statistics.minimum, statistics.maximum]
@@ -105,8 +105,8 @@ def statistics_table(statistics: Statistics) -> Table:
         columns += [f"{share:.0%}" for share in QUARTILES]
         values += list(statistics.quantile(QUARTILES))
     rows: list[list[Cell]] = [
-        [name, *(cell(number.item()) for number in row)]
-        for name, *row in zip(names_of(statistics), *values, strict=True)
+        [name, valid.item(), missing.item(), *(cell(number.item()) if valid else None for number in row)]
+        for name, valid, missing, *row in zip(names_of(statistics), *values, strict=True)
     ]
     return Table(columns, rows, steps=(statistics.std() / SEEN).tolist())
 
