@@ -8,13 +8,16 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from evenkeel.doctor._finding import Reading, pattern_of
+from evenkeel.doctor.rules._rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from evenkeel.doctor.probes import Depth, Measurements, Signal
 
-__all__ = ["exploding_gradients", "growing_stream", "large_updates", "vanishing_gradients"]
+__all__ = ["RULES"]
+
+GROUP = "Depth"
 
 FEWEST_BLOCKS = 6
 FEWEST_LAYERS = 6
@@ -74,3 +77,62 @@ def large_updates(measured: Measurements) -> Iterator[Reading]:
     updates = [step.update for step in measured.steps if math.isfinite(step.update)]
     if updates:
         yield Reading(site="weights", value=max(updates), evidence={"steps": measured.steps[-1].step})
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="stream-grows",
+        group=GROUP,
+        severity="warning",
+        quantity="growth of the stream a block",
+        threshold=1.3,
+        applies="{blocks} norms of like blocks stand on one stream",
+        message="the stream before {site} grows by a factor of {value:.2f} a block, to its end: {total:,.0f} times in "
+        "{blocks} blocks",
+        remedy="for name, p in model.named_parameters():  # scale what each block adds\n"
+        "    if name.endswith('proj.weight'):\n        p.data /= (2 * blocks) ** 0.5",
+        source="Sun et al. 2025, The Curse of Depth: exponential growth makes deep blocks identities; linear growth is "
+        "sound and grows less than this from the fifth block on",
+        read=growing_stream,
+    ),
+    Rule(
+        id="gradients-vanish",
+        group=GROUP,
+        severity="warning",
+        quantity="gradient of a layer in parts of the next one's",
+        threshold=0.4,
+        above=False,
+        applies="gradients reach {layers} layers",
+        message="gradients shrink to {value:.2g} of themselves from a layer to the one before: {span:.1g} over "
+        "{layers} "
+        "layers ({site})",
+        remedy="x = x + block(norm(x))  # residual connections with a norm before each block",
+        source="Glorot and Bengio 2010: a factor apart from 1 a layer is exponential in depth",
+        read=vanishing_gradients,
+    ),
+    Rule(
+        id="gradients-explode",
+        group=GROUP,
+        severity="warning",
+        quantity="gradient of a layer in parts of the next one's",
+        threshold=1.5,
+        applies="gradients reach {layers} layers",
+        message="gradients grow {value:.2g}-fold from a layer to the one before: {span:.1g}-fold over {layers} "
+        "layers ({site})",
+        remedy="torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # and a norm before each block",
+        source="Pascanu et al. 2013: a factor apart from 1 a layer is exponential in depth",
+        read=exploding_gradients,
+    ),
+    Rule(
+        id="update-ratio",
+        group=GROUP,
+        severity="warning",
+        quantity="step in parts of the weight",
+        threshold=0.5,
+        applies="{steps} steps were watched",
+        message="half of the weight matrices change by more than {value:.1%} of their length in one step",
+        remedy="for group in optimizer.param_groups:\n    group['lr'] /= 10",
+        source="Karpathy's rule of thumb is 1e-3; a step of half a weight leaves little of what was learned",
+        read=large_updates,
+    ),
+)

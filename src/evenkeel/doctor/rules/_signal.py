@@ -6,22 +6,16 @@ import math
 from typing import TYPE_CHECKING
 
 from evenkeel.doctor._finding import Reading
+from evenkeel.doctor.rules._rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from evenkeel.doctor.probes import Measurements
 
-__all__ = [
-    "collapsed_channels",
-    "dominating_eps",
-    "dominating_mean",
-    "double_norm",
-    "near_overflow",
-    "strange_numbers",
-    "vanishing_eps",
-    "wrong_axis",
-]
+__all__ = ["RULES"]
+
+GROUP = "Signal"
 
 HALF_LARGEST = 65504.0
 FEWEST = 8  # features: of fewer the mean is large by chance
@@ -97,3 +91,110 @@ def wrong_axis(measured: Measurements) -> Iterator[Reading]:
         yield Reading(
             site=s.site, value=float(wrong), evidence={"layer": s.source, "features": features, "taken": taken}
         )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="eps-dominates",
+        group=GROUP,
+        severity="warning",
+        quantity="share of rows whose variance is below ε",
+        threshold=0.9,
+        applies="{site} normalizes by the statistics of its input",
+        message="{value:.0%} of the rows that {site} gets have a variance below ε (RMS {rms:.2g}): it shrinks "
+        "them by more "
+        "than 1/√2 instead of normalizing",
+        remedy="module.eps = 1e-12  # {site}; or scale its input: x * (1 / rms)",
+        source="by definition: at a variance of ε the result has a deviation of 1/√2",
+        read=dominating_eps,
+    ),
+    Rule(
+        id="eps-vanishes-in-half",
+        group=GROUP,
+        severity="critical",
+        quantity="a row of zeros gives NaN",
+        threshold=1.0,
+        applies="{site} gets float16",
+        message="{site} divides by zero for a row of zeros: its ε is below the smallest float16, 6e-8, in which "
+        "it computes",
+        remedy="y = norm(x.float()).to(x.dtype)  # in {site}; or ε of 1e-5, or evenkeel's norms, which compute "
+        "in float32",
+        source="IEEE 754: the smallest subnormal of binary16 is 2⁻²⁴",
+        read=vanishing_eps,
+    ),
+    Rule(
+        id="mean-dominates",
+        group=GROUP,
+        severity="warning",
+        quantity="mean² in parts of RMS²",
+        threshold=0.7,
+        applies="{site} divides by the root mean square and does not subtract the mean",
+        message="{value:.0%} of the power that {site} normalizes is the mean of the row: what differs between "
+        "features is "
+        "scaled down with it",
+        remedy="norm = torch.nn.LayerNorm(features)  # instead of {site}; or centre the layer before it",
+        source="Zhang and Sennrich 2019, RMSNorm, section 3: it assumes that re-centring does not matter",
+        read=dominating_mean,
+    ),
+    Rule(
+        id="collapsed-channels",
+        group=GROUP,
+        severity="warning",
+        quantity="share of channels without spread",
+        threshold=0.5,
+        applies="{site} normalizes channels over the batch",
+        message="{value:.0%} of the {channels} channels that {site} gets are constant over the whole batch",
+        remedy="torch.nn.init.kaiming_normal_(layer.weight)  # before {site}; lower the learning rate, or LeakyReLU",
+        source="Lu et al. 2019, Dying ReLU and Initialization",
+        read=collapsed_channels,
+    ),
+    Rule(
+        id="overflow-near",
+        group=GROUP,
+        severity="warning",
+        quantity="largest size in parts of float16's largest",
+        threshold=0.25,
+        applies="{site} computes in float16",
+        message="{site} gives {largest:,.0f} in float16, whose largest number is 65,504",
+        remedy="with torch.autocast(device.type, torch.bfloat16):  # the range of float32\n    loss = "
+        "step(model, batch)",
+        source="IEEE 754: the largest binary16 is 65504; two bits are left from a quarter of it",
+        read=near_overflow,
+    ),
+    Rule(
+        id="not-finite",
+        group=GROUP,
+        severity="critical",
+        quantity="share of results that are NaN or infinite",
+        threshold=1e-12,
+        applies="the model ran, and {site} is the first with such a number",
+        message="{site} gives NaN or infinity ({value:.2%} of its results, {dtype}): {made}",
+        remedy="torch.autograd.set_detect_anomaly(True)  # and look at the input of {site}",
+        source="by definition",
+        read=strange_numbers,
+    ),
+    Rule(
+        id="double-norm",
+        group=GROUP,
+        severity="note",
+        quantity="norm of a norm",
+        threshold=1.0,
+        applies="{site} is given the unchanged result of {other}",
+        message="{site} normalizes what {other} has just normalized",
+        remedy="model.set_submodule('{site}', torch.nn.Identity())",
+        source="torch.nn.Transformer has a final norm after post-norm layers too; a norm of a norm does little",
+        read=double_norm,
+    ),
+    Rule(
+        id="wrong-axis",
+        group=GROUP,
+        severity="critical",
+        quantity="statistics over an axis that is not the features'",
+        threshold=1.0,
+        applies="{layer} has just put its features on {features}",
+        message="{site} takes {taken}, while the features of {layer} lie on {features}",
+        remedy="y = norm(x.movedim(1, -1)).movedim(-1, 1)  # {site}",
+        source="torch.nn: BatchNorm takes axis 1 as channels, LayerNorm the last axes as features",
+        read=wrong_axis,
+    ),
+)
