@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from evenkeel.doctor._finding import Reading
@@ -98,6 +99,23 @@ def redundant_bias(measured: Measurements) -> Iterator[Reading]:
             yield Reading(site=s.source, value=float(s.source_bias), evidence={"norm": s.site})
 
 
+def outlying_gains(measured: Measurements) -> Iterator[Reading]:
+    """The largest gain of a norm over its median one: gains that are large together are none."""
+    for n in measured.norms:
+        if not math.isnan(n.outlier) and n.at_start < 1:
+            yield Reading(site=n.site, value=n.outlier, evidence={"channel": n.channel, "size": n.size})
+
+
+def differing_replicas(measured: Measurements) -> Iterator[Reading]:
+    """How many processes have other weights than most of them, at the same step."""
+    if measured.replicas:
+        counts = Counter(replica.digest for replica in measured.replicas)
+        common, _ = counts.most_common(1)[0]
+        other = [replica.rank for replica in measured.replicas if replica.digest != common]
+        evidence = {"ranks": other, "processes": len(measured.replicas), "step": measured.replicas[0].step}
+        yield Reading(site="replicas", value=float(len(other)), evidence=evidence)
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         id="gamma-frozen",
@@ -166,5 +184,33 @@ RULES: tuple[Rule, ...] = (
         remedy="layer = torch.nn.Conv2d(..., bias=False)  # {site}: or Linear(..., bias=False)",
         source="Ioffe and Szegedy 2015, Batch Normalization, section 3.2",
         read=redundant_bias,
+    ),
+    Rule(
+        id="gamma-outlier",
+        group=GROUP,
+        severity="note",
+        quantity="largest gain in parts of the median one",
+        threshold=10.0,
+        applies="the weight of {site} was trained, and most of its {size} gains are alive",
+        message="gain {channel} of {site} is {value:.0f} times its median gain: it sets the scale by which the result "
+        "is quantized",
+        remedy="# before quantizing: move the gain of {site} into the next layer, which is exact:\n"
+        "ek.convert.plan(model, batch, actions=('fold_affine',)).apply(verify=batch)",
+        source="Wei et al. 2022, Outlier Suppression, section 3: gains amplify the outliers of LayerNorm's results",
+        read=outlying_gains,
+    ),
+    Rule(
+        id="replicas-differ",
+        group=GROUP,
+        severity="critical",
+        quantity="processes with other weights",
+        threshold=1.0,
+        applies="{processes} processes train the same modules in one group",
+        message="of {processes} processes, {ranks} have other weights than the rest at step {step}: they train models "
+        "of their own",
+        remedy="model = torch.nn.parallel.DistributedDataParallel(model)  # call this model, and not model.module\n"
+        "# by hand: broadcast the weights at the start, and average the gradients in every step",
+        source="torch.nn.parallel.DistributedDataParallel: replicas start alike and take the same steps, to the bit",
+        read=differing_replicas,
     ),
 )

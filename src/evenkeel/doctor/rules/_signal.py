@@ -93,6 +93,22 @@ def wrong_axis(measured: Measurements) -> Iterator[Reading]:
         )
 
 
+def idle_centring(measured: Measurements) -> Iterator[Reading]:
+    """The share of the mean in the power of the rows of a norm that subtracts it."""
+    for s in measured.signals:
+        subtracts = s.statistic == "moments" and s.shares == "token" and s.values["elements"] >= FEWEST
+        if subtracts and measured.trained and s.values["rms"] > 0:
+            yield Reading(site=s.site, value=s.values["mean_share"], evidence={"off": s.values["mean_share"] ** 0.5})
+
+
+def massive_activations(measured: Measurements) -> Iterator[Reading]:
+    """The part of a result that is lost beside values a hundred times as large as the mean one."""
+    for layer in measured.layers:
+        if not math.isnan(layer.lost):
+            how = "computes in float16" if layer.kind == "norm" else "rounds its input to 8 bits"
+            yield Reading(site=layer.site, value=layer.lost, evidence={"how": how})
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         id="eps-dominates",
@@ -196,5 +212,33 @@ RULES: tuple[Rule, ...] = (
         remedy="y = norm(x.movedim(1, -1)).movedim(-1, 1)  # {site}",
         source="torch.nn: BatchNorm takes axis 1 as channels, LayerNorm the last axes as features",
         read=wrong_axis,
+    ),
+    Rule(
+        id="centring-idle",
+        group=GROUP,
+        severity="note",
+        quantity="mean² in parts of RMS²",
+        threshold=0.002,
+        above=False,
+        applies="{site} subtracts the mean, and the model was trained",
+        message="the mean is {value:.1g} of the power that {site} normalizes: without centring its result would be off "
+        "by {off:.1%}",
+        remedy="ek.convert.plan(model, batch, actions=('to_rms_norm',)).apply(verify=batch)  # exact, where it applies",
+        source="Zhang and Sennrich 2019, RMSNorm, section 4: without centring models train as well, at less cost",
+        read=idle_centring,
+    ),
+    Rule(
+        id="massive-activations",
+        group=GROUP,
+        severity="warning",
+        quantity="part of the result that is lost beside massive values",
+        threshold=0.3,
+        applies="{site} {how}, and was called on massive values and on the others apart",
+        message="{value:.0%} of what {site} makes of ordinary values is lost beside massive ones: it {how}",
+        remedy="y = layer(x.float()).to(x.dtype)  # {site}: a norm in float32, or a linear layer that takes bfloat16\n"
+        "# in 8 bits: scales for groups of features, or the massive features apart (LLM.int8)",
+        source="Dettmers et al. 2022, LLM.int8(), section 4; Sun et al. 2024, Massive Activations in LLMs: they are "
+        "harmless elsewhere",
+        read=massive_activations,
     ),
 )

@@ -1,4 +1,4 @@
-"""The table of rules: a row each, in the file of its group; thresholds were set on half of the programs of the tests."""
+"""The table of rules: a row each, in the file of its group. Thresholds were set on half of the tests' programs."""
 
 from evenkeel.doctor.rules import _data, _depth, _leaks, _parameters, _signal, _statistics
 from evenkeel.doctor.rules._rule import Rule
