@@ -50,6 +50,18 @@ from doctor.faults.families import (
     program,
     rms,
 )
+from doctor.faults.more_edits import (
+    centred,
+    massive,
+    outlying,
+    quantized,
+    regression,
+    replicas,
+    scaled_inside,
+    served,
+    torch_encoder,
+    with_affine,
+)
 from torch import nn
 
 FAULTY = {
@@ -264,6 +276,82 @@ FAULTY = {
         "layer": lambda: program(Mlp, 1, change=constant(1)).examine(),
         "batch": lambda: program(Mlp, 2, norm=nn.BatchNorm1d, change=constant(3)).examine(),
         "none": lambda: program(Mlp, 3, norm=none, change=constant(2)).examine(),
+    },
+    "gamma-outlier": {
+        "encoder": lambda: after(encoder(1).trained(20), outlying(40)).examine(),
+        "mlp": lambda: after(program(Mlp, 2, norm=nn.BatchNorm1d).trained(20), outlying(25)).examine(),
+        "decoder, checkpoint": lambda: after(decoder(3, norm=rms).trained(20), outlying(60)).checkpoint(),
+        "vit, checkpoint": lambda: after(program(Vit, 4).trained(20), outlying(-30)).checkpoint(),
+        "resnet": lambda: after(program(Resnet, 5).trained(20), outlying(50)).examine(),
+        "rnn": lambda: after(program(Rnn, 6).trained(20), outlying(100)).examine(),
+    },
+    "replicas-differ": {
+        "around ddp": lambda: replicas("around"),
+        "other rates": lambda: replicas("rates"),
+        "images around ddp": lambda: replicas("images around", 1),
+        "by hand, unlike at the start": lambda: replicas("by hand, unlike", 2),
+        "images by hand, not averaged": lambda: replicas("images by hand, not averaged", 3),
+        "by hand, not averaged": lambda: replicas("by hand, not averaged", 4),
+    },
+    "centring-idle": {
+        "encoder": lambda: after(encoder(1).trained(20), centred).examine(),
+        "decoder": lambda: after(decoder(2).trained(20), centred).examine(),
+        "vit": lambda: after(program(Vit, 3).trained(20), centred).examine(),
+        "mlp": lambda: after(program(Mlp, 4).trained(20), centred).examine(),
+        "rnn": lambda: after(program(Rnn, 5).trained(20), centred).examine(),
+    },
+    "massive-activations": {
+        "encoder, float16": lambda: after(encoder(1, dtype=HALF, norm=HandNorm), massive).examine(backward=False),
+        "vit, int8": lambda: quantized(program(Vit, 2, norm=rms), massive),
+        "decoder, float16": lambda: after(
+            decoder(3, dtype=HALF, norm=lambda w: HandNorm(w, 1e-5, center=False)), massive
+        ).examine(backward=False),
+        "encoder, int8": lambda: quantized(encoder(4, norm=rms), massive),
+        "mlp, int8": lambda: quantized(program(Mlp, 5, change=lambda x: x * torch.tensor([3000.0] + [1.0] * 7))),
+        "rnn, int8": lambda: quantized(program(Rnn, 6, change=lambda x: x * torch.tensor([3000.0] + [1.0] * 7))),
+    },
+    "unnormalized-depth": {
+        "mlp, sigmoid": lambda: program(Mlp, 1, norm=none, depth=10, activation=nn.Sigmoid).examine(),
+        "cnn, small": lambda: program(Cnn, 2, norm=none, depth=10, activation=nn.Tanh, scale=0.3, bias=True).examine(),
+        "mlp, relu": lambda: program(Mlp, 3, norm=none, depth=12).examine(),
+        "cnn, relu": lambda: program(Cnn, 4, norm=none, depth=12, bias=True).examine(),
+        "mlp, large": lambda: program(Mlp, 5, norm=none, depth=10, scale=6.0).examine(),
+        "cnn, large": lambda: program(Cnn, 6, norm=none, depth=10, scale=6.0).examine(backward=False),
+        "mlp, watched": lambda: program(Mlp, 7, norm=none, depth=12).watched(steps=2, every=1, lr=1e-6),
+    },
+    "post-norm-without-warmup": {
+        "encoder": lambda: encoder(1, post=True, depth=6).watched(),
+        "decoder": lambda: decoder(2, post=True, depth=6).watched(),
+        "decoder, 8": lambda: decoder(3, post=True, depth=8).watched(),
+        "torch.nn": lambda: torch_encoder(4).watched(),
+        "encoder, 8": lambda: encoder(5, post=True, depth=8).watched(),
+        "torch.nn, 8": lambda: torch_encoder(6, depth=8).watched(),
+    },
+    "target-not-normalized": {
+        "mlp, prices": lambda: regression(Mlp, 1, 8e4, 2e5),
+        "cnn, returns": lambda: regression(Cnn, 2, 1e-4),
+        "rnn, sum": lambda: regression(Rnn, 3, 300.0, 1000.0, nn.MSELoss(reduction="sum")),
+        "vit, distance": lambda: regression(Vit, 4, 5e3, 1e4, nn.functional.l1_loss),
+        "mlp, huber": lambda: regression(Mlp, 5, 100.0, 50.0, nn.functional.huber_loss),
+        "tcn, years": lambda: regression(Tcn, 6, 10.0, 2000.0),
+    },
+    "normalized-twice": {
+        "mlp, affine": lambda: with_affine(program(Mlp, 1), 40.0, 15.0),
+        "cnn, constants": lambda: scaled_inside(program(Cnn, 2), 0.45 * 255, 0.22 * 255),
+        "vit, bytes": lambda: scaled_inside(program(Vit, 3), 0.0, 255.0),
+        "rnn, affine": lambda: with_affine(program(Rnn, 4), 0.0, 100.0),
+        "unet, bytes": lambda: scaled_inside(program(Unet, 5), 127.5, 127.5),
+        "mlp, small units": lambda: with_affine(program(Mlp, 6), 0.0, 1e-3),
+    },
+    "train-serve-skew": {
+        "mlp, other units": lambda: served(program(Mlp, 1), lambda x: x * 1.8 + 32),
+        "cnn, divided": lambda: served(program(Cnn, 2), lambda x: x / 255, axis=1),
+        "rnn, one feature": lambda: served(program(Rnn, 3), lambda x: x + torch.tensor([3.0] + [0.0] * 7)),
+        "vit, darker": lambda: served(program(Vit, 4), lambda x: x - 2.0, axis=1),
+        "mlp, not scaled": lambda: served(program(Mlp, 5), lambda x: x * 12.0),
+        "tcn, a channel": lambda: served(
+            program(Tcn, 6), lambda x: x * torch.tensor([5.0] + [1.0] * 7)[:, None], axis=1
+        ),
     },
 }
 

@@ -15,14 +15,15 @@ if TYPE_CHECKING:
 
 __all__ = ["lost_in_half", "lost_in_int8", "rounds_to_int8"]
 
-MASSIVE = 100.0  # times the mean size
+MASSIVE = 100.0  # times the median size
 NARROW = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
 ODD = 0.2  # how far a layer may be from f(-x) = -f(x) and still count as linear
 
 
 def massive(x: Tensor) -> Tensor:
-    """Which values are out of proportion to the others."""
-    return x.abs() >= MASSIVE * x.abs().mean()
+    """Which values are out of proportion to the others that are not zero."""
+    sizes = x.abs().float()
+    return sizes >= MASSIVE * torch.where(sizes > 0, sizes, torch.nan).nanmedian()
 
 
 def lost_in_half(site: Site, x: Tensor, output: Tensor) -> Tensor:
