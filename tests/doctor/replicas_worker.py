@@ -30,7 +30,7 @@ def main():
     fault, seed, rank, meeting, out = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], Path(sys.argv[5])
     distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
     kind = "images" if "images" in fault else "table"
-    alone = model_of(kind, seed + rank * ("unlike" in fault))
+    alone = model_of(kind, seed)
     by_hand = "by hand" in fault
     model = alone if by_hand else nn.parallel.DistributedDataParallel(alone)
     rate = 1e-2 * (1 + rank * ("rates" in fault))

@@ -289,7 +289,7 @@ FAULTY = {
         "around ddp": lambda: replicas("around"),
         "other rates": lambda: replicas("rates"),
         "images around ddp": lambda: replicas("images around", 1),
-        "by hand, unlike at the start": lambda: replicas("by hand, unlike", 2),
+        "by hand, other rates": lambda: replicas("by hand, rates", 2),
         "images by hand, not averaged": lambda: replicas("images by hand, not averaged", 3),
         "by hand, not averaged": lambda: replicas("by hand, not averaged", 4),
     },
