@@ -136,8 +136,12 @@ def skew_of(call: Call, statistics: Any) -> tuple[Skew, ...]:
     for x in call.floating():
         for axis in axes:
             if x.ndim >= TABLE_AXES and -x.ndim <= axis < x.ndim and x.shape[axis] == len(mean):
+                values = x.detach().movedim(axis, 0).double().cpu().reshape(len(mean), -1)
                 names = getattr(own, "names", None) or [str(k) for k in range(len(mean))]
-                return compared(x.detach().movedim(axis, 0).double().cpu(), len(x), mean, deviation, list(names))
+                error = math.sqrt(1 / len(x) + 1 / max(1.0, float(getattr(own, "rows", len(x)))))
+                features = zip(names, values, mean.tolist(), deviation.tolist(), strict=True)
+                found = [compared(*feature, rows=len(x), error=error * sigmas(len(mean))) for feature in features]
+                return tuple(skew for skew in found if skew is not None)
     shapes = ", ".join(str(tuple(x.shape)) for x in call.floating())
     raise InvalidInputError(
         f"examine: the statistics are of {len(mean)} features, but the inputs have the shapes {shapes}; "
@@ -145,13 +149,24 @@ def skew_of(call: Call, statistics: Any) -> tuple[Skew, ...]:
     )
 
 
-def compared(x: Tensor, rows: int, mean: Tensor, deviation: Tensor, names: list[str]) -> tuple[Skew, ...]:
-    """The record of each feature, (features, …), that has numbers now and varied then."""
-    found = []
-    for k, values in enumerate(x.reshape(len(mean), -1)):
-        values = values[values.isfinite()]
-        spread = float(deviation[k])
-        if values.numel() > 1 and spread > 0:
-            shift = float((values.mean() - mean[k]).abs()) / spread
-            found.append(Skew(feature=names[k], shift=shift, spread=float(values.std()) / spread, rows=rows))
-    return tuple(found)
+def sigmas(features: int) -> float:
+    """How many standard errors the largest of so many differences has by chance, and three more."""
+    return 3.0 + math.sqrt(2 * math.log(features))
+
+
+def compared(name: str, values: Tensor, mean: float, deviation: float, rows: int, error: float) -> Skew | None:
+    """The record of a feature that has numbers now and varied then; the error is that of a mean, in deviations."""
+    values = values[values.isfinite()]
+    if values.numel() < 2 or not deviation > 0:
+        return None
+    spread = float(values.std(correction=0))
+    peaks = float(((values - values.mean()) / spread).pow(4).mean()) if spread > 0 else 3.0
+    return Skew(
+        feature=name,
+        shift=abs(float(values.mean()) - mean) / deviation,
+        spread=spread / deviation,
+        rows=rows,
+        chance=error,
+        # the deviation of a deviation goes with the fourth moment: features that are mostly zero have a large one
+        chance_of_spread=error * math.sqrt((max(peaks, 3.0) - 1) / 4) / math.log(2),
+    )

@@ -280,12 +280,16 @@ class Skew:
         shift: of the mean, in deviations of the fit.
         spread: the deviation in parts of that of the fit.
         rows: how many rows the batch has.
+        chance: the shift that batches of the same data may have.
+        chance_of_spread: the doublings of the deviation that they may have.
     """
 
     feature: str
     shift: float
     spread: float
     rows: int
+    chance: float
+    chance_of_spread: float
 
 
 @dataclass(frozen=True, kw_only=True)

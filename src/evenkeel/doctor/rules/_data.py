@@ -20,7 +20,6 @@ GROUP = "Data"
 FEWEST_ROWS = 16
 IS_TABLE = 2
 LEAST_SPREAD, MOST_SPREAD = 0.1, 3.0  # of an input that is normalized already
-CHANCE = 4.0  # standard errors of a mean in its deviations
 
 
 def raw_input(measured: Measurements) -> Iterator[Reading]:
@@ -68,10 +67,10 @@ def skewed_features(measured: Measurements) -> Iterator[Reading]:
     """How far a feature's mean, in deviations, or the doublings of its deviation, are beyond what chance does."""
     for skew in measured.skew:
         if skew.rows >= FEWEST_ROWS:
-            chance = CHANCE / skew.rows**0.5
-            turns = abs(math.log2(skew.spread)) if skew.spread > 0 else math.inf
+            # a batch of one value says nothing of the deviation: the rare values of the data may be elsewhere
+            turns = abs(math.log2(skew.spread)) - skew.chance_of_spread if skew.spread > 0 else 0.0
             evidence = {"shift": skew.shift, "spread": skew.spread, "rows": skew.rows}
-            yield Reading(site=skew.feature, value=max(skew.shift, turns) - chance, evidence=evidence)
+            yield Reading(site=skew.feature, value=max(skew.shift - skew.chance, turns), evidence=evidence)
 
 
 RULES: tuple[Rule, ...] = (
@@ -148,7 +147,8 @@ RULES: tuple[Rule, ...] = (
         message="feature {site} lies {shift:.2g} deviations from its mean in the data of the fit, with {spread:.2g} of "
         "its deviation",
         remedy="report = ek.data.compare(fitted, ek.data.Statistics().update(served))  # every feature, in full",
-        source="Breck et al. 2019, Data Validation for Machine Learning, section 3; chance: four standard errors",
+        source="Breck et al. 2019, Data Validation for Machine Learning, section 3; chance: standard errors "
+        "of mean and deviation, for the largest of all features",
         read=skewed_features,
     ),
 )
