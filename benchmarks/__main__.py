@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import channels, columns, compiled, images, model, parquet, rows
+from benchmarks import channels, columns, compiled, images, model, parquet, rows, watching
 from benchmarks.timing import MODEL_OWNERS, Case, Result, model_rows
 from evenkeel.cli.info import collect_info
 
@@ -31,6 +31,7 @@ SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase]]] = {
     "images": images.cases,
     "parquet": parquet.cases,
     "compiled": compiled.cases,
+    "watching": watching.cases,
 }
 
 

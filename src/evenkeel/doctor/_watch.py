@@ -39,6 +39,11 @@ __all__ = ["Watch", "watch"]
 SAMPLE = 4096  # elements of a weight by which its steps are measured
 COMPILED = "The model is compiled: no hooks were set, and what reaches its norms was not measured."
 
+UNSEEN = (
+    "No norm was reached in the measured steps: they are compiled with what calls them, or not called; what reaches "
+    "norms was not measured."
+)
+
 
 class Watch:
     """A training under watch: a context whose `step` is called after every step of the optimizer.
@@ -142,6 +147,7 @@ class Watch:
         )
         notes = [] if self._sites else [NO_NORMS]
         notes += [COMPILED] if self._compiled else []
+        notes += [UNSEEN] if self._sites and not (self._compiled or self._signals) and self._measured > 1 else []
         seen = f"{self._measured} of {self._count} steps measured, {self.memory / 1024:,.0f} KiB kept"
         return Report.of(f"{type(self.model).__name__}, {seen}", measured, tuple(notes))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Replicas"]
 
 KEPT = 8  # steps whose numbers stay in the store
-RANGE = 2**23  # of a number: float32 holds it exactly
+RANGE = 8388593  # of a number: the largest prime that float32 holds exactly; a power of 2 would leave exponents out
 FACTOR = 2654435761  # Knuth's, by which neighbours get unlike weights
 WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 COUNTS: Counter[str] = Counter()  # watches of the same model in this process
@@ -56,9 +56,10 @@ class Replicas:
             return []
         total = torch.zeros(2, dtype=torch.int64, device=own[0].device)
         for dtype in dict.fromkeys(t.dtype for t in own):
-            bits = torch.cat([t for t in own if t.dtype == dtype]).view(WHOLE[dtype.itemsize]).long()
+            bits = torch.cat([t for t in own if t.dtype == dtype]).view(WHOLE[dtype.itemsize]).long() % RANGE
             place = torch.arange(1, bits.numel() + 1, device=bits.device) * FACTOR
-            total += torch.stack([(bits * (place % RANGE | 1)).sum(), (bits * (place // RANGE % RANGE | 1)).sum()])
+            first, second = place % RANGE, place // RANGE % (RANGE - 1) + 1
+            total += torch.stack([(bits * first).sum(), (bits * second).sum()]) % RANGE
         return list((total % RANGE).float())
 
     def leave(self, step: int, numbers: Sequence[float]) -> None:
