@@ -23,7 +23,7 @@ from benchmarks import channels, columns, compiled, images, model, parquet, rows
 from benchmarks.timing import MODEL_OWNERS, Case, Result, model_rows
 from evenkeel.cli.info import collect_info
 
-SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase]]] = {
+SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase | watching.WatchingCase]]] = {
     "model": model.cases,
     "rows": rows.cases,
     "channels": channels.cases,

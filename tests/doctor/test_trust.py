@@ -87,5 +87,8 @@ def test_the_page_is_made_of_the_rules_and_the_measurements():
     measured = json.loads(MEASURED.read_text())
     text = builder.PAGE.read_text()
     trust = f"{builder.summary(measured)}\n\n{builder.trust_table(measured).markdown()}"
-    assert builder.filled(builder.filled(text, "trust", trust), "rules", builder.rules_text()) == text
+    ports = f"{builder.ports_summary(measured)}\n\n{builder.ports_table(measured).markdown()}"
+    parts = {"trust": trust, "ports": ports, "rules": builder.rules_text()}
+    assert all(builder.filled(text, name, content) == text for name, content in parts.items())
+    assert all(f"<!-- {name} -->" in text for name in parts)
     assert all(f"**`{rule.id}`**" in text for rule in RULES)
