@@ -1,7 +1,8 @@
 """Training steps under the doctor's watch against the same steps without, in turn.
 
-Fifty steps under ``every=50`` are 48 ordinary ones, one that sets the hooks for the next, and one that is measured: the sum
-of their medians, each over steps that alternate with steps alone. Whole loops of fifty differ by more than the watch costs.
+Of fifty steps under ``every=50`` 48 are ordinary, one sets the hooks for the next, and one is measured. What a step has
+beside it is timed by itself, and the measured step, whose forward takes longer too, against the step alone before it:
+whole loops of fifty differ by more than the watch costs.
 """
 
 import statistics
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.networks import OWNERS, Transformer, resnet
-from benchmarks.timing import OURS, Call, Result
+from benchmarks.timing import OURS, Result
 from evenkeel.doctor import Watch
 
 EVERY = 50
@@ -34,37 +35,38 @@ class WatchingCase:
         """Yield the time of fifty steps, alone and under watch."""
         x = self.draw()
         alone, watched = (training(self.build, x, watched=choice) for choice in (False, True))
-        times: dict[str, list[float]] = {"alone": [], "ordinary": [], "prepares": [], "measures": []}
+        times: dict[str, list[float]] = {ALONE: [], "ordinary": [], "prepares": [], "measures": []}
         for step in range(1, CYCLE * (repeats + 2) + 1):
             place = step % CYCLE
             kind = "measures" if place == 0 else "prepares" if place == CYCLE - 1 else "ordinary"
-            for name, call in ((ALONE, alone), (kind, watched)):
-                start = time.perf_counter()
-                call()
-                if step > 2 * CYCLE:  # the first cycles warm up
-                    times[name].append(time.perf_counter() - start)
-        middle = {name: statistics.median(values) for name, values in times.items()}
-        seconds = {
-            ALONE: EVERY * middle[ALONE],
-            OURS: (EVERY - 2) * middle["ordinary"] + middle["prepares"] + middle["measures"],
-        }
+            (plain, _), (whole, beside) = alone(), watched()
+            if step > 2 * CYCLE:  # the first cycles warm up
+                times[ALONE].append(plain)
+                times[kind].append(whole - plain if kind == "measures" else beside)
+        cost = {name: statistics.median(values) for name, values in times.items()}
+        extra = (EVERY - 2) * cost["ordinary"] + cost["prepares"] + cost["measures"]
+        seconds = {ALONE: EVERY * cost[ALONE], OURS: EVERY * cost[ALONE] + extra}
         yield Result(suite=suite, name=self.name, threads=threads, seconds=seconds, limits={ALONE: MOST})
 
 
-def training(build: Callable[[], nn.Module], x: Tensor, *, watched: bool) -> Call:
-    """Return a call that makes a step."""
+def training(build: Callable[[], nn.Module], x: Tensor, *, watched: bool) -> Callable[[], tuple[float, float]]:
+    """Return a call that makes a step, and returns its seconds and those of them in the watch beside it."""
     torch.manual_seed(0)
     model = build()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.0)
     watch = Watch(model, optimizer, every=CYCLE).__enter__() if watched else None
 
-    def step() -> None:
+    def step() -> tuple[float, float]:
+        start = time.perf_counter()
         loss = model(x).square().mean()
         loss.backward()
         optimizer.step()
+        between = time.perf_counter()
         if watch is not None:
             watch.step(loss)
+        end = time.perf_counter()
         optimizer.zero_grad()
+        return end - start, end - between
 
     return step
 
