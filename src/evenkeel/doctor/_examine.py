@@ -84,12 +84,12 @@ def examine(
     call = Call.of(batch)
     skew = () if statistics is None else skew_of(call, statistics)
     model = getattr(model, "_orig_mod", model)
-    with restored(model), torch.compiler.set_stance("force_eager"):
+    with restored(model):
         collector, value, gradients, target = run(model, call, loss, mask)
         signals, layers = collector.records(iter(to_numbers(collector.scalars())))
         inputs, rescaling = inputs_of(collector, call), rescaling_of(collector, call)
     sites = list(collector.sites.values())
-    with restored(model), torch.compiler.set_stance("force_eager"):
+    with restored(model):
         leaking = leaked(model, sites, call)
     measured = Measurements(
         norms=tuple(norm_state(site) for site in sites),
@@ -172,9 +172,12 @@ def loss_of(output: Any, loss: Callable[[Any], Tensor] | None) -> Tensor | None:
 
 @contextlib.contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Give the model its buffers and modes back, and the random numbers theirs."""
+    """Give the model its buffers, modes and compiled calls back, and the random numbers theirs."""
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    modes = [(module, module.training) for module in model.modules()]
+    modes = [(module, module.training, module._compiled_call_impl) for module in model.modules()]
+    for module, _, compiled in modes:
+        if compiled is not None:  # its code would leave the hooks out
+            module._compiled_call_impl = None
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     try:
         with torch.random.fork_rng(devices=devices):
@@ -183,5 +186,7 @@ def restored(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
-        for module, training in modes:
+        for module, training, compiled in modes:
             module.training = training
+            if compiled is not None:
+                module._compiled_call_impl = compiled

@@ -107,7 +107,11 @@ class Collector:
     @torch.no_grad()
     def _of_result(self, module: nn.Module, kind: str, x: Tensor | None, output: Tensor) -> dict[str, Tensor]:
         """Measure a result."""
-        values = sizes(x, output)
+        values = sizes(output)
+        source = getattr(x, MARK, None)
+        if source is None or source[3] != x._version:  # else the layer that gave it has told
+            told = not_finite(x)
+            values |= {} if told is None else {"input": told}
         if kind == "weights" and output.ndim > 1 and len(output) >= FEWEST_SAMPLES:
             values["spread"] = spread_of(output)
         if x is not None and x.is_floating_point() and x.numel():
@@ -140,7 +144,7 @@ class Collector:
         layers = []
         for name, (dtype, kind, values) in self._outputs.items():
             found = {key: next(numbers) for key in values}
-            finite = found.pop("input") == 0.0
+            finite = found.pop("input", 0.0) == 0.0
             layers.append(Layer(site=name, dtype=dtype, kind=kind, input_finite=finite, **found))
         return signals, tuple(layers)
 
@@ -177,15 +181,24 @@ def kind_of(module: nn.Module) -> str:
     return "conv" if isinstance(module, CONVOLUTIONS) else ""
 
 
-def sizes(x: Tensor | None, output: Tensor) -> dict[str, Tensor]:
-    """Scalars of a result, and whether its input was finite."""
-    finite = output.isfinite()
-    is_number = x is not None and x.is_floating_point() and x.numel() > 0
+def sizes(output: Tensor) -> dict[str, Tensor]:
+    """The largest finite size in a result, and how much of it is not finite: exactly where some of it is not."""
+    low, high = output.aminmax()  # one pass; what is not finite shows in it
+    top = torch.maximum(-low, high).float()
+    some = output.flatten()[:: max(1, output.numel() // MOST)]
+    finite = some.isfinite()
     return {
-        "largest": torch.where(finite, output, 0).abs().amax().float(),
-        "not_finite": (~finite).float().mean(),
-        "input": (~x.isfinite()).float().mean() if is_number and x is not None else finite.new_zeros(()).float(),
+        "largest": torch.where(top.isfinite(), top, torch.where(finite, some, 0).abs().amax().float()),
+        "not_finite": torch.where(top.isfinite(), 0.0, (~finite).float().mean().clamp(min=1 / output.numel())),
     }
+
+
+def not_finite(x: Tensor | None) -> Tensor | None:
+    """1 for a tensor of numbers that are not all finite, 0 for one that are."""
+    if x is None or not x.is_floating_point() or not x.numel():
+        return None
+    low, high = x.detach().aminmax()
+    return (~(low.isfinite() & high.isfinite())).float()
 
 
 def spread_of(output: Tensor) -> Tensor:
