@@ -2,7 +2,7 @@
 
 Of fifty steps under ``every=50`` 48 are ordinary, one sets the hooks for the next, and one is measured. What a step has
 beside it is timed by itself, and the measured step, whose forward takes longer too, against the step alone before it:
-whole loops of fifty differ by more than the watch costs.
+whole loops of fifty differ by more than the watch costs. Times are the processor's, which load stretches less.
 """
 
 import statistics
@@ -57,14 +57,14 @@ def training(build: Callable[[], nn.Module], x: Tensor, *, watched: bool) -> Cal
     watch = Watch(model, optimizer, every=CYCLE).__enter__() if watched else None
 
     def step() -> tuple[float, float]:
-        start = time.perf_counter()
+        start = time.process_time()
         loss = model(x).square().mean()
         loss.backward()
         optimizer.step()
-        between = time.perf_counter()
+        between = time.process_time()
         if watch is not None:
             watch.step(loss)
-        end = time.perf_counter()
+        end = time.process_time()
         optimizer.zero_grad()
         return end - start, end - between
 

@@ -112,6 +112,9 @@ def test_wrong_arguments_are_refused():
             Watch(model, optimizer, every=every)
     with pytest.raises(ek.InvalidInputError, match="no scalar"), watch(model, optimizer) as watching:
         watching.step(torch.ones(2))
+    for outside in (watch(model, optimizer), watching):
+        with pytest.raises(ek.StateError, match="around the loop"):
+            outside.step(1.0)
 
 
 def test_autocast_with_a_scaler_is_watched():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError, StateError
 from evenkeel.doctor._examine import NO_NORMS
 from evenkeel.doctor._history import History
 from evenkeel.doctor._report import Report
@@ -89,7 +89,7 @@ class Watch:
         self._before: list[tuple[Tensor, Tensor]] = []
         self._collector: Collector | None = None
         self._history = History()
-        self._fresh = False
+        self._fresh = self._entered = False
         self._replicas = Replicas(model, self._weights)
         self._signals: tuple[Signal, ...] = ()
         self._layers: tuple[Layer, ...] = ()
@@ -105,11 +105,12 @@ class Watch:
 
     def __enter__(self) -> Self:
         self._first = {name: local(w.detach()).clone() for name, w in self._weights.items()}
-        self._fresh = self._starts_anew()
+        self._fresh, self._entered = self._starts_anew(), True
         self._prepare()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._entered = False
         self._release()
 
     def step(self, loss: Tensor | float | None = None) -> None:
@@ -120,7 +121,10 @@ class Watch:
 
         Raises:
             InvalidInputError: the loss is no scalar.
+            StateError: the watch was not entered, or it has ended.
         """
+        if not self._entered:
+            raise StateError("watch: a step outside of the watch; put it around the loop: with watch(...) as watching:")
         self._count += 1
         if loss is not None:
             if isinstance(loss, torch.Tensor) and loss.numel() != 1:

@@ -162,7 +162,7 @@ PORTS = (
         False,
         numbers_within_one,
     ),
-    Port(41947039, "series cut into single steps for an LSTM", "question; no published patch", False, lagged_series),
+    Port(41947039, "series cut into single steps for an LSTM", "title alone; no published patch", False, lagged_series),
     Port(52800582, "x from -100 to 100, target x⁴", "question and patch", True, fourth_power),
     Port(55328966, "pixels from 0 to 255", "patch; images synthetic", True, bytes_of_images),
     Port(39525358, "three raw columns", "question and patch; columns assumed", True, three_columns),

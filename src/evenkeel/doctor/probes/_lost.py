@@ -52,9 +52,12 @@ def lost_in_int8(module: nn.Module, x: Tensor) -> Tensor:
     x = x.detach()
     large = massive(x)
     rest, alone = torch.where(large, 0, x), torch.where(large, x, 0)
-    whole, ordinary, opposite, apart, nothing = (
-        module.forward(part).float() for part in (x, rest, -rest, alone, torch.zeros_like(x))
-    )
+    try:
+        whole, ordinary, opposite, apart, nothing = (
+            module.forward(part).float() for part in (x, rest, -rest, alone, torch.zeros_like(x))
+        )
+    except Exception:  # anybody's module, which may take more than one argument
+        return torch.full((), torch.nan, device=x.device)
     own = ordinary - nothing
     size = own.norm().clamp(min=torch.finfo(torch.float32).tiny)
     linear = (own + opposite - nothing).norm() <= ODD * size
