@@ -109,12 +109,12 @@ class Collector:
         """Measure a result."""
         values = sizes(output)
         source = getattr(x, MARK, None)
-        if source is None or source[3] != x._version:  # else the layer that gave it has told
-            told = not_finite(x)
-            values |= {} if told is None else {"input": told}
+        is_number = x is not None and x.is_floating_point() and x.numel() > 0
+        if x is not None and is_number and (source is None or source[3] != x._version):  # else its layer has told
+            values["input"] = not_finite(x)
         if kind == "weights" and output.ndim > 1 and len(output) >= FEWEST_SAMPLES:
             values["spread"] = spread_of(output)
-        if x is not None and x.is_floating_point() and x.numel():
+        if x is not None and is_number:
             site = self.sites.get(id(module))
             if site is not None and x.dtype == torch.float16 and site.spec.shares == "token":
                 values["lost"] = lost_in_half(site, x, output)
@@ -193,10 +193,8 @@ def sizes(output: Tensor) -> dict[str, Tensor]:
     }
 
 
-def not_finite(x: Tensor | None) -> Tensor | None:
-    """1 for a tensor of numbers that are not all finite, 0 for one that are."""
-    if x is None or not x.is_floating_point() or not x.numel():
-        return None
+def not_finite(x: Tensor) -> Tensor:
+    """1 for a tensor whose numbers are not all finite, 0 for others."""
     low, high = x.detach().aminmax()
     return (~(low.isfinite() & high.isfinite())).float()
 
