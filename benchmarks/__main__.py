@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import channels, columns, compiled, images, model, parquet, rows
+from benchmarks import channels, columns, compiled, images, model, parquet, rows, watching
 from benchmarks.timing import MODEL_OWNERS, Case, Result, model_rows
 from evenkeel.cli.info import collect_info
 
-SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase]]] = {
+SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase | watching.WatchingCase]]] = {
     "model": model.cases,
     "rows": rows.cases,
     "channels": channels.cases,
@@ -31,6 +31,7 @@ SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase]]] = {
     "images": images.cases,
     "parquet": parquet.cases,
     "compiled": compiled.cases,
+    "watching": watching.cases,
 }
 
 

@@ -1,6 +1,6 @@
 """Write the tables of docs/doctor.md: the rules, and what they find in programs with a fault and in sound ones.
 
-Run in the repository's root: `PYTHONPATH=src:tests python docs/build_doctor.py`; it takes two minutes. The paragraphs
+Run in the repository's root: `PYTHONPATH=src:tests python docs/build_doctor.py`; it takes five minutes. The paragraphs
 between the tables are written by hand.
 """
 
@@ -20,7 +20,8 @@ from evenkeel.report import Table
 PAGE = Path(__file__).with_name("doctor.md")
 UNSEEN = (1300, 2100)  # seeds of the judging half
 OF_LAYERS: tuple[str, ...] = ("redundant-bias", "overflow-near", "not-finite", "input-not-normalized", "unequal-scales")
-OF_LAYERS += ("constant-input-feature",)
+OF_LAYERS += ("constant-input-feature", "massive-activations", "normalized-twice", "unnormalized-depth")
+PORT_SEEDS = (0, 1300, 2100)
 MEASURED = Path(__file__).with_name("measurements") / "doctor.json"
 
 
@@ -33,6 +34,7 @@ def run() -> dict[str, Any]:
     from doctor.faults.families import SHIFT  # type: ignore[import-not-found]
     from doctor.faults.faulty import FAULTY  # type: ignore[import-not-found]
     from doctor.faults.healthy import healthy  # type: ignore[import-not-found]
+    from doctor.faults.ports import PORTS, judged  # type: ignore[import-not-found]
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -45,7 +47,12 @@ def run() -> dict[str, Any]:
                 faults[rule][half].append(any(f.rule == rule for f in make().findings))
         for name, make in list(healthy().items())[half::2]:
             sound[half][f"{name}, seed {seed}"] = sorted({f.rule for f in make().findings})
-    return {"faults": faults, "sound": sound}
+    ports = [
+        {"subject": p.subject, "fault": p.fault, "known": p.known, "umlaut": p.umlaut}
+        | {"runs": [judged(p, seed) for seed in PORT_SEEDS]}
+        for p in PORTS
+    ]
+    return {"faults": faults, "sound": sound, "ports": ports}
 
 
 def trust_table(measured: dict[str, Any]) -> Table:
@@ -59,6 +66,39 @@ def trust_table(measured: dict[str, Any]) -> Table:
         rows.append([f"`{rule.id}`", rule.severity, f"{rule.threshold:g}", *shares, f"{alarms} of {len(held)}"])
     columns = ["rule", "severity", "threshold", "found, setting half", "found, judging half", "sound programs, judging"]
     return Table(columns, rows)
+
+
+def ports_table(measured: dict[str, Any]) -> Table:
+    """A row for each port: what is said of it here and by others, and of what it became after the fix."""
+    rows: list[list[Any]] = []
+    for port in measured["ports"]:
+        runs = port["runs"]
+        named, alarms = sum(run["named"] for run in runs), sum(bool(run["alarms"]) for run in runs)
+        rows.append(
+            [
+                f"[{port['subject']}](https://stackoverflow.com/q/{port['subject']})",
+                port["fault"],
+                port["known"],
+                f"{named} of {len(runs)}",
+                f"{alarms} of {len(runs)}",
+                "yes" if port["umlaut"] else "no",
+                "yes" if runs[0]["beyond"][1] else "no",
+            ]
+        )
+    columns = ["subject", "fault", "known from", "named here", "alarms after the fix", "UMLAUT named it, published"]
+    return Table([*columns, "UMLAUT's bound on the fixed port"], rows)
+
+
+def ports_summary(measured: dict[str, Any]) -> str:
+    """What the table of ports adds up to."""
+    ports = measured["ports"]
+    named = sum(all(run["named"] for run in port["runs"]) for port in ports)
+    alarms = sum(any(run["alarms"] for run in port["runs"]) for port in ports)
+    published, bound = sum(port["umlaut"] for port in ports), sum(port["runs"][0]["beyond"][1] for port in ports)
+    return (
+        f"Of {len(ports)} ports the doctor names {named}, and warns of {alarms} of the fixed ones. UMLAUT named "
+        f"{published} of the originals; its bound, inputs beyond -1 and 1, would speak of {bound} of the fixed ports."
+    )
 
 
 def filled(text: str, name: str, content: str) -> str:
@@ -112,6 +152,7 @@ def main() -> None:
         write_text_atomically(MEASURED, json.dumps(run(), indent=1) + "\n")
     measured = json.loads(MEASURED.read_text())
     text = filled(PAGE.read_text(), "trust", f"{summary(measured)}\n\n{trust_table(measured).markdown()}")
+    text = filled(text, "ports", f"{ports_summary(measured)}\n\n{ports_table(measured).markdown()}")
     text = filled(text, "rules", rules_text())
     if "--check" in sys.argv and text != PAGE.read_text():
         raise SystemExit("docs/doctor.md is not what docs/measurements/doctor.json says; run docs/build_doctor.py")

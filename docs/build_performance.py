@@ -27,6 +27,7 @@ SUITES = {
     "images": "Pictures",
     "parquet": "Parquet directories",
     "compiled": "Inside torch.compile",
+    "watching": "Training under the doctor's watch",
 }
 NOTES = {
     "columns": (

@@ -84,6 +84,55 @@ def test_batches_are_tensors_tuples_and_mappings():
     assert "forward and backward" in report.subject
 
 
+def test_a_model_that_refuses_its_batch_is_told_in_one_line():
+    class Refuses(nn.Module):
+        def forward(self, x):
+            raise ValueError("no\nsuch\nbatch")
+
+    with pytest.raises(ek.InvalidInputError, match="ValueError: no such batch; pass") as caught:
+        examine(Refuses(), torch.randn(2, 2))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_compiled_model_runs_as_it_was_written(in_place):
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 1))
+    compiled = model if in_place else torch.compile(model, backend="eager", fullgraph=True)
+    if in_place:
+        model.compile(backend="eager")
+    compiled(torch.randn(8, 4))
+    report = examine(compiled, torch.randn(8, 4), loss=lambda y: y.square().mean())
+    assert [signal.site for signal in report.measured.signals] == ["1"]
+    assert report.subject.startswith("Sequential")
+    assert not in_place or model._compiled_call_impl is not None
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("function", "size"), [("mse_loss", 5.0), ("l1_loss", 4.0), ("huber_loss", 3.5)])
+def test_the_size_of_targets_is_read_from_their_loss(function, size, reduction):
+    target = torch.tensor([[7.0], [1.0]])
+
+    def loss(y):
+        return getattr(nn.functional, function)(y, target, reduction=reduction)
+
+    found = examine(nn.Linear(3, 1), torch.randn(2, 3), loss=loss).measured.target
+    assert (found.power, found.size) == (2 if function == "mse_loss" else 1, pytest.approx(size, rel=2e-3))
+
+
+def test_losses_of_classes_have_no_targets_of_a_size():
+    labels = torch.tensor([0, 2, 1, 1])
+    for loss in (lambda y: nn.functional.cross_entropy(y, labels), lambda y: y.square().mean(), lambda y: -y.mean()):
+        assert examine(nn.Linear(3, 3), torch.randn(4, 3), loss=loss).measured.target is None
+
+
+def test_what_are_no_statistics_is_refused():
+    model, x = nn.Linear(4, 3), torch.randn(16, 4)
+    with pytest.raises(ek.InvalidTypeError, match=r"evenkeel\.data\.Statistics"):
+        examine(model, x, statistics={"mean": 0})
+    with pytest.raises(ek.InvalidInputError, match="5 features"):
+        examine(model, x, statistics=ek.data.Statistics().update(torch.randn(9, 5)))
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_loss_that_is_no_number_is_diagnosed(value):
     report = examine(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)), torch.randn(8, 4), loss=lambda y: y.sum() * value)

@@ -10,9 +10,11 @@ import torch
 import typer
 
 from evenkeel._errors import InvalidInputError
+from evenkeel._files import path_as_text
 from evenkeel.cli import interrupts
 from evenkeel.cli.models import build_model, load_object
 from evenkeel.cli.output import print_json
+from evenkeel.cli.phases import phase
 from evenkeel.doctor import checkpoint, examine
 
 if TYPE_CHECKING:
@@ -25,15 +27,30 @@ ILL = 1  # the exit code where something critical stands
 @interrupts.raising()
 def judge_checkpoint(path: Path, output: Output) -> int:
     """Judge a checkpoint and show the report."""
-    return present(checkpoint(path), output)
+    with phase(f"reading {path_as_text(path)}"):
+        report = checkpoint(path)
+    return present(report, output)
 
 
 @interrupts.raising()
-def judge_model(name: str, path: Path, loss: str | None, output: Output) -> int:
+def judge_model(name: str, path: Path, loss: str | None, statistics: Path | None, output: Output) -> int:
     """Judge the model that a factory builds, on the arrays of a file."""
-    model = build_model(name)
-    function = None if loss is None else load_object(loss)
-    return present(examine(model, read_batch(path, model), loss=function), output)
+    with phase(f"building {name}"):
+        model = build_model(name)
+        function = None if loss is None else load_object(loss)
+    fitted = None if statistics is None else read_statistics(statistics)
+    batch = read_batch(path, model)
+    with phase(f"examining {name}"):
+        report = examine(model, batch, loss=function, statistics=fitted)
+    return present(report, output)
+
+
+def read_statistics(path: Path) -> Any:
+    """Read the statistics of the data of the fit: those of a file of statistics, or of a scaler."""
+    from evenkeel.data import load
+
+    found = load(path, on_mismatch="ignore")
+    return getattr(found, "statistics_", found)
 
 
 def read_batch(path: Path, model: torch.nn.Module) -> Any:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evenkeel._errors import EvenkeelError
 from evenkeel.doctor._watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["lightning_callback", "transformers_callback"]
 
@@ -31,20 +34,12 @@ def transformers_callback(*, every: int = 50, page: str | os.PathLike[str] | Non
         >>> callback.report is None
         True
     """
-    base = required("transformers", "TrainerCallback")
 
-    def begin(self: Any, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self.watch = Watch(given["model"], plain_optimizer(given["optimizer"]), every=every)
-        self.watch.__enter__()
+    def begun(args: Any, state: Any, control: Any, **given: Any) -> tuple[Any, Any]:
+        return given["model"], given["optimizer"]
 
-    def step(self: Any, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self.watch.step()
-
-    def end(self: Any, args: Any, state: Any, control: Any, **given: Any) -> None:
-        finish(self, page)
-
-    hooks = {"on_train_begin": begin, "on_optimizer_step": step, "on_train_end": end}
-    return type("EvenkeelCallback", (base,), {"report": None, **hooks})()
+    events = ("on_train_begin", "on_optimizer_step", "on_train_end")
+    return callback("transformers", "TrainerCallback", events, begun, lambda *_, **given: None, every, page)
 
 
 def lightning_callback(*, every: int = 50, page: str | os.PathLike[str] | None = None) -> Any:
@@ -67,34 +62,55 @@ def lightning_callback(*, every: int = 50, page: str | os.PathLike[str] | None =
         ... except ek.EvenkeelError as error:
         ...     message = str(error)  # where lightning is not installed
     """
-    base = required("lightning.pytorch", "Callback")
 
-    def begin(self: Any, trainer: Any, pl_module: Any) -> None:
-        self.watch = Watch(pl_module, plain_optimizer(trainer.optimizers[0]), every=every)
+    def begun(trainer: Any, pl_module: Any) -> tuple[Any, Any]:
+        return pl_module, trainer.optimizers[0]
+
+    def loss(trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> Any:
+        return outputs.get("loss") if isinstance(outputs, dict) else outputs
+
+    events = ("on_train_start", "on_train_batch_end", "on_train_end")
+    return callback("lightning.pytorch", "Callback", events, begun, loss, every, page)
+
+
+def callback(
+    module: str,
+    base: str,
+    events: tuple[str, str, str],
+    begun: Callable[..., tuple[Any, Any]],
+    loss: Callable[..., Any],
+    every: int,
+    page: str | os.PathLike[str] | None,
+) -> Any:
+    """Return an object of a class that derives from another package's, which watches between two of its events.
+
+    Args:
+        module: of the class to derive from.
+        base: its name.
+        events: the names of the methods that are called at the beginning, after a step and at the end.
+        begun: (what the first is called with) -> the model and the optimizer.
+        loss: (what the second is called with) -> the loss of the step, or None.
+        every: after so many steps something is measured.
+        page: where the report is saved at the end.
+    """
+
+    def begin(self: Any, *given: Any, **named: Any) -> None:
+        model, optimizer = begun(*given, **named)
+        # wrappers hold the optimizer of torch
+        self.watch = Watch(model, getattr(optimizer, "optimizer", optimizer), every=every)
         self.watch.__enter__()
 
-    def step(self: Any, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self.watch.step(loss)
+    def step(self: Any, *given: Any, **named: Any) -> None:
+        self.watch.step(loss(*given, **named))
 
-    def end(self: Any, trainer: Any, pl_module: Any) -> None:
-        finish(self, page)
+    def end(self: Any, *given: Any, **named: Any) -> None:
+        self.watch.__exit__()
+        self.report = self.watch.report()
+        if page is not None:
+            self.report.save(page)
 
-    hooks = {"on_train_start": begin, "on_train_batch_end": step, "on_train_end": end}
-    return type("EvenkeelCallback", (base,), {"report": None, **hooks})()
-
-
-def finish(callback: Any, page: str | os.PathLike[str] | None) -> None:
-    """End a watch, and keep its report."""
-    callback.watch.__exit__()
-    callback.report = callback.watch.report()
-    if page is not None:
-        callback.report.save(page)
-
-
-def plain_optimizer(optimizer: Any) -> Any:
-    """The torch optimizer inside a wrapper."""
-    return getattr(optimizer, "optimizer", optimizer)
+    methods = dict(zip(events, (begin, step, end), strict=True))
+    return type("EvenkeelCallback", (required(module, base),), {"report": None, **methods})()
 
 
 def required(module: str, name: str) -> Any:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint"]
 
 ENDING = ".safetensors"
+CONVERT = (
+    "load a pickled one with weights_only=True and write it: "
+    "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+)
 LARGEST = 2**22  # elements of a tensor that may belong to a norm
 
 
@@ -67,14 +71,13 @@ def read_files(path: Path) -> dict[str, Tensor]:
     if path.is_dir():
         files = sorted(path.glob(f"*{ENDING}"))
         if not files:
-            raise StateError(f"checkpoint: the directory {path} holds no {ENDING} files; name one that does")
+            raise StateError(f"checkpoint: the directory {path} holds no {ENDING} files; {CONVERT}")
         return {name: tensor for file in files for name, tensor in read_file(file).items()}
     if not path.is_file():
         raise StateError(f"checkpoint: there is no file or directory {path}; name a {ENDING} file")
     if path.suffix != ENDING:
         raise StateError(
-            f"checkpoint: {path} is no {ENDING} file, and files that can run code are not opened; load it with "
-            "weights_only=True and write it: safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
+            f"checkpoint: {path} is no {ENDING} file, and files that can run code are not opened; {CONVERT}"
         )
     return read_file(path)
 

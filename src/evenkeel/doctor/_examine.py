@@ -16,6 +16,7 @@ from evenkeel.doctor.probes import (
     Leak,
     Measurements,
     Site,
+    Target,
     depth_scalars,
     depths,
     find_sites,
@@ -23,6 +24,9 @@ from evenkeel.doctor.probes import (
     leaks,
     norm_state,
     optimizer_state,
+    rescaling_of,
+    skew_of,
+    target_of,
     to_numbers,
 )
 from evenkeel.recognition import Call
@@ -44,11 +48,13 @@ def examine(
     loss: Callable[[Any], Tensor] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     mask: Tensor | None = None,
+    statistics: Any = None,
 ) -> Report:
     """Judge a model by one forward and backward, in the mode that it is in.
 
     The model, its buffers, gradients, hooks and mode, the optimizer and the random numbers are as before. Norms without
-    remembered statistics that look over positions or over the batch are called a few times more, in evaluation.
+    remembered statistics that look over positions or over the batch are called a few times more, in evaluation, and a
+    loss of yours for a few other outputs. A compiled model runs as it was written.
 
     Args:
         model: the model.
@@ -57,13 +63,14 @@ def examine(
             backward where there is none.
         optimizer: of the training, whose groups and steps are judged too.
         mask: (samples, positions), true for real elements and false for padding.
+        statistics: `evenkeel.data.Statistics` of the data of the fit, with which the batch is compared.
 
     Returns:
         The report.
 
     Raises:
-        InvalidTypeError: the model is no module.
-        InvalidInputError: the model refuses the batch, or the loss is no scalar.
+        InvalidTypeError: the model is no module, or the statistics are none.
+        InvalidInputError: the model refuses the batch, the loss is no scalar, or the statistics have other features.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -75,10 +82,12 @@ def examine(
     if not isinstance(model, torch.nn.Module):
         raise InvalidTypeError(f"examine: expected a torch.nn.Module, but got {type(model).__name__}; pass the model")
     call = Call.of(batch)
+    skew = () if statistics is None else skew_of(call, statistics)
+    model = getattr(model, "_orig_mod", model)
     with restored(model):
-        collector, value, gradients = run(model, call, loss, mask)
+        collector, value, gradients, target = run(model, call, loss, mask)
         signals, layers = collector.records(iter(to_numbers(collector.scalars())))
-        inputs = inputs_of(collector, call)
+        inputs, rescaling = inputs_of(collector, call), rescaling_of(collector, call)
     sites = list(collector.sites.values())
     with restored(model):
         leaking = leaked(model, sites, call)
@@ -90,6 +99,9 @@ def examine(
         optimizer=() if optimizer is None else optimizer_state(model, sites, optimizer, gradients, collector.called),
         leaks=leaking,
         inputs=inputs,
+        rescaling=rescaling,
+        target=target,
+        skew=skew,
         loss=value,
     )
     what = "one forward" if gradients is None else "one forward and backward"
@@ -113,8 +125,8 @@ def leaked(model: nn.Module, sites: list[Site], call: Call) -> tuple[Leak, ...]:
 
 def run(
     model: nn.Module, call: Call, loss: Callable[[Any], Tensor] | None, mask: Tensor | None
-) -> tuple[Collector, float | None, dict[int, Tensor | None] | None]:
-    """Run the model and its loss; return what was collected, the loss and the gradients by parameter."""
+) -> tuple[Collector, float | None, dict[int, Tensor | None] | None, Target | None]:
+    """Run the model and its loss; return what was collected, the loss, the gradients by parameter and the targets."""
     sites = find_sites(model)
     with torch.enable_grad(), Collector(model, sites, mask) as collector:
         try:
@@ -122,19 +134,23 @@ def run(
         except Exception as error:  # a model's own code
             shapes = ", ".join(f"{tuple(t.shape)} {t.dtype}" for t in call.floating())
             raise InvalidInputError(
-                f"examine: the model does not take this batch ({shapes}): {type(error).__name__}: {error}; pass a "
-                f"tensor, "
-                "a tuple of arguments or a mapping of keyword arguments"
+                f"examine: the model does not take this batch ({shapes}): {type(error).__name__}: {one_line(error)}; "
+                "pass a tensor, a tuple of arguments or a mapping of keyword arguments"
             ) from error
         value = loss_of(output, loss)
         if value is None:
-            return collector, None, None
+            return collector, None, None, None
         parameters = [p for p in model.parameters() if p.requires_grad]
         known: dict[int, Tensor | None] | None = None
         if value.requires_grad and parameters:
             found = torch.autograd.grad(value, parameters, allow_unused=True)
             known = {id(p): g for p, g in zip(parameters, found, strict=True)}
-        return collector, float(value.detach()), known
+        return collector, float(value.detach()), known, target_of(output, loss)
+
+
+def one_line(error: Exception) -> str:
+    """The words of an error, without breaks."""
+    return " ".join(str(error).split())
 
 
 def loss_of(output: Any, loss: Callable[[Any], Tensor] | None) -> Tensor | None:
@@ -156,9 +172,12 @@ def loss_of(output: Any, loss: Callable[[Any], Tensor] | None) -> Tensor | None:
 
 @contextlib.contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
-    """Give the model its buffers and modes back, and the random numbers theirs."""
+    """Give the model its buffers, modes and compiled calls back, and the random numbers theirs."""
     buffers = [(b, b.detach().clone()) for b in model.buffers()]
-    modes = [(module, module.training) for module in model.modules()]
+    modes = [(module, module.training, module._compiled_call_impl) for module in model.modules()]
+    for module, _, compiled in modes:
+        if compiled is not None:  # its code would leave the hooks out
+            module._compiled_call_impl = None
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     try:
         with torch.random.fork_rng(devices=devices):
@@ -167,5 +186,7 @@ def restored(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
-        for module, training in modes:
+        for module, training, compiled in modes:
             module.training = training
+            if compiled is not None:
+                module._compiled_call_impl = compiled

@@ -10,7 +10,10 @@ from evenkeel.doctor.rules import RULES
 from evenkeel.report import COLOURS, MUTED, Axis, Figure, Page, Panel, Row, Section, Series, Style, Table, bars, lines
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from evenkeel.doctor._finding import Finding, Trace
+    from evenkeel.doctor.probes import Curve
 
 __all__ = ["report_page"]
 
@@ -22,15 +25,18 @@ SOUND, ILL = 4, 5  # of the palette
 def report_page(report: Any) -> Page:
     """Lay a report out."""
     drawn: set[str] = set()
-    sections = [verdict(finding, drawn) for finding in report.findings]
+    curves = {curve.rule: curve for curve in report.measured.curves}
+    sections = [verdict(finding, drawn, curves) for finding in report.findings]
     sections += [norms_section(report), rules_section(report), *steps_section(report)]
     return Page("What the doctor found", [lead(report), *report.notes], [], sections)
 
 
-def verdict(finding: Finding, drawn: set[str]) -> Section:
-    """A verdict: what is wrong, where, why that is known, what to do; a rule's picture shows all its places, once."""
+def verdict(finding: Finding, drawn: set[str], curves: Mapping[str, Curve]) -> Section:
+    """A verdict: what is wrong, where, why that is known, what to do; a rule's pictures show all its places, once."""
     said = finding.message[:1].upper() + finding.message[1:]
     figures = [] if finding.rule in drawn else [picture(finding)]
+    if figures and finding.rule in curves:
+        figures.append(by_step(curves[finding.rule]))
     drawn.add(finding.rule)
     return Section(
         f"{finding.severity.capitalize()}: {finding.rule} at {finding.site}",
@@ -48,6 +54,18 @@ def picture(finding: Finding) -> Figure:
     count = plural(len(trace.sites), "place")
     title = f"{trace.quantity[:1].upper()}{trace.quantity[1:]}"
     return Figure(finding.rule, title, f"{side} it is a verdict; the rule applied at {count}.", [panel])
+
+
+def by_step(curve: Curve) -> Figure:
+    """The worst reading of a rule at every measured step, and the threshold."""
+    rule = next(rule for rule in RULES if rule.id == curve.rule)
+    fired = [step for step, value in zip(curve.steps, curve.values, strict=True) if rule.fires(value)]
+    said = f"first a verdict at step {fired[0]}" if fired else "a verdict at no measured step"
+    series = Series("worst place", curve.steps, curve.values)
+    y = Axis(rule.quantity, level=("threshold", rule.threshold))
+    panel = lines([series], x=Axis("step", integer=True), y=y)
+    title = f"{rule.id} by step: {said}"
+    return Figure(f"{rule.id}-by-step", title, f"{plural(len(curve.steps), 'step')} were measured.", [panel])
 
 
 def finite(value: float) -> float | None:
@@ -108,11 +126,18 @@ def rules_section(report: Any) -> Section:
 
 
 def steps_section(report: Any) -> list[Section]:
-    """The loss over the steps of a training."""
+    """The loss over the steps of a training, and what else was watched by step."""
     steps = [step for step in report.measured.steps if math.isfinite(step.loss)]
-    if len(steps) < 2:
-        return []
-    series = Series("loss", [step.step for step in steps], [step.loss for step in steps])
-    panel = lines([series], x=Axis("step", integer=True), y=Axis("loss"))
-    figure = Figure("loss", "The loss at the measured steps", f"{len(steps)} steps were measured.", [panel])
-    return [Section("The training", figures=[figure])]
+    found = []
+    if len(steps) > 1:
+        series = Series("loss", [step.step for step in steps], [step.loss for step in steps])
+        panel = lines([series], x=Axis("step", integer=True), y=Axis("loss"))
+        figure = Figure("loss", "The loss at the measured steps", f"{len(steps)} steps were measured.", [panel])
+        found.append(Section("The training", figures=[figure]))
+    fired = {finding.rule for finding in report.findings}
+    quiet = [by_step(curve) for curve in report.measured.curves if curve.rule not in fired and any(curve.values)]
+    if quiet:
+        found.append(
+            Section(f"What else was watched by step: {len(quiet)} quantities of rules", figures=quiet, folded=True)
+        )
+    return found

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError, StateError
 from evenkeel.doctor._examine import NO_NORMS
+from evenkeel.doctor._history import History
 from evenkeel.doctor._report import Report
 from evenkeel.doctor.probes import (
     Collector,
@@ -16,6 +17,7 @@ from evenkeel.doctor.probes import (
     Layer,
     Measurements,
     OptimizerState,
+    Replicas,
     Signal,
     Step,
     depth_scalars,
@@ -36,6 +38,11 @@ __all__ = ["Watch", "watch"]
 
 SAMPLE = 4096  # elements of a weight by which its steps are measured
 COMPILED = "The model is compiled: no hooks were set, and what reaches its norms was not measured."
+
+UNSEEN = (
+    "No norm was reached in the measured steps: they are compiled with what calls them, or not called; what reaches "
+    "norms was not measured."
+)
 
 
 class Watch:
@@ -74,14 +81,16 @@ class Watch:
             raise InvalidArgumentError(f"watch: every must be a whole number from 1 on, but got {every!r}")
         self.model, self.optimizer, self.every, self.mask = model, optimizer, every, mask
         self._sites = find_sites(model)
-        self._compiled = any(m._compiled_call_impl is not None for m in model.modules()) or hasattr(model, "_orig_mod")
-        self._count = 0
+        self._compiled = any(m._compiled_call_impl is not None or hasattr(m, "_orig_mod") for m in model.modules())
+        self._count = self._measured = 0
         self._loss: Tensor | float | None = None
         self._weights = {s.name: w for s in self._sites if (w := s.tensor("weight")) is not None and w.requires_grad}
         self._first: dict[str, Tensor] = {}
         self._before: list[tuple[Tensor, Tensor]] = []
         self._collector: Collector | None = None
-        self._steps: list[Step] = []
+        self._history = History()
+        self._fresh = self._entered = False
+        self._replicas = Replicas(model, self._weights)
         self._signals: tuple[Signal, ...] = ()
         self._layers: tuple[Layer, ...] = ()
         self._depths: tuple[Depth, ...] = ()
@@ -96,10 +105,12 @@ class Watch:
 
     def __enter__(self) -> Self:
         self._first = {name: local(w.detach()).clone() for name, w in self._weights.items()}
+        self._fresh, self._entered = self._starts_anew(), True
         self._prepare()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._entered = False
         self._release()
 
     def step(self, loss: Tensor | float | None = None) -> None:
@@ -110,7 +121,10 @@ class Watch:
 
         Raises:
             InvalidInputError: the loss is no scalar.
+            StateError: the watch was not entered, or it has ended.
         """
+        if not self._entered:
+            raise StateError("watch: a step outside of the watch; put it around the loop: with watch(...) as watching:")
         self._count += 1
         if loss is not None:
             if isinstance(loss, torch.Tensor) and loss.numel() != 1:
@@ -130,11 +144,15 @@ class Watch:
             depths=self._depths,
             optimizer=tuple(self._optimizer.values()),
             loss=None if self._loss is None else float(self._loss),
-            steps=tuple(self._steps),
+            steps=tuple(self._history.steps),
+            fresh=self._fresh,
+            replicas=self._replicas.found(),
+            curves=self._history.curves(),
         )
         notes = [] if self._sites else [NO_NORMS]
         notes += [COMPILED] if self._compiled else []
-        seen = f"{len(self._steps)} of {self._count} steps measured, {self.memory / 1024:,.0f} KiB kept"
+        notes += [UNSEEN] if self._sites and not (self._compiled or self._signals) and self._measured > 1 else []
+        seen = f"{self._measured} of {self._count} steps measured, {self.memory / 1024:,.0f} KiB kept"
         return Report.of(f"{type(self.model).__name__}, {seen}", measured, tuple(notes))
 
     def _prepare(self) -> None:
@@ -163,25 +181,35 @@ class Watch:
         moved = [(local(w.detach()) != self._first[name]).float().mean() for name, w in self._weights.items()]
         largest = [biggest(w.grad, w) for w in self._weights.values()]
         loss = torch.as_tensor(math.nan if self._loss is None else self._loss).reshape(()).float()
-        numbers = iter(to_numbers([loss, self._update(), *moved, *largest, *sizes, *seen]))
+        digest = self._replicas.digest([sample for _, sample in self._before])
+        numbers = iter(to_numbers([loss, self._update(), *moved, *largest, *digest, *sizes, *seen]))
         value, update = next(numbers), next(numbers)
         shares = {name: next(numbers) for name in self._weights}
         slopes = {name: next(numbers) for name in self._weights}
-        self._steps.append(Step(step=self._count, loss=value, update=update, moved=shares, gradient=slopes))
-        self._keep(names, collector, numbers)
+        rate = max(float(group["lr"]) for group in self.optimizer.param_groups)
+        step = Step(step=self._count, loss=value, update=update, moved=shares, gradient=slopes, rate=rate)
+        self._replicas.leave(self._count, [next(numbers) for _ in digest])
+        self._keep(step, names, collector, numbers)
 
-    def _keep(self, names: list[str], collector: Collector | None, numbers: Iterator[float]) -> None:
+    def _keep(self, step: Step, names: list[str], collector: Collector | None, numbers: Iterator[float]) -> None:
         """Keep the records of the last step, or of the first that went wrong."""
         found = depths(names, numbers)
+        signals, layers = ((), ()) if collector is None else collector.records(numbers)
+        self._measured += 1
+        self._history.add(Measurements(signals=signals, layers=layers, depths=found, loss=step.loss, steps=(step,)))
         self._depths = found or self._depths
-        broken = any(layer.not_finite > 0 for layer in self._layers)
-        if collector is not None and not broken:
-            signals, layers = collector.records(numbers)
+        if not any(layer.not_finite > 0 for layer in self._layers):
             self._signals, self._layers = signals or self._signals, layers or self._layers
         for record in optimizer_state(self.model, self._sites, self.optimizer, None):
             before = self._optimizer.get(record.site)
             if before is None or record.rate >= before.rate:
                 self._optimizer[record.site] = record
+
+    def _starts_anew(self) -> bool:
+        """Whether every gain is where norms start, by one transfer."""
+        starts = [1.0 - s.spec.weight_offset for s in self._sites if s.name in self._weights]
+        moved = [(w != start).sum() for w, start in zip(self._first.values(), starts, strict=True)]
+        return bool(moved) and not any(to_numbers(moved))
 
     def _update(self) -> Tensor:
         """The median of the weights' steps since the samples were kept, each in parts of the weight."""

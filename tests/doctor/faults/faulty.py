@@ -1,9 +1,40 @@
 """Programs with one fault each, by the rule that has to find it."""
 
-import copy
-import itertools
-
 import torch
+from doctor.faults.edits import (
+    BF16,
+    HALF,
+    CausalSum,
+    HandNorm,
+    Sequence,
+    TimeNorm,
+    Twice,
+    after,
+    all_decay,
+    average,
+    brightness,
+    constant,
+    constant_result,
+    forgotten_statistics,
+    freeze_norms,
+    growing,
+    louder,
+    matrices_alone,
+    moved_data,
+    of_scales,
+    of_weights,
+    pooled,
+    quiet_layers,
+    replaced,
+    scaled,
+    set_momentum,
+    slow,
+    strange,
+    untracked,
+    with_nan,
+    with_padding,
+    wrong_axis,
+)
 from doctor.faults.families import (
     Cnn,
     Mlp,
@@ -16,226 +47,22 @@ from doctor.faults.families import (
     encoder,
     layer,
     none,
-    norms_of,
     program,
     rms,
 )
+from doctor.faults.more_edits import (
+    centred,
+    massive,
+    outlying,
+    quantized,
+    regression,
+    replicas,
+    scaled_inside,
+    served,
+    torch_encoder,
+    with_affine,
+)
 from torch import nn
-
-BF16, HALF = torch.bfloat16, torch.float16
-
-
-def slow(model, lr=1e-4):
-    return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
-
-
-def after(made, edit):
-    """A program whose model was changed."""
-    with torch.no_grad():
-        edit(made.model)
-    return made
-
-
-def of_weights(share, value=0.0):
-    """Set a share of every norm's weight."""
-
-    def edit(model):
-        for norm in norms_of(model):
-            norm.weight[: int(share * norm.weight.numel())] = value
-
-    return edit
-
-
-def matrices_alone(model):
-    return torch.optim.AdamW([p for p in model.parameters() if p.ndim > 1], lr=1e-3)
-
-
-def all_decay(model):
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-
-
-def strange(part, value):
-    def edit(model):
-        getattr(norms_of(model)[-1], part)[1] = value
-
-    return edit
-
-
-def forgotten_statistics(model):
-    """As load_state_dict(strict=False) leaves them where the file has none."""
-    for norm in norms_of(model):
-        norm.reset_running_stats()
-
-
-def set_momentum(value):
-    def edit(model):
-        for norm in norms_of(model):
-            norm.momentum = value
-
-    return edit
-
-
-def quiet_layers(model):
-    """Most of what goes into a norm carries nothing."""
-    for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.Conv2d)) and module is not getattr(model, "head", None):
-            module.weight[: int(0.75 * len(module.weight))] *= 1e-5
-
-
-def freeze_norms(model):
-    for norm in norms_of(model):
-        norm.requires_grad_(False)
-
-
-def average(made):
-    """A moving average of the parameters that leaves the buffers out."""
-    copied = copy.deepcopy(made.model)
-    made.trained(10)
-    with torch.no_grad():
-        for mine, theirs in zip(copied.parameters(), made.model.parameters(), strict=True):
-            mine.lerp_(theirs, 0.5)
-    made.model = copied
-    return made
-
-
-class HandNorm(nn.Module):
-    """Written by hand, in the dtype of its input."""
-
-    def __init__(self, width, eps=1e-8, center=True):
-        super().__init__()
-        self.weight, self.eps, self.center = nn.Parameter(torch.ones(width)), eps, center
-
-    def forward(self, x):
-        if self.center:
-            x = x - x.mean(-1, keepdim=True)
-        return x / torch.sqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.weight
-
-
-class Twice(nn.Sequential):
-    """A norm of a norm."""
-
-    def __init__(self, norm, width):
-        super().__init__(norm(width), norm(width))
-
-
-class WrongAxis(nn.Module):
-    """Series through a linear layer and a norm that takes positions for channels, or over the last axis."""
-
-    def __init__(self, first, norm, head=None):
-        super().__init__()
-        self.first, self.norm, self.head = first, norm, head or nn.LazyLinear(3)
-
-    def forward(self, x):
-        return self.head(self.norm(self.first(x)).relu().flatten(1))
-
-
-def wrong_axis(first, norm, draw_as, seed):
-    made = program(draw_as, seed)
-    made.model = WrongAxis(first, norm)
-    made.model(made.batch())
-    return made.examine()
-
-
-class Pooled(nn.Module):
-    """A norm over one position for every sample: after a global pooling."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        return self.head(self.norm(self.first(x).mean((2, 3), keepdim=True)).flatten(1))
-
-
-def pooled(seed, rows):
-    made = program(Cnn, seed, rows=rows)
-    made.model = Pooled()
-    return made.examine()
-
-
-def constant_result(model):
-    """Layers that give constants in most channels."""
-    for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.Conv2d)) and module is not getattr(model, "head", None):
-            module.weight[: int(0.75 * len(module.weight))] = 0.0
-
-
-def louder(factor):
-    def edit(model):
-        for module in itertools.islice((m for m in model.modules() if isinstance(m, (nn.Linear, nn.Conv2d))), 1):
-            module.weight.mul_(factor)
-
-    return edit
-
-
-def growing(model):
-    """Blocks that add ever more to their stream."""
-    for number, block in enumerate(model.blocks):
-        block.out.weight.mul_(2.0**number)
-        block.feed[2].weight.mul_(2.0**number)
-
-
-def with_padding(made, seed, channels_last=False):
-    """Zeros at the end of most rows, whose real elements have another mean."""
-    mask = torch.arange(12) < torch.randint(3, 8, (32, 1), generator=torch.Generator().manual_seed(seed))
-    shape = mask.unsqueeze(-1) if channels_last else mask.unsqueeze(1)
-    made.change = lambda x: (x + 1.0) * shape
-    return made.examine(mask=mask)
-
-
-class Sequence(nn.Module):
-    """One convolution over a series, and a norm over all positions."""
-
-    def __init__(self, norm, width=8):
-        super().__init__()
-        self.first, self.norm, self.head = nn.Conv1d(8, width, 1), norm(width), nn.Conv1d(width, 3, 1)
-
-    def forward(self, x):
-        return self.head(self.norm(self.first(x)).relu())
-
-
-class CausalSum(nn.Module):
-    """The mean so far, and a norm over (samples, channels, positions)."""
-
-    def __init__(self, norm):
-        super().__init__()
-        self.norm, self.head = norm(8), nn.Conv1d(8, 3, 1)
-
-    def forward(self, x):
-        return self.head(self.norm(x.cumsum(2) / torch.arange(1, 13)))
-
-
-class TimeNorm(nn.Module):
-    """A norm of (samples, positions, features) over the positions."""
-
-    def __init__(self, width, make):
-        super().__init__()
-        self.inner = make(width)
-
-    def forward(self, x):
-        return self.inner(x.transpose(1, 2)).transpose(1, 2)
-
-
-def replaced(made, model):
-    made.model = model
-    return made
-
-
-def untracked(kind):
-    return lambda width: kind(width, track_running_stats=False)
-
-
-def scaled(factor, shift=0.0):
-    return lambda x: x * factor + shift
-
-
-def of_scales(spread):
-    return lambda x: x * torch.logspace(0, spread, 8)
-
-
-def constant(columns):
-    return lambda x: torch.cat([torch.full_like(x[:, :columns], 2.0), x[:, columns:]], 1)
-
 
 FAULTY = {
     "gamma-frozen": {
@@ -450,28 +277,83 @@ FAULTY = {
         "batch": lambda: program(Mlp, 2, norm=nn.BatchNorm1d, change=constant(3)).examine(),
         "none": lambda: program(Mlp, 3, norm=none, change=constant(2)).examine(),
     },
+    "gamma-outlier": {
+        "encoder": lambda: after(encoder(1).trained(20), outlying(40)).examine(),
+        "mlp": lambda: after(program(Mlp, 2, norm=nn.BatchNorm1d).trained(20), outlying(25)).examine(),
+        "decoder, checkpoint": lambda: after(decoder(3, norm=rms).trained(20), outlying(60)).checkpoint(),
+        "vit, checkpoint": lambda: after(program(Vit, 4).trained(20), outlying(-30)).checkpoint(),
+        "resnet": lambda: after(program(Resnet, 5).trained(20), outlying(50)).examine(),
+        "rnn": lambda: after(program(Rnn, 6).trained(20), outlying(100)).examine(),
+    },
+    "replicas-differ": {
+        "around ddp": lambda: replicas("around"),
+        "other rates": lambda: replicas("rates"),
+        "images around ddp": lambda: replicas("images around", 1),
+        "by hand, other rates": lambda: replicas("by hand, rates", 2),
+        "images by hand, not averaged": lambda: replicas("images by hand, not averaged", 3),
+        "by hand, not averaged": lambda: replicas("by hand, not averaged", 4),
+    },
+    "centring-idle": {
+        "encoder": lambda: after(encoder(1).trained(20), centred).examine(),
+        "decoder": lambda: after(decoder(2).trained(20), centred).examine(),
+        "vit": lambda: after(program(Vit, 3).trained(20), centred).examine(),
+        "mlp": lambda: after(program(Mlp, 4).trained(20), centred).examine(),
+        "rnn": lambda: after(program(Rnn, 5).trained(20), centred).examine(),
+    },
+    "massive-activations": {
+        "encoder, float16": lambda: after(encoder(1, dtype=HALF, norm=HandNorm), massive).examine(backward=False),
+        "vit, int8": lambda: quantized(program(Vit, 2, norm=rms), massive),
+        "decoder, float16": lambda: after(
+            decoder(3, dtype=HALF, norm=lambda w: HandNorm(w, 1e-5, center=False)), massive
+        ).examine(backward=False),
+        "encoder, int8": lambda: quantized(encoder(4, norm=rms), massive),
+        "mlp, int8": lambda: quantized(program(Mlp, 5, change=lambda x: x * torch.tensor([3000.0] + [1.0] * 7))),
+        "rnn, int8": lambda: quantized(program(Rnn, 6, change=lambda x: x * torch.tensor([3000.0] + [1.0] * 7))),
+    },
+    "unnormalized-depth": {
+        "mlp, sigmoid": lambda: program(Mlp, 1, norm=none, depth=10, activation=nn.Sigmoid).examine(),
+        "cnn, small": lambda: program(Cnn, 2, norm=none, depth=10, activation=nn.Tanh, scale=0.3, bias=True).examine(),
+        "mlp, relu": lambda: program(Mlp, 3, norm=none, depth=12).examine(),
+        "cnn, relu": lambda: program(Cnn, 4, norm=none, depth=12, bias=True).examine(),
+        "mlp, large": lambda: program(Mlp, 5, norm=none, depth=10, scale=6.0).examine(),
+        "cnn, large": lambda: program(Cnn, 6, norm=none, depth=10, scale=6.0).examine(backward=False),
+        "mlp, watched": lambda: program(Mlp, 7, norm=none, depth=12).watched(steps=2, every=1, lr=1e-6),
+    },
+    "post-norm-without-warmup": {
+        "encoder": lambda: encoder(1, post=True, depth=6).watched(),
+        "decoder": lambda: decoder(2, post=True, depth=6).watched(),
+        "decoder, 8": lambda: decoder(3, post=True, depth=8).watched(),
+        "torch.nn": lambda: torch_encoder(4).watched(),
+        "encoder, 8": lambda: encoder(5, post=True, depth=8).watched(),
+        "torch.nn, 8": lambda: torch_encoder(6, depth=8).watched(),
+    },
+    "target-not-normalized": {
+        "mlp, prices": lambda: regression(Mlp, 1, 8e4, 2e5),
+        "cnn, returns": lambda: regression(Cnn, 2, 1e-4),
+        "rnn, sum": lambda: regression(Rnn, 3, 300.0, 1000.0, nn.MSELoss(reduction="sum")),
+        "vit, distance": lambda: regression(Vit, 4, 5e3, 1e4, nn.functional.l1_loss),
+        "mlp, huber": lambda: regression(Mlp, 5, 100.0, 50.0, nn.functional.huber_loss),
+        "tcn, years": lambda: regression(Tcn, 6, 10.0, 2000.0),
+    },
+    "normalized-twice": {
+        "mlp, affine": lambda: with_affine(program(Mlp, 1), 40.0, 15.0),
+        "cnn, constants": lambda: scaled_inside(program(Cnn, 2), 0.45 * 255, 0.22 * 255),
+        "vit, bytes": lambda: scaled_inside(program(Vit, 3), 0.0, 255.0),
+        "rnn, affine": lambda: with_affine(program(Rnn, 4), 0.0, 100.0),
+        "unet, bytes": lambda: scaled_inside(program(Unet, 5), 127.5, 127.5),
+        "mlp, small units": lambda: with_affine(program(Mlp, 6), 0.0, 1e-3),
+    },
+    "train-serve-skew": {
+        "mlp, other units": lambda: served(program(Mlp, 1), lambda x: x * 1.8 + 32),
+        "cnn, divided": lambda: served(program(Cnn, 2), lambda x: x / 255, axis=1),
+        "rnn, one feature": lambda: served(program(Rnn, 3), lambda x: x + torch.tensor([3.0] + [0.0] * 7)),
+        "vit, darker": lambda: served(program(Vit, 4), lambda x: x - 2.0, axis=1),
+        "mlp, not scaled": lambda: served(program(Mlp, 5), lambda x: x * 12.0),
+        "tcn, a channel": lambda: served(
+            program(Tcn, 6), lambda x: x * torch.tensor([5.0] + [1.0] * 7)[:, None], axis=1
+        ),
+    },
 }
-
-
-def moved_data(made, change, training=None):
-    """A trained program on other data."""
-    made.change = change
-    return made.examine(training=training)
-
-
-def brightness(strength):
-    """Another mean in every sample."""
-    return lambda x: x * 0.2 + strength * torch.randn(len(x), *(1,) * (x.ndim - 1), generator=fixed())
-
-
-def fixed():
-    return torch.Generator().manual_seed(5)
-
-
-def with_nan(x):
-    other = x.clone()
-    other[0, 0, 0] = torch.nan
-    return other
 
 
 __all__ = ["FAULTY"]

@@ -22,6 +22,7 @@ from doctor.faults.families import (
     rms,
     tokens,
 )
+from doctor.faults.more_healthy import MORE
 from torch import nn
 
 from evenkeel import doctor
@@ -242,7 +243,7 @@ def healthy():
             found[f"{name}, checkpoint as made"] = lambda make=make, n=number: make(90 + n).checkpoint()
     found |= TRAPS
     found |= {f"transformers {name}": lambda name=name: from_configuration(name) for name in CONFIGURATIONS}
-    return found
+    return found | MORE  # at the end: which half a program is in goes by its place
 
 
 __all__ = ["Program", "adam", "healthy"]

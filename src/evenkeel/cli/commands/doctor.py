@@ -34,6 +34,10 @@ def doctor(
             default="output.loss where there is one",
         ),
     ] = None,
+    stats: Annotated[
+        Path | None,
+        path_option("Statistics of the data of the fit, to compare the inputs with.", "--stats", panel=INPUT),
+    ] = None,
     html: Html = None,
     force: Force = False,
     open_page: Open = False,
@@ -44,8 +48,10 @@ def doctor(
     output = Output(html, open_page, as_json=as_json)
     module, separator, name = subject.partition(":")
     if not (separator and module and name) or Path(subject).exists():
-        if input_file is not None or loss is not None:
-            raise InvalidArgumentError("--input and --loss belong to a model: evenkeel doctor package.module:factory")
+        if input_file is not None or loss is not None or stats is not None:
+            raise InvalidArgumentError(
+                "--input, --loss and --stats belong to a model: evenkeel doctor package.module:factory"
+            )
         path = Path(subject)
         if not path.exists():
             raise InvalidInputError(f"there is no file or directory {subject}; name one, or package.module:factory")
@@ -56,8 +62,10 @@ def doctor(
         raise InvalidArgumentError("a model needs --input, the .npy or .npz file that it is called with")
     if not input_file.is_file():
         raise InvalidInputError(f"--input: there is no file {input_file}; check the path")
+    if stats is not None and not stats.is_file():
+        raise InvalidInputError(f"--stats: there is no file {stats}; check the path")
     if loss is not None and ":" not in loss:
         raise InvalidArgumentError(f"--loss: {loss!r} does not name a function; write package.module:name")
     from evenkeel.cli.doctor import judge_model
 
-    return judge_model(subject, input_file, loss, output)
+    return judge_model(subject, input_file, loss, stats, output)

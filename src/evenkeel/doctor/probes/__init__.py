@@ -1,11 +1,13 @@
 """Private: what is measured of a model, its checkpoint or its training, as plain data; nothing here judges."""
 
+from evenkeel.doctor.probes._data import inputs_of, rescaling_of, skew_of, target_of
 from evenkeel.doctor.probes._depth import depth_scalars, depths
-from evenkeel.doctor.probes._forward import Collector, inputs_of
+from evenkeel.doctor.probes._forward import Collector
 from evenkeel.doctor.probes._leaks import leaks
 from evenkeel.doctor.probes._norms import Site, find_sites, norm_state
 from evenkeel.doctor.probes._optimizer import held_by, optimizer_state
 from evenkeel.doctor.probes._records import (
+    Curve,
     Depth,
     InputState,
     Layer,
@@ -13,14 +15,20 @@ from evenkeel.doctor.probes._records import (
     Measurements,
     NormState,
     OptimizerState,
+    Replica,
+    Rescaling,
     Signal,
+    Skew,
     Step,
+    Target,
 )
+from evenkeel.doctor.probes._replicas import Replicas
 from evenkeel.doctor.probes._tensors import local, to_numbers
 from evenkeel.doctor.probes._weights import states_of_weights
 
 __all__ = [
     "Collector",
+    "Curve",
     "Depth",
     "InputState",
     "Layer",
@@ -28,9 +36,14 @@ __all__ = [
     "Measurements",
     "NormState",
     "OptimizerState",
+    "Replica",
+    "Replicas",
+    "Rescaling",
     "Signal",
     "Site",
+    "Skew",
     "Step",
+    "Target",
     "depth_scalars",
     "depths",
     "find_sites",
@@ -40,6 +53,9 @@ __all__ = [
     "local",
     "norm_state",
     "optimizer_state",
+    "rescaling_of",
+    "skew_of",
     "states_of_weights",
+    "target_of",
     "to_numbers",
 ]

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
 
-from evenkeel.doctor.probes._records import InputState, Layer, Signal
+from evenkeel.doctor.probes._lost import lost_in_half, lost_in_int8, rounds_to_int8
+from evenkeel.doctor.probes._records import Layer, Signal
 from evenkeel.doctor.probes._signal import measure
 from evenkeel.recognition import CannotCopyError, bare_copy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from torch import Tensor
 
     from evenkeel.doctor.probes._norms import Site
-    from evenkeel.recognition import Call
 
-__all__ = ["Collector", "inputs_of"]
+__all__ = ["Collector"]
 
 MARK = "_evenkeel_source"
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-TABLE_AXES = 2
-About = tuple[tuple[int, ...], str, bool]  # shape, dtype, whether in training
+FEWEST_SAMPLES = 4  # of fewer it cannot be told how far samples differ
+MOST = 2**16  # elements of a result by which its samples are compared
+About = tuple[tuple[int, ...], str, bool, bool]  # shape, dtype, whether in training, whether the norm is a post-norm
 Link = tuple[str, str, bool]  # the layer that gave the input, its kind, whether it has a bias
 
 
@@ -45,7 +47,8 @@ class Collector:
         self.called: set[str] = set()
         self.first: tuple[str, Tensor] | None = None
         self._inputs: dict[str, tuple[About, Link, dict[str, Tensor]]] = {}
-        self._outputs: dict[str, tuple[str, dict[str, Tensor]]] = {}
+        self._outputs: dict[str, tuple[str, str, dict[str, Tensor]]] = {}
+        self._made: dict[Any, str] = {}  # the node of the graph that each norm's result comes from
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -61,8 +64,11 @@ class Collector:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+        self._made.clear()
 
     def _before_norm(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return
         site = self.sites[id(module)]
         given = [v for v in (*arguments, *keywords.values()) if isinstance(v, torch.Tensor) and v.is_floating_point()]
         if site.name in self.called or len(given) != 1 or not given[0].numel() or given[0].is_meta:
@@ -72,34 +78,61 @@ class Collector:
         with torch.no_grad():
             source = getattr(x, MARK, None)
             link = source[:3] if source is not None and source[3] == x._version else ("", "", False)
-            about = (tuple(x.shape), str(x.dtype).removeprefix("torch."), module.training)
+            node = x.grad_fn
+            post = node is not None and any(other in self._made for other, _ in node.next_functions)
+            about = (tuple(x.shape), str(x.dtype).removeprefix("torch."), module.training, post and is_sum(node))
             self._inputs[site.name] = (about, link, measure(site, x, self.mask))
 
     def _named(self, name: str) -> Any:
         def after(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+            if torch.compiler.is_compiling():
+                return
             x = next((v for v in arguments if isinstance(v, torch.Tensor)), None)
             if not isinstance(output, torch.Tensor) or not output.is_floating_point():
                 return
             weight = getattr(module, "weight", None)
-            if isinstance(weight, torch.Tensor) and weight.ndim > 1 and id(module) not in self.sites:
+            kind = "norm" if id(module) in self.sites else ""
+            if not kind and isinstance(weight, torch.Tensor) and weight.ndim > 1:
+                kind = "" if isinstance(module, nn.Embedding) else "weights"
                 self.order.setdefault(name, module)
                 if self.first is None and x is not None:
                     self.first = (name, x)
             self._mark(name, module, output)
             if name not in self._outputs and output.numel() and not output.is_meta:
-                self._outputs[name] = (str(output.dtype).removeprefix("torch."), sizes(x, output))
+                dtype = str(output.dtype).removeprefix("torch.")
+                self._outputs[name] = (dtype, kind, self._of_result(module, kind, x, output))
 
         return after
+
+    @torch.no_grad()
+    def _of_result(self, module: nn.Module, kind: str, x: Tensor | None, output: Tensor) -> dict[str, Tensor]:
+        """Measure a result."""
+        values = sizes(output)
+        source = getattr(x, MARK, None)
+        is_number = x is not None and x.is_floating_point() and x.numel() > 0
+        if x is not None and is_number and (source is None or source[3] != x._version):  # else its layer has told
+            values["input"] = not_finite(x)
+        if kind == "weights" and output.ndim > 1 and len(output) >= FEWEST_SAMPLES:
+            values["spread"] = spread_of(output)
+        if x is not None and is_number:
+            site = self.sites.get(id(module))
+            if site is not None and x.dtype == torch.float16 and site.spec.shares == "token":
+                values["lost"] = lost_in_half(site, x, output)
+            elif site is None and rounds_to_int8(module):
+                values["lost"] = lost_in_int8(module, x)
+        return values
 
     def _mark(self, name: str, module: nn.Module, output: Tensor) -> None:
         """Note on a result which layer gave it, so that a norm that gets it unchanged knows."""
         kind = "norm" if id(module) in self.sites else kind_of(module)
         setattr(output, MARK, (name, kind, getattr(module, "bias", None) is not None, output._version))
+        if kind == "norm" and output.grad_fn is not None:
+            self._made[output.grad_fn] = name
 
     def scalars(self) -> list[Tensor]:
         """What was measured, still on the device."""
         scalars = [s for _, _, values in self._inputs.values() for s in values.values()]
-        return scalars + [s for _, values in self._outputs.values() for s in values.values()]
+        return scalars + [s for _, _, values in self._outputs.values() for s in values.values()]
 
     def records(self, numbers: Iterator[float]) -> tuple[tuple[Signal, ...], tuple[Layer, ...]]:
         """Gather the records from the values of the scalars, in their order."""
@@ -109,15 +142,16 @@ class Collector:
             for name, (about, link, values) in self._inputs.items()
         )
         layers = []
-        for name, (dtype, values) in self._outputs.items():
+        for name, (dtype, kind, values) in self._outputs.items():
             found = {key: next(numbers) for key in values}
-            layers.append(Layer(site=name, dtype=dtype, input_finite=found.pop("input") == 0.0, **found))
+            finite = found.pop("input", 0.0) == 0.0
+            layers.append(Layer(site=name, dtype=dtype, kind=kind, input_finite=finite, **found))
         return signals, tuple(layers)
 
 
 def signal_of(site: Site, about: About, link: Link, values: dict[str, float]) -> Signal:
     """Gather the record of a norm."""
-    shape, dtype, training = about
+    shape, dtype, training, post = about
     count = getattr(site.module, "num_batches_tracked", None)
     return Signal(
         site=site.name,
@@ -136,6 +170,7 @@ def signal_of(site: Site, about: About, link: Link, values: dict[str, float]) ->
         half_refuses=dtype == "float16" and refuses_half(site, shape),
         axis=site.layout.channel_axis,
         last_only=site.spec.shares == "token" and site.layout.axes == 1,
+        post=post,
     )
 
 
@@ -146,16 +181,34 @@ def kind_of(module: nn.Module) -> str:
     return "conv" if isinstance(module, CONVOLUTIONS) else ""
 
 
-def sizes(x: Tensor | None, output: Tensor) -> dict[str, Tensor]:
-    """Scalars of a result, and whether its input was finite."""
-    with torch.no_grad():
-        finite = output.isfinite()
-        is_number = x is not None and x.is_floating_point() and x.numel() > 0
-        return {
-            "largest": torch.where(finite, output, 0).abs().amax().float(),
-            "not_finite": (~finite).float().mean(),
-            "input": (~x.isfinite()).float().mean() if is_number and x is not None else finite.new_zeros(()).float(),
-        }
+def sizes(output: Tensor) -> dict[str, Tensor]:
+    """The largest finite size in a result, and how much of it is not finite: exactly where some of it is not."""
+    low, high = output.aminmax()  # one pass; what is not finite shows in it
+    top = torch.maximum(-low, high).float()
+    some = output.flatten()[:: max(1, output.numel() // MOST)]
+    finite = some.isfinite()
+    return {
+        "largest": torch.where(top.isfinite(), top, torch.where(finite, some, 0).abs().amax().float()),
+        "not_finite": torch.where(top.isfinite(), 0.0, (~finite).float().mean().clamp(min=1 / output.numel())),
+    }
+
+
+def not_finite(x: Tensor) -> Tensor:
+    """1 for a tensor whose numbers are not all finite, 0 for others."""
+    low, high = x.detach().aminmax()
+    return (~(low.isfinite() & high.isfinite())).float()
+
+
+def spread_of(output: Tensor) -> Tensor:
+    """How far samples differ: the root mean square of the deviations over the batch, of some elements of each."""
+    flat = output.detach().flatten(1)
+    some = flat[:, :: max(1, math.ceil(flat.numel() / MOST))]
+    return some.float().var(0).mean().sqrt()
+
+
+def is_sum(node: Any) -> bool:
+    """Whether a node of the graph adds."""
+    return type(node).__name__.startswith("AddBackward")
 
 
 def refuses_half(site: Site, shape: tuple[int, ...]) -> bool:
@@ -167,31 +220,3 @@ def refuses_half(site: Site, shape: tuple[int, ...]) -> bool:
     except (CannotCopyError, RuntimeError):
         return False
     return not bool(y.isfinite().all())
-
-
-def inputs_of(collector: Collector, call: Call) -> InputState | None:
-    """Measure the input of the first layer with weights, where that is the model's own."""
-    if collector.first is None:
-        return None
-    site, x = collector.first
-    if isinstance(collector.order.get(site), nn.Embedding) or not is_given(x, call.floating()):
-        return None
-    x = x.detach()
-    flat = x.float().reshape(x.shape[0], -1)
-    is_table = x.ndim == TABLE_AXES and x.shape[0] > 1
-    spread = flat.std(0) if is_table else flat.new_ones(1)
-    varied = spread[spread > 0]
-    return InputState(
-        site=site,
-        shape=tuple(x.shape),
-        # zeros are no scale: one-hot features and padding have many
-        rms=float((flat.square().sum() / (flat != 0).sum().clamp(min=1)).sqrt()),
-        scales=float(varied.max() / varied.min()) if is_table and varied.numel() > 1 else 1.0,
-        constant=float((spread == 0).float().mean()),
-        rows=x.shape[0],
-    )
-
-
-def is_given(x: Tensor, given: Iterable[Tensor]) -> bool:
-    """Whether a tensor is one of the model's inputs, or a view of one."""
-    return any(x.untyped_storage().data_ptr() == other.untyped_storage().data_ptr() for other in given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DEAD", "Site", "find_sites", "norm_state", "numbers_of"]
 
 DEAD = 1e-3  # of the median gain
+FEWEST_GAINS = 8  # of fewer none is out of line
 
 
 @dataclass(frozen=True)
@@ -117,8 +118,16 @@ def numbers_of(site: str, tensors: Mapping[str, Tensor], offset: float, eps: flo
         bias_moved=None if bias is None else bool((bias != 0).any()),
         default_statistics=defaults,
         not_finite=strange,
+        **outlier_of(gains),
         tiny=0.0 if variance is None else float((variance < (1e-5 if eps is None else eps)).float().mean()),
     )
+
+
+def outlier_of(gains: Tensor | None) -> dict[str, Any]:
+    """The largest gain over the median one, and where it is; nothing of few gains, or of mostly dead ones."""
+    if gains is None or gains.numel() < FEWEST_GAINS or not float(gains.median()) > DEAD * float(gains.max()):
+        return {}
+    return {"outlier": float(gains.max() / gains.median()), "channel": int(gains.argmax())}
 
 
 def dead_share(gains: Tensor) -> float:

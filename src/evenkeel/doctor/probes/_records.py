@@ -4,7 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Depth", "InputState", "Layer", "Leak", "Measurements", "NormState", "OptimizerState", "Signal", "Step"]
+__all__ = [
+    "Curve",
+    "Depth",
+    "InputState",
+    "Layer",
+    "Leak",
+    "Measurements",
+    "NormState",
+    "OptimizerState",
+    "Replica",
+    "Rescaling",
+    "Signal",
+    "Skew",
+    "Step",
+    "Target",
+]
+
+NAN = float("nan")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +45,8 @@ class NormState:
         default_statistics: whether they are exactly 0 and 1.
         not_finite: how many numbers of it are NaN, infinite, or a negative variance.
         tiny: the share of its remembered variances below eps.
+        outlier: the largest gain over the median one; NaN where there are few.
+        channel: where the largest gain is.
     """
 
     site: str
@@ -37,7 +56,7 @@ class NormState:
     eps: float | None = None
     size: int = 0
     at_start: float = 0.0
-    dead: float = float("nan")
+    dead: float = NAN
     bias_moved: bool | None = None
     trainable: bool | None = None
     training: bool | None = None
@@ -46,6 +65,8 @@ class NormState:
     default_statistics: bool = False
     not_finite: int = 0
     tiny: float = 0.0
+    outlier: float = NAN
+    channel: int = 0
 
     @property
     def remembers(self) -> bool:
@@ -72,6 +93,9 @@ class Signal:
         source_kind: ``linear``, ``conv``, ``norm``, or nothing.
         source_bias: whether that layer has a bias.
         half_refuses: whether it gives NaN for a row of zeros in float16; False where that was not tried.
+        axis: of the channels.
+        last_only: whether it takes its statistics over the last axis alone.
+        post: whether its input is the sum of something and another norm's result: the stream goes through both.
     """
 
     site: str
@@ -90,17 +114,32 @@ class Signal:
     half_refuses: bool = False
     axis: int = -1
     last_only: bool = False
+    post: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """What a module without children gave in one forward: the largest size, and how much of it is not finite."""
+    """What a module without children gave in one forward.
+
+    Attributes:
+        site: its name in the model, in the order of calls.
+        dtype: of the result.
+        largest: the largest finite size in it.
+        not_finite: the share of it that is not finite.
+        input_finite: whether its input was.
+        kind: ``norm``, ``weights`` for what has a matrix or a kernel, or nothing.
+        spread: how far samples differ in the result of such a layer: the deviation over the batch; NaN for few samples.
+        lost: the part of the result that is lost beside massive values of the input; NaN where nothing rounds so.
+    """
 
     site: str
     dtype: str
     largest: float
     not_finite: float
     input_finite: bool
+    kind: str = ""
+    spread: float = NAN
+    lost: float = NAN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +174,7 @@ class OptimizerState:
     others_held: float
     decay: float = 0.0
     rate: float = 0.0
-    lost: float = float("nan")
+    lost: float = NAN
     has_gradient: bool | None = None
 
 
@@ -187,6 +226,7 @@ class Step:
         update: the median over the weight matrices of the length of a step over that of the weight.
         moved: by norm: the share of its weight that has changed since the start.
         gradient: by norm: the largest gradient of its weight; NaN where there is none.
+        rate: the largest learning rate.
     """
 
     step: int
@@ -194,11 +234,103 @@ class Step:
     update: float
     moved: dict[str, float]
     gradient: dict[str, float]
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rescaling:
+    """What a model does to its own input, feature by feature, before the first layer with weights.
+
+    Attributes:
+        site: that layer.
+        mean: of the model's input.
+        spread: the median deviation of its features.
+        mean_after: of what the layer is given.
+        spread_after: the median deviation of its features there.
+    """
+
+    site: str
+    mean: float
+    spread: float
+    mean_after: float
+    spread_after: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What a loss draws the output to, where it grows as its distance or the square of that.
+
+    Attributes:
+        size: the root mean square of the targets, or their mean size.
+        output: the root mean square of the model's output.
+        power: 1 or 2: as what the loss grows.
+    """
+
+    size: float
+    output: float
+    power: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skew:
+    """A feature of the model's input beside its statistics in the data of the fit.
+
+    Attributes:
+        feature: its name or position.
+        shift: of the mean, in deviations of the fit.
+        spread: the deviation in parts of that of the fit.
+        rows: how many rows the batch has.
+        chance: the shift that batches of the same data may have.
+        chance_of_spread: the doublings of the deviation that they may have.
+    """
+
+    feature: str
+    shift: float
+    spread: float
+    rows: int
+    chance: float
+    chance_of_spread: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """The weights of one process at one step of a training, in two numbers."""
+
+    rank: int
+    step: int
+    digest: tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """The worst reading of a rule at the measured steps of a training."""
+
+    rule: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
-    """Everything that was measured."""
+    """Everything that was measured.
+
+    Attributes:
+        norms: the state of each norm.
+        signals: what each was given.
+        layers: what each module without children gave.
+        depths: the gradients along the depth.
+        optimizer: what the optimizer holds of each norm.
+        leaks: dependences of outputs on what they must not depend on.
+        inputs: the input of the first layer with weights, where that is the model's own.
+        rescaling: what the model does to its input before that layer.
+        target: what the loss draws the output to.
+        skew: the features of the input beside the statistics of the fit.
+        loss: its last value.
+        steps: of a training.
+        fresh: whether all gains of the norms were at their start when the watch began.
+        replicas: the weights of the processes that train copies of the model.
+        curves: the readings of rules by step.
+    """
 
     norms: tuple[NormState, ...] = ()
     signals: tuple[Signal, ...] = ()
@@ -207,8 +339,14 @@ class Measurements:
     optimizer: tuple[OptimizerState, ...] = ()
     leaks: tuple[Leak, ...] = ()
     inputs: InputState | None = None
+    rescaling: Rescaling | None = None
+    target: Target | None = None
+    skew: tuple[Skew, ...] = ()
     loss: float | None = None
     steps: tuple[Step, ...] = ()
+    fresh: bool = False
+    replicas: tuple[Replica, ...] = ()
+    curves: tuple[Curve, ...] = ()
 
     @property
     def trained(self) -> bool:

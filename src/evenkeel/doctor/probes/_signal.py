@@ -14,25 +14,29 @@ if TYPE_CHECKING:
 
 __all__ = ["measure"]
 
+FEWEST_POSITIONS = 64  # of each sample and channel
 FEWEST_SAMPLES = 4  # of fewer it cannot be told how far the positions of one go together
-MOST = 2**19  # elements of a row norm's input that are looked at: rows at equal distances
+MOST = 2**18  # elements that are looked at: rows, or positions of every sample, at equal distances
 
 
 def measure(site: Site, x: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
     """Measure an input.
 
     Returns:
-        Scalars on the device of the input: ``rms``; ``largest``; ``not_finite``, a share; ``below_eps``: the share of
-        the groups with a spread whose variance is below eps; ``mean_share``: the median of mean²/RMS²;
+        Scalars on the device of the input: ``rms``; ``below_eps``: the share of the groups with a spread whose variance
+        is below eps; ``mean_share``: the median of mean²/RMS²;
         ``groups`` and ``elements``; of a channel norm ``collapsed``: the share of channels without any spread,
         ``effective``: how many independent elements the batch's mean has, ``shift`` and ``ratio``: how far the
         remembered statistics are from the batch's; with a mask ``padded_shift``.
     """
     x = x.detach()
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
-    rows = grouped(site, x).to(wide)
+    some = some_positions(site, x)
+    groups, elements = size_of_groups(site, x)
+    rows = grouped(site, some)
     if site.spec.shares == "token" and rows.numel() > MOST:
         rows = rows[:: math.ceil(rows.numel() / MOST)]
+    rows = rows.to(wide)
     square = rows.square().mean(1)
     mean = rows.mean(1)
     power = square if site.spec.statistic != "moments" else rows.var(1, correction=0)
@@ -42,19 +46,41 @@ def measure(site: Site, x: Tensor, mask: Tensor | None = None) -> dict[str, Tens
     below = spread & (power < eps) if site.spec.eps_mode == "inside" else spread & (power.sqrt() < eps)
     values = {
         "rms": square.mean().sqrt(),
-        "largest": x.abs().amax().to(wide) if x.numel() else rows.new_zeros(()),
-        "not_finite": (~x.isfinite()).to(wide).mean(),
         "below_eps": below.sum() / spread.sum().clamp(min=1),
-        "mean_share": (mean.square() / square.clamp(min=torch.finfo(wide).tiny))[:].median(),
-        "groups": torch.full((), rows.shape[0], dtype=wide, device=x.device),
-        "elements": torch.full((), rows.shape[1], dtype=wide, device=x.device),
-        "first_scale": rows.square().mean().sqrt(),
+        "mean_share": (mean.square() / square.clamp(min=torch.finfo(wide).tiny)).median(),
+        "groups": torch.full((), groups, dtype=wide, device=x.device),
+        "elements": torch.full((), elements, dtype=wide, device=x.device),
     }
     if site.spec.shares == "channel":
-        values |= of_channels(site, x.to(wide), mean, power)
+        values |= of_channels(site, some.to(wide), mean, power)
     if mask is not None:
         values |= of_padding(site, x.to(wide), mask)
     return {name: value.to(torch.float32) for name, value in values.items()}
+
+
+def some_positions(site: Site, x: Tensor) -> Tensor:
+    """The input of a norm over the batch at some positions of every sample; inputs of other norms as they are."""
+    axis = site.layout.channel_axis
+    positions = x.numel() // (x.shape[0] * x.shape[axis]) if x.numel() else 0
+    if site.spec.shares != "channel" or axis != 1 or x.numel() <= MOST or positions < FEWEST_POSITIONS:
+        return x
+    step = min(math.ceil(x.numel() / MOST), positions // FEWEST_POSITIONS)
+    # a number without a factor of 2 goes through rows of images as well
+    return x.flatten(2)[:, :, :: step | 1]
+
+
+def size_of_groups(site: Site, x: Tensor) -> tuple[int, int]:
+    """How many groups of elements share a statistic, and how many elements each has."""
+    if site.spec.shares == "token":
+        elements = x.shape[1] if site.layout.channel_axis == 1 else math.prod(x.shape[x.ndim - site.layout.axes :])
+        groups = x.numel() // max(1, elements)
+    elif site.spec.shares == "channel":
+        groups = x.shape[site.layout.channel_axis if x.ndim > 1 else -1]
+    else:
+        groups = x.shape[0] * (
+            (site.spec.groups or site.layout.groups or 1) if site.spec.shares == "sample_group" else x.shape[1]
+        )
+    return groups, x.numel() // max(1, groups)
 
 
 def grouped(site: Site, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evenkeel.doctor.probes import Measurements
     from evenkeel.doctor.rules._rule import Rule
 
-__all__ = ["judge"]
+__all__ = ["judge", "worst_readings"]
 
 
 def judge(measured: Measurements) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
@@ -28,6 +28,16 @@ def judge(measured: Measurements) -> tuple[tuple[Finding, ...], tuple[str, ...]]
             findings += verdicts(rule, readings)
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     return tuple(findings), tuple(applied)
+
+
+def worst_readings(measured: Measurements) -> dict[str, float]:
+    """The worst reading of each rule that has some in the measurements of a single step."""
+    found = {}
+    for rule in RULES:
+        values = [reading.value for reading in rule.read(measured)]
+        if values:
+            found[rule.id] = max(values) if rule.above else min(values)
+    return found
 
 
 def verdicts(rule: Rule, readings: Sequence[Reading]) -> list[Finding]:

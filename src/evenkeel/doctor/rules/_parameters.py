@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from evenkeel.doctor._finding import Reading
+from evenkeel.doctor.rules._rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from evenkeel.doctor.probes import Measurements, NormState
 
-__all__ = ["affine_not_optimized", "dead_gains", "frozen_gains", "norm_decay", "redundant_bias"]
+__all__ = ["RULES"]
+
+GROUP = "Parameters and optimizer"
 
 LEAST_STEPS = 20  # of watching before a weight that stands still says something
 MOST_OTHERS = 0.5  # the share of matrices in an optimizer from which on a missing norm was forgotten
@@ -93,3 +97,120 @@ def redundant_bias(measured: Measurements) -> Iterator[Reading]:
         own = s.shares in ("channel", "sample_channel") and s.statistic == "moments"
         if own and s.source_kind in ("linear", "conv") and (s.training or not s.remembers) and not s.frozen:
             yield Reading(site=s.source, value=float(s.source_bias), evidence={"norm": s.site})
+
+
+def outlying_gains(measured: Measurements) -> Iterator[Reading]:
+    """The largest gain of a norm over its median one: gains that are large together are none."""
+    for n in measured.norms:
+        if not math.isnan(n.outlier) and n.at_start < 1:
+            yield Reading(site=n.site, value=n.outlier, evidence={"channel": n.channel, "size": n.size})
+
+
+def differing_replicas(measured: Measurements) -> Iterator[Reading]:
+    """How many processes have other weights than most of them, at the same step."""
+    if measured.replicas:
+        counts = Counter(replica.digest for replica in measured.replicas)
+        common, _ = counts.most_common(1)[0]
+        other = [replica.rank for replica in measured.replicas if replica.digest != common]
+        evidence = {"ranks": other, "processes": len(measured.replicas), "step": measured.replicas[0].step}
+        yield Reading(site="replicas", value=float(len(other)), evidence=evidence)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="gamma-frozen",
+        group=GROUP,
+        severity="warning",
+        quantity="share of the weight that cannot move",
+        threshold=0.9,
+        applies="{site} is trained, and its weight {how}",
+        message="the weight of {site} {how} ({value:.0%} of its elements)",
+        remedy="model.float()  # float32 weights; compute in bfloat16 by autocast:\n"
+        "with torch.autocast(device.type, torch.bfloat16):\n    loss = step(model, batch)",
+        source="Micikevicius et al. 2018, Mixed Precision Training, section 3.1: steps below half an ulp of the "
+        "weight are "
+        "lost (2⁻⁹ below 1 in bfloat16)",
+        read=frozen_gains,
+    ),
+    Rule(
+        id="gamma-dead",
+        group=GROUP,
+        severity="warning",
+        quantity="share of gains below a thousandth of the largest",
+        threshold=0.5,
+        applies="{site} has a weight that was trained, and not all of it is zero",
+        message="{value:.0%} of the {size} gains of {site} pass nothing",
+        remedy="optimizer = torch.optim.AdamW([\n    {{'params': norms, 'weight_decay': 0.0}},\n"
+        "    {{'params': others}},\n])  # or prune these channels",
+        source="Liu et al. 2017, Network Slimming: channels with a gain near zero can be removed",
+        read=dead_gains,
+    ),
+    Rule(
+        id="affine-not-optimized",
+        group=GROUP,
+        severity="warning",
+        quantity="parameters that are not trained",
+        threshold=1.0,
+        applies="the parameters of {site} require gradients, and the optimizer holds {others:.0%} of the weight "
+        "matrices",
+        message="the parameters of {site} {what}",
+        remedy="optimizer.add_param_group({{'params': model.get_submodule('{site}').parameters()}})\n"
+        "# or, if they shall stay: model.get_submodule('{site}').requires_grad_(False)",
+        source="by definition: torch.optim steps what it holds and what has a gradient",
+        read=affine_not_optimized,
+    ),
+    Rule(
+        id="weight-decay-on-norm",
+        group=GROUP,
+        severity="note",
+        quantity="weight decay of a norm's weight",
+        threshold=1e-8,
+        applies="the gain of {site} is its weight, which decay pulls to 0 (a gain of 1 + weight it would pull to 1)",
+        message="the weight of {site} decays with {value:g}",
+        remedy="norms = [p for p in model.parameters() if p.ndim < 2]\nothers = [p for p in model.parameters() "
+        "if p.ndim > 1]\n"
+        "optimizer = torch.optim.AdamW([{{'params': norms, 'weight_decay': 0.0}}, {{'params': others}}])",
+        source="Karpathy's nanoGPT and Touvron et al. 2023 leave vectors out of the decay; a convention, not a fault",
+        read=norm_decay,
+    ),
+    Rule(
+        id="redundant-bias",
+        group=GROUP,
+        severity="note",
+        quantity="bias before a centring norm",
+        threshold=1.0,
+        applies="the result of {site} goes unchanged into {norm}, which subtracts every channel's mean",
+        message="the bias of {site} has no effect: {norm} subtracts it",
+        remedy="layer = torch.nn.Conv2d(..., bias=False)  # {site}: or Linear(..., bias=False)",
+        source="Ioffe and Szegedy 2015, Batch Normalization, section 3.2",
+        read=redundant_bias,
+    ),
+    Rule(
+        id="gamma-outlier",
+        group=GROUP,
+        severity="note",
+        quantity="largest gain in parts of the median one",
+        threshold=10.0,
+        applies="the weight of {site} was trained, and most of its {size} gains are alive",
+        message="gain {channel} of {site} is {value:.0f} times its median gain: it sets the scale by which the result "
+        "is quantized",
+        remedy="# before quantizing: move the gain of {site} into the next layer, which is exact:\n"
+        "ek.convert.plan(model, batch, actions=('fold_affine',)).apply(verify=batch)",
+        source="Wei et al. 2022, Outlier Suppression, section 3: gains amplify the outliers of LayerNorm's results",
+        read=outlying_gains,
+    ),
+    Rule(
+        id="replicas-differ",
+        group=GROUP,
+        severity="critical",
+        quantity="processes with other weights",
+        threshold=1.0,
+        applies="{processes} processes train the same modules in one group",
+        message="of {processes} processes, {ranks} have other weights than the rest at step {step}: they train models "
+        "of their own",
+        remedy="model = torch.nn.parallel.DistributedDataParallel(model)  # call this model, and not model.module\n"
+        "# by hand: broadcast the weights at the start, and average the gradients in every step",
+        source="torch.nn.parallel.DistributedDataParallel: replicas start alike and take the same steps, to the bit",
+        read=differing_replicas,
+    ),
+)

@@ -6,20 +6,16 @@ import math
 from typing import TYPE_CHECKING
 
 from evenkeel.doctor._finding import Reading
+from evenkeel.doctor.rules._rule import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from evenkeel.doctor.probes import Measurements
 
-__all__ = [
-    "frozen_but_updating",
-    "lag_of_statistics",
-    "not_finite",
-    "small_batch",
-    "tiny_variance",
-    "unset_statistics",
-]
+__all__ = ["RULES"]
+
+GROUP = "Running statistics"
 
 SETTLED = 10  # updates before remembered statistics can be expected to be near the batch's
 ENOUGH = 16  # independent elements of a batch whose statistics count as evidence
@@ -79,3 +75,92 @@ def small_batch(measured: Measurements) -> Iterator[Reading]:
         if uses_batch and "effective" in s.values and s.values["collapsed"] < 1:
             evidence = {"samples": int(s.values["samples"]), "elements": int(s.values["elements"])}
             yield Reading(site=s.site, value=s.values["effective"], evidence=evidence)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        id="statistics-not-finite",
+        group=GROUP,
+        severity="critical",
+        quantity="numbers that are NaN, infinite or a negative variance",
+        threshold=1.0,
+        applies="{site} is a norm",
+        message="{value:.0f} of the numbers that {site} holds are NaN, infinite or a negative variance ({dtype})",
+        remedy="module.reset_running_stats()  # {site}; then load a checkpoint from before, and skip batches "
+        "with NaN:\n"
+        "if not loss.isfinite():\n    continue",
+        source="by definition: a norm with such a number gives NaN or infinity",
+        read=not_finite,
+    ),
+    Rule(
+        id="statistics-unset",
+        group=GROUP,
+        severity="critical",
+        quantity="statistics as they were made",
+        threshold=1.0,
+        applies="{site} normalizes by remembered statistics, and the model was trained",
+        message="the statistics of {site} are exactly 0 and 1: no batch was ever taken in ({updates} updates)",
+        remedy="model.train()\nwith torch.no_grad():\n    for batch in loader:  # some hundred batches of "
+        "training data\n"
+        "        model(batch)",
+        source="by definition: evaluation then normalizes by mean 0 and variance 1",
+        read=unset_statistics,
+    ),
+    Rule(
+        id="statistics-lag",
+        group=GROUP,
+        severity="critical",
+        quantity="distance of remembered from batch statistics",
+        threshold=1.0,
+        applies="{site} has taken in {updates} batches, and this batch has enough independent elements",
+        message="what {site} remembers is {shift:.2g} deviations off the batch's mean, and the deviation by a "
+        "factor of "
+        "{ratio:.2g}: evaluation computes something else than training",
+        remedy="for module in model.modules():\n    if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):\n"
+        "        module.reset_running_stats()\n        module.momentum = None  # a plain average\nmodel.train()\n"
+        "with torch.no_grad():\n    for batch in loader:\n        model(batch)",
+        source="Wu and Johnson 2021, Rethinking 'Batch' in BatchNorm, section 3: recompute with PreciseBN",
+        read=lag_of_statistics,
+    ),
+    Rule(
+        id="statistics-tiny-variance",
+        group=GROUP,
+        severity="warning",
+        quantity="share of remembered variances below ε",
+        threshold=0.5,
+        applies="{site} has taken in batches",
+        message="{value:.0%} of the variances that {site} remembers are below ε = {eps:g}: these channels carry "
+        "ε, not signal",
+        remedy="# the layer before {site} gives constants: look at its learning rate and activation, or remove "
+        "the channels",
+        source="by definition of ε: below it the result shrinks by more than 1/√2",
+        read=tiny_variance,
+    ),
+    Rule(
+        id="frozen-but-updating",
+        group=GROUP,
+        severity="warning",
+        quantity="statistics that move in a frozen norm",
+        threshold=1.0,
+        applies="the parameters of {site} do not require gradients, others of the model do",
+        message="{site} is frozen, but its statistics follow the batches: it is in training mode",
+        remedy="model.train()\nmodel.get_submodule('{site}').eval()  # after every model.train()",
+        source="torch.nn.BatchNorm2d: statistics follow in training mode, whatever requires_grad says",
+        read=frozen_but_updating,
+    ),
+    Rule(
+        id="batch-too-small",
+        group=GROUP,
+        severity="warning",
+        quantity="independent elements per statistic",
+        threshold=8.0,
+        above=False,
+        applies="{site} normalizes by this batch's statistics",
+        message="the statistics of {site} stand on {value:.2g} independent elements: {samples} samples, whose "
+        "positions go "
+        "together ({elements} elements)",
+        remedy="norm = torch.nn.GroupNorm(32, channels)  # instead of {site}; or a larger batch, or SyncBatchNorm",
+        source="Wu and He 2018, Group Normalization, figure 1: errors rise steeply below 8 samples a device",
+        read=small_batch,
+    ),
+)

@@ -1,0 +1,76 @@
+"""Sound programs beside which the rules of data, depth, quantization and processes have to stay silent."""
+
+from doctor.faults.edits import HALF, after
+from doctor.faults.families import Cnn, Mlp, Resnet, Rnn, Tcn, Vit, encoder, none, program, rms
+from doctor.faults.more_edits import (
+    Unscaled,
+    keeping_scale,
+    massive,
+    quantized,
+    regression,
+    replicas,
+    scaled_inside,
+    self_normalizing,
+    served,
+    torch_encoder,
+    warmed,
+    with_affine,
+)
+from torch import nn
+
+__all__ = ["MORE"]
+
+
+def sigmoid_loss(y, target):
+    """Classes by the sign of the number."""
+    return nn.functional.binary_cross_entropy_with_logits(y, (target > 0).float())
+
+
+def fine_tuned(depth):
+    """A post-norm model whose gains have moved before."""
+    made = encoder(41, post=True, depth=depth).trained(20)
+    return made.watched()
+
+
+def raw(factor, shift):
+    return lambda x: x * factor + shift
+
+
+def same(x):
+    return x
+
+
+MORE = {
+    "int8 without massive values": lambda: quantized(encoder(31)),
+    "int8 weights alone, massive values": lambda: quantized(encoder(32, norm=rms), massive, inputs=False),
+    "float16, massive values, wide norms": lambda: after(encoder(33, dtype=HALF), massive).examine(backward=False),
+    "int8 after training": lambda: quantized(program(Mlp, 34).trained(20)),
+    "deep, kaiming": lambda: after(program(Mlp, 35, norm=none, depth=10), keeping_scale).examine(),
+    "deep convolutions, kaiming": lambda: after(program(Cnn, 36, norm=none, depth=10), keeping_scale).examine(),
+    "deep, selu": lambda: after(program(Mlp, 37, norm=none, depth=10, activation=nn.SELU), self_normalizing).examine(),
+    "residual without norms": lambda: program(Resnet, 38, norm=none, depth=8, bias=True).examine(),
+    "residual transformer without norms": lambda: encoder(39, norm=none).examine(),
+    "post-norm with warm-up": lambda: encoder(40, post=True, depth=6).watched(optimizer=warmed(20)),
+    "post-norm after training": lambda: fine_tuned(6),
+    "post-norm of torch with warm-up": lambda: torch_encoder(42, depth=7).watched(optimizer=warmed(20)),
+    "post-norm of three blocks": lambda: encoder(43, post=True).watched(),
+    "pre-norm of torch": lambda: torch_encoder(44, norm_first=True).watched(),
+    "regression": lambda: regression(Mlp, 45),
+    "regression, distance": lambda: regression(Cnn, 46, loss=nn.functional.l1_loss),
+    "regression from 0 to 1": lambda: regression(Rnn, 47, 0.2, 0.5),
+    "regression in its own units": lambda: regression(Vit, 48, 8e4, 2e5, edit=lambda m: Unscaled(m, 2e5, 8e4)),
+    "regression, huber": lambda: regression(Tcn, 49, loss=nn.functional.huber_loss),
+    "two classes": lambda: regression(Mlp, 50, loss=sigmoid_loss),
+    "raw table, scaled inside": lambda: with_affine(program(Mlp, 51, change=raw(15.0, 40.0)), 40.0, 15.0),
+    "bytes, scaled inside": lambda: scaled_inside(program(Cnn, 52, change=raw(60.0, 120.0)), 120.0, 60.0),
+    "images from 0 to 1, constants inside": lambda: scaled_inside(
+        program(Vit, 53, change=lambda x: (x * 0.2 + 0.5).clamp(0, 1)), 0.45, 0.225
+    ),
+    "raw series, scaled inside": lambda: with_affine(program(Rnn, 54, change=raw(100.0, 0.0)), 0.0, 100.0),
+    "served as fitted, table": lambda: served(program(Mlp, 55), same),
+    "served as fitted, images": lambda: served(program(Cnn, 56), same, axis=1),
+    "served as fitted, series": lambda: served(program(Rnn, 57), same),
+    "served as fitted, 16 rows": lambda: served(program(Mlp, 58, rows=16), same),
+    "replicas under ddp": lambda: replicas("sound", 5),
+    "replicas by hand": lambda: replicas("images by hand", 6),
+}
