@@ -7,15 +7,16 @@ lost worker or node costs what was done since then, and a lost first process not
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import queue
 import signal
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import torch
@@ -54,15 +55,25 @@ class RayTasks(Executor):
         self.workers, self.threads, self.gpu = workers, threads, gpu
         self.stack = contextlib.ExitStack()
         self.ray: Any = None
+        self.ended: BaseException | None = None
 
     def __enter__(self) -> Self:
-        # Ray takes SIGTERM for itself; here it has to end a study in one line
-        before = signal.getsignal(signal.SIGTERM)
+        handler = signal.getsignal(signal.SIGTERM)
         room = self.threads * (self.workers.count or 1)
         self.ray = self.stack.enter_context(ray_cluster(self.workers.address, max(room, cores())))
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
+        if callable(handler) and threading.current_thread() is threading.main_thread():
+            # Ray takes SIGTERM for itself, and makes a KeyboardInterrupt of all that a handler raises while it waits.
+            signal.signal(signal.SIGTERM, functools.partial(self.note, handler))
+            self.stack.callback(signal.signal, signal.SIGTERM, handler)
         return self
+
+    def note(self, handler: Callable[..., object], number: int, frame: FrameType | None) -> None:
+        """Keep what the program's own handler of a signal raises."""
+        try:
+            handler(number, frame)
+        except BaseException as error:
+            self.ended = error
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -109,6 +120,8 @@ class RayTasks(Executor):
                         losses.add(index, reason)
                         lost(index, reason)
                         waiting.appendleft(index)
+        except KeyboardInterrupt as error:
+            raise self.ended or error from None
         finally:
             for stream in running:
                 ray.cancel(stream, force=True)

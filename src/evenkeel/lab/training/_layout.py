@@ -92,10 +92,10 @@ class Part:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.file.flush()
-            os.fsync(self.file.fileno())
-        self.file.close()
+        with self.file:
+            if kind is None:
+                self.file.flush()
+                os.fsync(self.file.fileno())
 
 
 def lay_out(folder: Path, signature: str, fill: Callable[[Part, Part], tuple[int, int]]) -> Layout:
