@@ -77,7 +77,7 @@ def test_compiled_models_learn_the_same(tmp_path, text):
 
 def test_a_device_that_is_not_there_is_one_line(tmp_path, text, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ek.StudyError, match="there is no GPU that torch can use .*; choose --device cpu"):
+    with pytest.raises(ek.StudyError, match=r"there is no GPU that torch can use .*; choose --device cpu"):
         run_study(StudySettings(**TINY, device="cuda"), tmp_path / "out", text=text)
     assert not (tmp_path / "out").exists()
 

@@ -156,7 +156,7 @@ def test_each_job_gets_its_share_of_the_cluster(count, threads, cpus, gpus, expe
 def test_a_cluster_without_room_is_refused():
     tasks = RayTasks(Workers(engine="ray"), threads=4, gpu=False)
     tasks.ray = FakeRay([2, 2])
-    with pytest.raises(ek.StudyError, match="each worker needs 4 processors, but the largest node .* has 2; choose"):
+    with pytest.raises(ek.StudyError, match=r"each worker needs 4 processors, but the largest node .* has 2; choose"):
         tasks.share(1)
     tasks = RayTasks(Workers(engine="ray"), threads=1, gpu=True)
     tasks.ray = FakeRay([2])
