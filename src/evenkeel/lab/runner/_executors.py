@@ -115,5 +115,5 @@ class Losses:
         if self.counts[index] >= MOST_LOSSES:
             raise StudyError(
                 f"{self.counts[index]} processes of one run were lost, the last one {reason}; finished runs are kept: "
-                "once there is enough memory for fewer workers, continue with --resume and --workers"
+                "once the cause is gone (often too little memory for so many --workers), continue with --resume"
             )

@@ -37,7 +37,7 @@ def read_spent(out: Path) -> dict[str, Any]:
 
 
 def estimate(settings: StudySettings, corpus: Corpus, runs: list[Run], executor: Executor) -> Spent:
-    """Return what the runs will take: the time of a step, measured now on the first arm, times their steps.
+    """Return what the runs will take: the time and the memory of a step, measured now on the first arm.
 
     Args:
         settings: of the study.
@@ -45,10 +45,8 @@ def estimate(settings: StudySettings, corpus: Corpus, runs: list[Run], executor:
         runs: that are to be trained.
         executor: who trains them; the machines of a cluster are taken to be as fast as this one.
     """
-    on_gpu = settings.device == "cuda"
-    memory = settings.needed_bytes + (0 if on_gpu else peak_memory() or 0)
-    if on_gpu and not torch.cuda.is_available():
-        return Spent(estimated_bytes=memory)
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        return Spent(estimated_bytes=settings.needed_bytes)
     size = {"depth": settings.depth, "width": settings.width, "heads": settings.heads, "context": settings.context}
     model = Transformer(runs[0].arm, **size).to(settings.device).train()
     windows = even_windows(corpus, settings.batch, context=settings.context)
@@ -56,4 +54,9 @@ def estimate(settings: StudySettings, corpus: Corpus, runs: list[Run], executor:
     steps = settings.steps + (VALIDATIONS + 1) * VALIDATION_STEPS
     rounds = math.ceil(len(runs) / executor.at_once(len(runs)))
     busy = len(runs) * settings.threads / executor.processors()
-    return Spent(min(times) * steps * max(rounds, busy), None, memory)
+    return Spent(min(times) * steps * max(rounds, busy), None, memory_used(settings))
+
+
+def memory_used(settings: StudySettings) -> int | None:
+    """Return the most bytes that this process has held on the device."""
+    return torch.cuda.max_memory_allocated() if settings.device == "cuda" else peak_memory()

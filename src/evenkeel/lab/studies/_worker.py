@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from evenkeel._errors import StudyError
 from evenkeel._options.study import StudySettings
-from evenkeel.lab.runner import Job, Tell, Work, clear_errors, peak_memory, threads
+from evenkeel.lab.runner import Job, Tell, Work, clear_errors, threads
+from evenkeel.lab.studies._estimate import memory_used
 from evenkeel.lab.studies._observer import Observer, Run, runs_of
 from evenkeel.lab.studies._training import ArmTraining, train_arm
 from evenkeel.lab.training import Corpus, check_device, even_windows, load_corpus, measure_in_turn
@@ -82,8 +81,3 @@ def time_arms(settings: StudySettings, corpus: Corpus) -> dict[str, dict[str, li
 def timed_arms(settings: StudySettings) -> list[Any]:
     """Return the arms whose steps are timed: warm-up changes no step's time."""
     return [arm for arm in settings.find_arms() if not arm.long_warmup]
-
-
-def memory_used(settings: StudySettings) -> int | None:
-    """Return the most bytes that this process has held on the device."""
-    return torch.cuda.max_memory_allocated() if settings.device == "cuda" else peak_memory()

@@ -90,7 +90,7 @@ def loss_backward(
     total = 0.0
     for part in parts:
         with autocast(compute):
-            loss = next_byte_loss(forward or model, part)
+            loss = next_byte_loss(model if forward is None else forward, part)
         if len(parts) > 1:
             loss = loss / len(parts)
         loss.backward()
