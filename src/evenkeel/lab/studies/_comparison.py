@@ -160,7 +160,8 @@ def against_best(standing: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the arms that can be ranked, lowest loss first, with their difference to the best; then the others."""
     ranked = sorted((e for e in standing if e["loss"] is not None and not e["leaks"]), key=lambda e: e["loss"])
     others = [entry for entry in standing if entry["loss"] is None or entry["leaks"]]
-    return [paired(entry, ranked[0]) for entry in ranked] + [{**entry, "seeds": 0} for entry in others]
+    best = [{**paired(entry, entry), "seen": "the best"} for entry in ranked[:1]]
+    return best + [paired(entry, ranked[0]) for entry in ranked[1:]] + [{**entry, "seeds": 0} for entry in others]
 
 
 def paired(entry: Mapping[str, Any], reference: Mapping[str, Any]) -> dict[str, Any]:

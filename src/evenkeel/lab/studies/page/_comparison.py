@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evenkeel.lab.studies.page._words import loss_text, spoken
+from evenkeel.lab.studies.page._words import loss_text, opening, spoken
 from evenkeel.report import Axis, Cell, Figure, Finding, Page, Row, Section, Table, dots, format_number, join_words
 
 Entry = Mapping[str, Any]
@@ -36,7 +36,8 @@ def comparison_findings(summary: Mapping[str, Any]) -> list[Finding]:
         if pairs:
             named = [f"{spoken(pair['arm'])} in {pair['study']}" for pair in pairs[:MOST_NAMED]]
             more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
-            title = f"{join_words(named)}{more}: {word} than in {join_words(unique(pairs, 'reference'))}"
+            verb = "ends" if len(pairs) == 1 else "end"
+            title = opening(f"{join_words(named)}{more} {verb} {word} than in {join_words(unique(pairs, 'reference'))}")
             findings.append(Finding(title, f"{'; '.join(map(difference_text, pairs[:MOST_NAMED]))} nats per byte."))
     level = [pair for pair in summary["pairs"] if pair.get("seen") == "no difference seen"]
     if level:
@@ -45,7 +46,7 @@ def comparison_findings(summary: Mapping[str, Any]) -> list[Finding]:
     best = [entry for entry in summary["standing"] if entry.get("seen")][:1]
     for entry in best:
         title = f"{spoken(entry['arm'])} of {entry['study']} ends lowest, at {loss_text(entry['loss'])} nats per byte"
-        findings.append(Finding(title[:1].upper() + title[1:], standing_text(summary["standing"])))
+        findings.append(Finding(opening(title), standing_text(summary["standing"])))
     return findings or [Finding("Nothing can be compared", "No arm of the studies has finished.")]
 
 
@@ -61,7 +62,7 @@ def difference_text(entry: Entry) -> str:
 
 def standing_text(standing: Sequence[Entry]) -> str:
     """Return which arms cannot be told from the best."""
-    level = [f"{e['arm']} of {e['study']}" for e in standing[1:] if e.get("seen") == "no difference seen"]
+    level = [f"{spoken(e['arm'])} of {e['study']}" for e in standing[1:] if e.get("seen") == "no difference seen"]
     if not level:
         return "It is told from every other arm whose seeds it shares, or there are too few seeds."
     return (
@@ -122,7 +123,7 @@ def difference_figure(summary: Mapping[str, Any]) -> Figure | None:
         return None
     reference = "the same arm of the first study" if shared else "the best arm"
     seen = sum(row.note in ("lower", "higher") for row in rows)
-    title = f"{seen} of {len(rows)} differences to {reference} are seen"
+    title = f"A difference to {reference} is seen in {seen} of {len(rows)} cases"
     panel = dots(rows, x=Axis(f"loss minus that of {reference} (nats per byte)", log=False))
     caption = (
         "A dot is the mean of the differences by seed, the whisker its 95 % interval; at 0 there is no difference."
