@@ -74,7 +74,10 @@ class StudySettings(Compute):
         threads: of the processor, for each training. Trainings side by side use the cores better: a step of 6 blocks of
             width 96 took 79 ms with one thread and 61 ms with two on two idle cores, but 84 and 587 ms beside one other
             busy process.
-        device, precision, compile, accumulate: how a training step is computed, see `Compute`.
+        device: ``cpu`` or ``cuda``.
+        precision: ``float32``, or ``bfloat16`` for linear maps and attention.
+        compile: whether the model is compiled, but for the steps that carry a probe.
+        accumulate: parts of a batch whose gradients are summed.
 
     Raises:
         StudyError: an option has an impossible value.
