@@ -149,3 +149,15 @@ def test_the_configuration_and_the_versions_stand_in_the_result(tmp_path, text):
     assert {summary[name] for name in ("evenkeel", "torch")} == {ek.__version__, torch.__version__}
     assert summary["python"].count(".") == 2
     assert "reference" in summary["kernels"]
+
+
+def test_a_study_that_knew_no_devices_resumes(tmp_path, text):
+    settings, out = StudySettings(**TINY | {"arms": ("none",)}), tmp_path / "out"
+    run_study(settings, out, text=text)
+    frozen = json.loads((out / "study.json").read_text())
+    for name in ("device", "precision", "compile", "accumulate"):
+        del frozen["settings"][name]
+    (out / "study.json").write_text(json.dumps(frozen))
+    assert run_study(settings, out, text=text, resume=True)["settings"]["device"] == "cpu"
+    with pytest.raises(ek.StudyError, match="accumulate was 1, now 2"):
+        run_study(StudySettings(**TINY | {"arms": ("none",)}, accumulate=2), out, text=text, resume=True)

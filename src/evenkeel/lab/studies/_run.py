@@ -22,7 +22,7 @@ from typing import Any
 import evenkeel
 from evenkeel._errors import StudyError
 from evenkeel._files import is_temporary
-from evenkeel._options.study import StudySettings
+from evenkeel._options.study import Compute, StudySettings
 from evenkeel._options.workers import Workers
 from evenkeel.lab.runner import Executor, FrozenFile, Task, executor_of, run_directory, stamp, threads, write_json
 from evenkeel.lab.studies._estimate import estimate, write_spent
@@ -258,4 +258,5 @@ STUDY_FILE = FrozenFile(
     format=STUDY_FORMAT,
     content=FrozenStudy,
     differences=changed_text,
+    defaults=dataclasses.asdict(Compute()),
 )
