@@ -66,6 +66,8 @@ def folder(tmp_path, monkeypatch):
     Path("tokens.json").write_text("[[1, 2, 3]]")
     Path("package/module.py").write_text(MODEL)
     Path("my-corpus/text.txt").write_text("all work and no play makes a dull text\n" * 400)
+    Path("study.toml").write_text('text = "my-corpus"\narms = ["pre-rms", "llama"]\nout = "runs/from-file"\n')
+    pd.DataFrame({"body": [f"document {i} of a small table" for i in range(300)]}).to_parquet("documents.parquet")
 
     def tiny_study(*, resume, **typed):
         return lab.study(resume=resume, **(typed if resume else typed | TINY_STUDY))

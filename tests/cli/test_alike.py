@@ -53,19 +53,20 @@ SHARED = ("--force", "--json", "--open", "--quiet", "--html", "--resume")
 
 def leaves(command, path=()):
     """Every command of the tree by its words."""
+    itself = {" ".join(path): command} if path and options(command) else {}
     if not hasattr(command, "commands"):
-        return {" ".join(path): command}
+        return itself
     found = [leaves(child, (*path, name)) for name, child in command.commands.items()]
-    return {words: leaf for part in found for words, leaf in part.items()}
-
-
-COMMANDS = leaves(ROOT)
+    return itself | {words: leaf for part in found for words, leaf in part.items()}
 
 
 def options(command):
     """The options of a command by their spelling, but for --help."""
     listed = [p for p in command.params if p.param_type_name == "option" and p.name != "help"]
     return {spelling: parameter for parameter in listed for spelling in (*parameter.opts, *parameter.secondary_opts)}
+
+
+COMMANDS = leaves(ROOT)
 
 
 @pytest.fixture

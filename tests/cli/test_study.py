@@ -101,7 +101,18 @@ def test_resume_takes_what_was_not_typed_from_the_study(tmp_path, text, capsys):
         (["--lr", "0.1,high"], "lr must be numbers with commas between them, but is '0.1,high'"),
         (["--lr", ","], "no learning rate given"),
         (["--workers", "0"], "Invalid value for '--workers'"),
-        (["--workers", "2", "--experiment", "padding"], "experiments run in one process; leave --workers out"),
+        (["--text", os.devnull, "--experiment", "padding"], "experiments use their own data; leave --text out"),
+        (["--address", "auto"], "an address is that of a Ray cluster; give the engine ray with it"),
+        (["--engine", "ray", "--address", "nowhere"], "the address of a Ray cluster is host:port or auto"),
+        (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1 (Connection refused)"),
+        (["--engine", "ray", "--address", "ray://127.0.0.1:1"], "is an address of Ray Client"),
+        (["--device", "cuda"], "there is no GPU that torch can use"),
+        (["--device", "tpu"], "expected one of cpu, cuda, but got 'tpu'"),
+        (["--accumulate", "3"], "batch 8 does not split into 3 equal parts"),
+        (["--from", "none.toml"], "--from: cannot read none.toml: No such file or directory"),
+        (["--steps", "3", "compare", "a", "b"], "--steps belongs to `evenkeel study`"),
+        (["compare", "a", "b"], "a holds no summary of a study"),
+        (["comare"], "No such command 'comare'"),
         (["--width", "wide"], "Invalid value for '--width'"),
         (["--resume"], "--resume needs --out"),
         (["--wdith", "3"], "--wdith"),
@@ -164,3 +175,73 @@ def test_progress_on_a_terminal(tmp_path, text):
     assert process.wait() == 0
     for shown in (b"pre-rms, rate 0.002, seed 0", b"tokens/s", b"loss ", b"left", b"1/2 runs"):
         assert shown in seen
+
+
+def test_options_come_from_a_file_and_what_is_typed_goes_first(tmp_path, text):
+    options = {name.replace("_", "-"): value for name, value in SIZES.items()}
+    lines = [f"{name} = {value}" for name, value in (options | {"seeds": 2}).items()]
+    lines += ['arms = ["none", "pre-rms"]', "lr = [0.01, 0.02]", f'text = "{text}"', "workers = 1", "weight-decay = 1"]
+    path, out = tmp_path / "study.toml", tmp_path / "out"
+    path.write_text("\n".join([*lines, f'out = "{out}"', 'feed_forward = "swiglu"']))
+    assert study("--from", path, "--seeds", "1", "--lr", "0.002", "--quiet") == 0
+    frozen = json.loads((out / "study.json").read_text())
+    expected = {**SIZES, "seeds": 1, "lr": [0.002], "arms": ["none", "pre-rms"], "feed_forward": "swiglu"}
+    assert {name: frozen["settings"][name] for name in expected} == expected
+    assert frozen["settings"]["weight_decay"] == 1
+    assert frozen["text"] == str(text)
+    assert study("--from", path, "--seeds", "1", "--lr", "0.002", "--quiet", "--resume") == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("steps = ", "is not TOML: "),
+        (b"\xff", "is not TOML: "),
+        ("stepz = 3", "there is no option 'stepz'; did you mean steps"),
+        ('steps = "many"', "steps has a wrong type, 'many'"),
+        ("steps = true", "steps has a wrong type, True"),
+        ("bias = 1", "bias has a wrong type, 1"),
+        ("text = 3", "text has a wrong type, 3"),
+        ("steps = 0", "steps must be at least 1, but is 0"),
+        ('arms = "pre-lyer"', "unknown arm 'pre-lyer'"),
+        ('engine = "rai"', "there is no engine 'rai'"),
+    ],
+)
+def test_a_wrong_file_of_options_is_one_line(content, message, tmp_path, capsys):
+    path = tmp_path / "study.toml"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert study("--from", path, "--out", tmp_path / "out") == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_compare_prints_differences_and_writes_a_page(tmp_path, text, capsys):
+    for name, options in {"one": [], "two": ["--no-bias"]}.items():
+        assert study("--text", text, "--out", tmp_path / name, *TINY, "--seeds", "2", *options, "--quiet") == 0
+    capsys.readouterr()
+    page = tmp_path / "page.html"
+    assert study("compare", tmp_path / "one", tmp_path / "two", "--html", page) == 0
+    printed = capsys.readouterr().out
+    assert "95 % interval" in printed
+    assert max(map(len, printed.splitlines()[1:])) <= 100
+    assert page.stat().st_size > 1000
+    assert study("compare", tmp_path / "one", tmp_path / "two", "--html", page) == 2
+    assert "--force" in capsys.readouterr().err
+    assert study("compare", tmp_path / "one", tmp_path / "two", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == {"bias": [True, False]}
+    assert study("compare", tmp_path / "one") == 2
+    assert "needs two studies or more" in capsys.readouterr().err
+
+
+def test_a_study_on_a_table(tmp_path, capsys):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [f"row {i} is a document of its own\n" for i in range(300)]
+    pq.write_table(pa.table({"body": rows, "title": rows}), tmp_path / "rows.parquet")
+    assert study("--text", f"{tmp_path}/rows.parquet", "--out", tmp_path / "out", *TINY) == 2
+    assert "name it: " in capsys.readouterr().err
+    assert study("--text", f"{tmp_path}/rows.parquet::body", "--out", tmp_path / "out", *TINY, "--quiet") == 0
+    assert study("--out", tmp_path / "out", "--resume", "--quiet") == 0

@@ -1,5 +1,6 @@
 """Runs side by side in processes: the records of the serial study, whatever happens to the processes."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from study_runs import TINY, Names, folder, measured
 
 import evenkeel as ek
 from evenkeel.lab import StudySettings, run_study
-from evenkeel.lab.runner import run_jobs
+from evenkeel.lab.runner import Task, executor_of
 
 ARMS = ("none", "pre-batch", "llama")
 
@@ -73,7 +74,7 @@ def test_a_killed_worker_is_told_and_its_run_goes_on(tmp_path, text):
 
 
 def test_a_run_that_loses_every_process_is_given_up_in_one_line(tmp_path, text, monkeypatch, others):
-    monkeypatch.setattr("evenkeel.lab.runner._workers.MOST_LOSSES", 1)
+    monkeypatch.setattr("evenkeel.lab.runner._executors.MOST_LOSSES", 1)
     settings = StudySettings(**TINY | {"arms": ARMS[:2], "steps": 4000})
     with pytest.raises(ek.StudyError, match="1 processes of one run were lost, the last one ended by signal 9"):
         run_study(settings, tmp_path / "out", text=text, workers=2, observer=KillWorkers(times=99))
@@ -127,17 +128,16 @@ def alive(number):
 def test_jobs_go_to_the_next_free_process(tmp_path, monkeypatch):
     module = tmp_path / "squares.py"
     module.write_text(
-        "from evenkeel.lab.runner import serve\n"
         "def prepare(setup):\n"
         "    def work(job, tell):\n"
         "        print('not a message')\n"
         "        tell({'square': setup['factor'] * job['x'] ** 2})\n"
         "    return work\n"
-        "serve(prepare)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     squares = {}
     told = lambda index, message: squares.update({index: message["square"]})  # noqa: E731
-    jobs = [{"x": x} for x in range(7)]
-    run_jobs("squares", {"factor": 2}, jobs, workers=2, told=told, lost=lambda index, reason: pytest.fail(reason))
+    task = Task(importlib.import_module("squares").prepare, {"factor": 2}, work=None)
+    with executor_of(2, threads=1) as executor:
+        executor.run(task, [{"x": x} for x in range(7)], told=told, lost=lambda index, reason: pytest.fail(reason))
     assert squares == {x: 2 * x**2 for x in range(7)}

@@ -13,9 +13,44 @@ from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, Arm, find_a
 from evenkeel._options.names import nearest
 from evenkeel._options.numbers import MOST_THREADS
 
+DEVICES = ("cpu", "cuda")
+PRECISIONS = ("float32", "bfloat16")
+
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings:
+class Compute:
+    """How a training step is computed.
+
+    Attributes:
+        device: ``cpu`` or ``cuda``.
+        precision: ``float32``, or ``bfloat16`` for linear maps and attention (autocast); weights stay float32.
+        compile: whether the model is compiled (`torch.compile`), but for the steps that carry a probe.
+        accumulate: parts of a batch whose gradients are summed, so that a larger batch fits into the memory;
+            BatchNorm's statistics are each part's.
+
+    Raises:
+        StudyError: a value is impossible.
+
+    Example:
+        >>> Compute(precision="bfloat16").device
+        'cpu'
+    """
+
+    device: str = "cpu"
+    precision: str = "float32"
+    compile: bool = False
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
+        for name, known in (("device", DEVICES), ("precision", PRECISIONS)):
+            if getattr(self, name) not in known:
+                raise StudyError(f"{name} must be {' or '.join(known)}, but is {getattr(self, name)!r}")
+        if self.accumulate < 1:
+            raise StudyError(f"accumulate must be at least 1, but is {self.accumulate}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings(Compute):
     """Every option of a study; the defaults draw a map of seven arms over four rates in two minutes on two cores.
 
     Attributes:
@@ -39,6 +74,10 @@ class StudySettings:
         threads: of the processor, for each training. Trainings side by side use the cores better: a step of 6 blocks of
             width 96 took 79 ms with one thread and 61 ms with two on two idle cores, but 84 and 587 ms beside one other
             busy process.
+        device: ``cpu`` or ``cuda``.
+        precision: ``float32``, or ``bfloat16`` for linear maps and attention.
+        compile: whether the model is compiled, but for the steps that carry a probe.
+        accumulate: parts of a batch whose gradients are summed.
 
     Raises:
         StudyError: an option has an impossible value.
@@ -68,6 +107,7 @@ class StudySettings:
     threads: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("depth", "width", "heads", "context", "batch", "steps", "seeds"):
             if getattr(self, name) < 1:
                 raise StudyError(f"{name} must be at least 1, but is {getattr(self, name)}")
@@ -75,6 +115,8 @@ class StudySettings:
             raise StudyError(
                 f"width {self.width} is not a multiple of heads {self.heads}; choose a width divisible by heads"
             )
+        if self.batch % self.accumulate:
+            raise StudyError(f"batch {self.batch} does not split into {self.accumulate} equal parts; choose a multiple")
         self._check_optimizer()
         if self.feed_forward not in FEED_FORWARD_NAMES:
             raise StudyError(
@@ -114,23 +156,28 @@ class StudySettings:
 
     def _check_positions(self) -> None:
         leaking = [arm.name for arm in self.find_arms() if arm.leaks]
-        if leaking and self.batch * self.context < 2:
+        if leaking and self.batch // self.accumulate * self.context < 2:
             raise StudyError(
                 f"arm {', '.join(leaking)} needs more than one position for BatchNorm's statistics, but batch and "
                 "context are both 1; choose a larger batch or context"
             )
 
     def _check_memory(self) -> None:
-        weights = 4 * (12 * self.depth * self.width**2 + (512 + self.context) * self.width)
-        tokens = self.batch * self.context
-        # per layer about 20 arrays of the width, and at the head the logits, their softmax and their gradient
-        needed = 4 * weights + 4 * tokens * (20 * self.depth * self.width + 3 * 256)
         available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
-        if needed > available:
+        if self.device == "cpu" and self.needed_bytes > available:
             raise StudyError(
                 f"a model of depth {self.depth}, width {self.width}, batch {self.batch} and context {self.context} "
-                f"needs about {needed >> 30} GiB, but there are {available / 2**30:.0f}; choose smaller sizes"
+                f"needs about {self.needed_bytes >> 30} GiB, but there are {available / 2**30:.0f}; choose smaller "
+                "sizes"
             )
+
+    @property
+    def needed_bytes(self) -> int:
+        """About the memory that a training takes beside the program itself."""
+        weights = 4 * (12 * self.depth * self.width**2 + (512 + self.context) * self.width)
+        tokens = self.batch // self.accumulate * self.context
+        # per layer about 20 arrays of the width, and at the head the logits, their softmax and their gradient
+        return 4 * weights + 4 * tokens * (20 * self.depth * self.width + 3 * 256)
 
     def find_arms(self) -> list[Arm]:
         """Return the arms that `arms` names."""

@@ -35,10 +35,6 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
 }
 
 EXAMPLES = {
-    "study": examples(
-        "evenkeel study --text corpus.txt --arms pre-rms,llama --out runs/mine",
-        "evenkeel study --experiment padding --out runs/padding --open",
-    ),
     "explain": examples(
         "evenkeel explain 1 2 3 4 --norm rms --backward --html page.html",
         "evenkeel explain my.model:build --layer blocks.3.norm --input x.npy",
@@ -66,7 +62,7 @@ app = typer.Typer(
     epilog=examples("evenkeel explain 1 2 3 4", "evenkeel data fit measurements/ --numeric --out stats.json"),
     # A group looks at its own --help before it passes on to a command; Typer converts what is not typed by way of
     # pydantic, which takes as long to import as Typer itself, unless it is False.
-    context_settings={"default_map": {"help": False, "data": {"help": False}}},
+    context_settings={"default_map": {"help": False, "data": {"help": False}, "study": {"help": False}}},
     add_completion=False,
     pretty_exceptions_enable=False,
 )

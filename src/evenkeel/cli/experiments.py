@@ -11,6 +11,7 @@ import typer
 
 from evenkeel._errors import StudyError
 from evenkeel._files import path_as_text
+from evenkeel._options.workers import Workers
 from evenkeel.cli import interrupts
 from evenkeel.cli.output import Output, print_json
 from evenkeel.cli.study import new_directory, resumable
@@ -40,6 +41,7 @@ def run_named(
     resume: bool,
     force: bool,
     quiet: bool,
+    workers: Workers,
 ) -> int:
     """Run experiments, and print what became of their claims."""
     experiments = [EXPERIMENTS[name] for name in names]
@@ -49,7 +51,8 @@ def run_named(
     words = ["evenkeel", "study", "--experiment", ",".join(names), "--out", path_as_text(out), "--resume"]
     words += [word for name, value in typed.items() for word in ("--set", f"{name}={value}")]
     with resumable(shlex.join(words)):
-        summaries = run_experiments(experiments, out, options=options, resume=resume, force=force, observer=observer)
+        keep: dict[str, Any] = {"resume": resume, "force": force, "workers": workers}
+        summaries = run_experiments(experiments, out, options=options, observer=observer, **keep)
     if output.as_json:
         print_json({"experiments": summaries, "report": out / "report.html"})
     else:

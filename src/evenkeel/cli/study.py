@@ -6,7 +6,7 @@ import contextlib
 import datetime
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -14,10 +14,10 @@ from typing import Any
 import typer
 
 from evenkeel._files import path_as_text
+from evenkeel._options.workers import Workers
 from evenkeel.cli import interrupts
 from evenkeel.cli.output import Output, print_json
-from evenkeel.lab import StudyResult, StudySettings, study
-from evenkeel.lab.runner import cores
+from evenkeel.lab import StudyResult, compare_studies, study
 from evenkeel.report import print_table
 
 TERMINATED = 128 + signal.SIGTERM
@@ -36,7 +36,7 @@ def run(
     out: Path | None,
     output: Output,
     *,
-    workers: int | None,
+    workers: Workers,
     resume: bool,
     force: bool,
     quiet: bool,
@@ -44,9 +44,22 @@ def run(
     """Run the study that the typed options ask for; a resumed one takes the others from what it froze."""
     out = out or new_directory("study")
     with resumable(f"evenkeel study --out {shlex.quote(path_as_text(out))} --resume"):
-        count = workers or max(1, cores() // typed.get("threads", StudySettings.threads))
-        result = study(text=text, out=out, resume=resume, force=force, progress=not quiet, workers=count, **typed)
+        result = study(text=text, out=out, resume=resume, force=force, progress=not quiet, workers=workers, **typed)
     show(result, out, output)
+    return 0
+
+
+@interrupts.raising()
+def compare_directories(studies: Sequence[Path], output: Output) -> int:
+    """Compare studies, print the differences and the findings, and write the page if there is to be one."""
+    comparison = compare_studies(*studies)
+    output.write("comparison", comparison.save)
+    if output.as_json:
+        print_json(dict(comparison.summary))
+    else:
+        print_table(comparison.table())
+        for number, finding in enumerate(comparison.findings()[:TOP_FINDINGS], start=1):
+            typer.echo(f"{number}. {finding.title}.")
     return 0
 
 

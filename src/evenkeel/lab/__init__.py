@@ -1,12 +1,16 @@
 """The lab: the same small transformer trained with each norm and placement on real text, and what that shows."""
 
+from evenkeel._options.workers import Workers
 from evenkeel.lab._run import experiment, study
 from evenkeel.lab.studies import (
     DEFAULT_ARMS,
+    Comparison,
     Observer,
     Run,
+    Spent,
     StudyResult,
     StudySettings,
+    compare_studies,
     ranking_table,
     read_study,
     run_study,
@@ -33,15 +37,19 @@ __all__ = [
     "PLACEMENTS",
     "PRESETS",
     "Arm",
+    "Comparison",
     "Corpus",
     "Observer",
     "Placement",
     "Run",
+    "Spent",
     "StudyResult",
     "StudySettings",
     "TokenBatchNorm",
     "Transformer",
+    "Workers",
     "arm_names",
+    "compare_studies",
     "experiment",
     "find_arm",
     "load_corpus",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from evenkeel._errors import StudyError
 from evenkeel._options.names import check_experiment
 from evenkeel._options.study import StudySettings
+from evenkeel._options.workers import Workers
 from evenkeel.lab.studies import StudyResult, read_study, run_study
 
 if TYPE_CHECKING:
@@ -26,18 +27,19 @@ def study(
     resume: bool = False,
     force: bool = False,
     progress: bool = True,
-    workers: int = 1,
+    workers: int | Workers = 1,
     **settings: Any,
 ) -> StudyResult:
     """Train the same small transformer with each norm and placement on a text; the Python side of `evenkeel study`.
 
     Args:
-        text: a text file or directory; None means the Python standard library's source.
+        text: a text file or directory, or Parquet or Arrow files, as `load_corpus` reads them; None means the Python
+            standard library's source.
         out: the directory to write to; None keeps no files, so that an interrupted study is lost.
         resume: continue the study in `out` if there is one, with its settings where none are given here.
         force: replace the study in `out` if there is one.
         progress: whether to show, on stderr, how far it is.
-        workers: how many trainings run side by side, each in its own process.
+        workers: how many trainings run side by side, each in its own process; `Workers` says where.
         **settings: the fields of `StudySettings`: arms, depth, width, steps, lr, seeds, threads, …
 
     Returns:
@@ -75,6 +77,7 @@ def experiment(
     resume: bool = False,
     force: bool = False,
     progress: bool = True,
+    workers: int | Workers = 1,
     **options: Any,
 ) -> ExperimentResult:
     """Measure a claim of the literature; the Python side of `evenkeel study --experiment`.
@@ -85,6 +88,7 @@ def experiment(
         resume: continue the run in `out` if there is one: trials that are measured are not measured again.
         force: replace the run in `out` if there is one.
         progress: whether to show, on stderr, how far it is.
+        workers: how many trials are measured side by side; `Workers` says where.
         **options: of the experiment: seed, seeds, threads and its own.
 
     Returns:
@@ -104,7 +108,7 @@ def experiment(
 
     observer = ExperimentLines() if progress else ExperimentObserver()
     with directory_of(out, resume=resume) as directory:
-        keep: dict[str, Any] = {"resume": resume, "force": force}
+        keep: dict[str, Any] = {"resume": resume, "force": force, "workers": workers}
         run_experiments([EXPERIMENTS[name]], directory, options={name: options}, observer=observer, **keep)
         result = ExperimentResult.read(directory / name)
     return result if out is not None else replace(result, directory=None)

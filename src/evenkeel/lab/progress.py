@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenkeel._progress import ProgressContext, say, shows_bars
 from evenkeel.lab.experiments import VERDICTS, Claim, Experiment, ExperimentObserver
-from evenkeel.lab.studies import Observer, Run
+from evenkeel.lab.studies import Observer, Run, Spent
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -104,6 +104,18 @@ class Bars(ProgressContext, Observer):
         """Leave a line above the bars."""
         self.progress.console.print(lost_line(run, reason), markup=False, highlight=False)
 
+    def text_laid_out(self, size: int) -> None:
+        """Show how much there is."""
+        self.progress.update(self.study, facts=f"laying out the text: {size / 2**20:,.0f} MiB")
+
+    def study_estimated(self, spent: Spent) -> None:
+        """Leave a line above the bars."""
+        self.progress.console.print(estimate_line(spent), markup=False, highlight=False)
+
+    def study_trained(self, spent: Spent) -> None:
+        """Leave a line above the bars."""
+        self.progress.console.print(spent_line(spent), markup=False, highlight=False)
+
     def costs_started(self, arms: int) -> None:
         """Say what the last seconds are for."""
         self.progress.update(self.study, facts=f"timing the steps of {arms} arms in turn")
@@ -161,6 +173,20 @@ class Lines(ProgressContext, Observer):
         """Say what happened and what follows."""
         say(lost_line(run, reason))
 
+    def text_laid_out(self, size: int) -> None:
+        """Say how much there is, every few seconds."""
+        if time.monotonic() - self.said >= self.every:
+            say(f"laying out the text: {size / 2**20:,.0f} MiB")
+            self.said = time.monotonic()
+
+    def study_estimated(self, spent: Spent) -> None:
+        """Say what is to be expected."""
+        say(estimate_line(spent))
+
+    def study_trained(self, spent: Spent) -> None:
+        """Say what became of it."""
+        say(spent_line(spent))
+
     def costs_started(self, arms: int) -> None:
         """Say what the last seconds are for."""
         say(f"timing the steps of {arms} arms in turn")
@@ -174,6 +200,23 @@ class Lines(ProgressContext, Observer):
 def lost_line(run: Run, reason: str) -> str:
     """Return what to tell of a run whose process was lost."""
     return f"{run.label}: its process {reason}; another one goes on from the last checkpoint"
+
+
+def estimate_line(spent: Spent) -> str:
+    """Return what to tell before the first run."""
+    return f"the trainings will take about {spent_text(spent.estimated_seconds, spent.estimated_bytes)}"
+
+
+def spent_line(spent: Spent) -> str:
+    """Return what to tell after the last run."""
+    expected = spent_text(spent.estimated_seconds, spent.estimated_bytes)
+    return f"the trainings took {spent_text(spent.seconds, spent.bytes)} (estimated: {expected})"
+
+
+def spent_text(seconds: float | None, size: int | None) -> str:
+    """Return a time and the memory of a worker in words."""
+    time_text = "an unknown time" if seconds is None else minutes(seconds)
+    return time_text + ("" if size is None else f" and {size / 2**30:.2f} GiB of memory a worker")
 
 
 def minutes(seconds: float) -> str:
@@ -209,6 +252,11 @@ class ExperimentLines(ExperimentObserver):
             left = seconds_left(self.started, done - self.first, total - done)
             say(f"{self.title}: {done}/{total} trials, about {left:.0f} s left")
             self.said = now
+
+    def worker_lost(self, trial: Mapping[str, Any], reason: str) -> None:
+        """Say what happened and what follows."""
+        named = ", ".join(f"{name} {value}" for name, value in trial.items())
+        say(f"{self.title} ({named}): its process {reason}; another one measures it")
 
     def experiment_ended(self, experiment: Experiment, claims: Sequence[Claim]) -> None:
         """Say how the claims fared."""

@@ -1,24 +1,34 @@
-"""`evenkeel study`: train the same transformer with each norm and placement on one text, or run experiments."""
+"""`evenkeel study`: train the same transformer with each norm and placement on one text, or run experiments.
+
+`evenkeel study compare` joins studies.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
+
+import typer
 
 from evenkeel._errors import StudyError
 from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, LONG_WARMUP, arm_names
-from evenkeel._options.names import EXPERIMENT_NAMES, check_experiment
-from evenkeel._options.study import StudySettings
+from evenkeel._options.names import EXPERIMENT_NAMES, EngineName, check_experiment, nearest
+from evenkeel._options.study import DEVICES, PRECISIONS, StudySettings
+from evenkeel._options.workers import Workers
 from evenkeel.cli.options import (
     OUTPUT,
     RUNNING,
     Force,
+    Html,
     Json,
     Open,
     Quiet,
     Resume,
+    check_output,
     choice,
+    examples,
     flag,
     option,
     parse_threads,
@@ -32,6 +42,29 @@ __all__ = ["study"]
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(StudySettings)}
 COMPARED, MODEL, TRAINING, EXPERIMENTS = "What is compared", "Model", "Training", "Experiments instead of a study"
 ALL = "all"
+# What a file of options may hold beside the settings, each as it is typed.
+BESIDE_SETTINGS = ("text", "out", "workers", "engine", "address")
+# What a file may give for them, where the default does not tell.
+TYPES: dict[str, Any] = {
+    "arms": (str, list),
+    "lr": (str, list, int, float),
+    "warmup": int,
+    "clip": (int, float),
+    "weight_decay": (int, float),
+    "text": str,
+    "out": str,
+    "workers": int,
+    "engine": str,
+    "address": str,
+}
+
+study = typer.Typer(
+    epilog=examples(
+        "evenkeel study --text corpus.txt --arms pre-rms,llama --out runs/mine",
+        "evenkeel study --experiment padding --out runs/padding --open",
+    ),
+    no_args_is_help=False,
+)
 
 
 def setting(text: str, name: str, panel: str) -> Any:
@@ -39,9 +72,17 @@ def setting(text: str, name: str, panel: str) -> Any:
     return option(text, panel=panel, default=DEFAULTS[name])
 
 
-def study(
+@study.callback(invoke_without_command=True)
+def train(
+    group: typer.Context,
+    *,
     text: Annotated[
-        Path | None, path_option("Text file or directory.", panel=COMPARED, default="Python's standard library")
+        Path | None,
+        path_option(
+            "Text file or directory, or Parquet or Arrow files (path::column).",
+            panel=COMPARED,
+            default="Python's standard library",
+        ),
     ] = None,
     arms: Annotated[
         str | None,
@@ -78,6 +119,18 @@ def study(
     warmup: Annotated[int | None, option("Steps of warm-up.", panel=TRAINING, default="a tenth of the steps")] = None,
     clip: Annotated[float | None, option("Largest gradient norm.", panel=TRAINING, default="no clipping")] = None,
     weight_decay: Annotated[float | None, setting("Of linear maps' matrices.", "weight_decay", TRAINING)] = None,
+    device: Annotated[
+        str | None, choice("Where steps are computed", DEVICES, panel=TRAINING, default=DEFAULTS["device"])
+    ] = None,
+    precision: Annotated[
+        str | None, choice("Of linear maps and attention", PRECISIONS, panel=TRAINING, default=DEFAULTS["precision"])
+    ] = None,
+    compile_: Annotated[
+        bool | None, option("Compile the models.", "--compile/--no-compile", panel=TRAINING, default="no-compile")
+    ] = None,
+    accumulate: Annotated[
+        int | None, setting("Parts of a batch whose gradients are summed.", "accumulate", TRAINING)
+    ] = None,
     experiment: Annotated[
         str | None, option(f"Comma-separated, of {', '.join(EXPERIMENT_NAMES)}, or {ALL}.", panel=EXPERIMENTS)
     ] = None,
@@ -86,6 +139,9 @@ def study(
         option("An option of theirs; repeatable.", "--set", panel=EXPERIMENTS, metavar="<name=value>"),
     ] = None,
     list_: Annotated[bool, flag("--list", "List them with their questions.", EXPERIMENTS)] = False,
+    from_: Annotated[
+        Path | None, path_option("TOML file of these options; what is typed goes first.", "--from", panel=RUNNING)
+    ] = None,
     out: Annotated[
         Path | None, path_option("Directory to write to.", panel=OUTPUT, default="runs/study-<time>")
     ] = None,
@@ -97,9 +153,19 @@ def study(
         option(
             "Trainings side by side, each in its own process.",
             panel=RUNNING,
-            default="processors / threads",
+            default="processors / threads; 1 for experiments",
             metavar="<int>",
             parser=parse_threads,
+        ),
+    ] = None,
+    engine: Annotated[str | None, choice("Who trains", get_args(EngineName), panel=RUNNING, default="local")] = None,
+    address: Annotated[
+        str | None,
+        option(
+            "Of the Ray cluster: host:port or auto.",
+            panel=RUNNING,
+            default="RAY_ADDRESS, or a cluster in this machine",
+            metavar="<address>",
         ),
     ] = None,
     threads: Annotated[int | None, threads_option(f"{DEFAULTS['threads']} for each training")] = None,
@@ -112,35 +178,119 @@ def study(
 to it; --set gives the others.
     """
     # The parameters named as settings are: what was not typed is None, and left to the study or to the defaults.
-    typed = {name: value for name, value in locals().items() if name in DEFAULTS and value is not None}
+    typed = {name.rstrip("_"): value for name, value in locals().items() if value is not None}
+    if group.invoked_subcommand is not None:
+        refuse_options(group)
+        return 0
+    typed = {name: value for name, value in typed.items() if name in (*DEFAULTS, *BESIDE_SETTINGS)}
+    if from_ is not None:
+        typed = read_options(from_) | typed
+    beside = {name: typed.pop(name, None) for name in BESIDE_SETTINGS}
+    place = None if beside["out"] is None else Path(beside["out"])
     if force and resume:
         raise StudyError("--force starts afresh and --resume goes on; give one")
-    if resume and out is None:
+    if resume and place is None:
         raise StudyError("--resume needs --out: the directory of the study to continue")
     output = Output(open_page=open_page, as_json=as_json)
-    keep = {"resume": resume, "force": force, "quiet": quiet}
+    keep: dict[str, Any] = {
+        "resume": resume,
+        "force": force,
+        "quiet": quiet,
+        "workers": workers_of(beside, several=experiment is None),
+    }
     if list_ or experiment is not None:
         names = [] if experiment is None else check_experiments(experiment)
         assigned = parse_assignments(set_ or [])
-        for name, value, reason in (("text", text, "use their own data"), ("workers", workers, "run in one process")):
-            if value is not None:
-                raise StudyError(f"experiments {reason}; leave --{name} out")
+        if beside["text"] is not None:
+            raise StudyError("experiments use their own data; leave --text out")
         from evenkeel.cli.experiments import list_experiments, run_named
 
-        return list_experiments(output) if list_ else run_named(names, out, typed | assigned, output, **keep)
+        return list_experiments(output) if list_ else run_named(names, place, typed | assigned, output, **keep)
     if set_:
         raise StudyError("--set gives options of an experiment; name it with --experiment")
-    if lr is not None:
-        typed["lr"] = parse_rates(lr)
-    if arms is not None:
-        typed["arms"] = tuple(name.strip() for name in arms.split(",") if name.strip())
+    parse_lists(typed)
     if not resume:
         StudySettings(**typed)  # raises for impossible values; a resumed study adds its own to them
-    if text is not None and not text.exists():
-        raise StudyError(f"text {text} does not exist; give a text file or a directory of text files")
+    corpus = None if beside["text"] is None else Path(beside["text"])
+    check_text(corpus)
     from evenkeel.cli.study import run
 
-    return run(typed, text, out, output, workers=workers, **keep)
+    return run(typed, corpus, place, output, **keep)
+
+
+@study.command(
+    epilog=examples(
+        "evenkeel study compare runs/wide runs/narrow",
+        "evenkeel study compare runs/a runs/b runs/c --html comparison.html --open",
+    )
+)
+def compare(
+    studies: Annotated[list[Path], typer.Argument(metavar="STUDY...", help="Directories of studies of the same text.")],
+    html: Html = None,
+    force: Force = False,
+    open_page: Open = False,
+    as_json: Json = False,
+) -> int:
+    """Join studies: each arm at its best rate, its loss compared seed by seed with the same arm of the first study."""
+    check_output(html, "--html", force=force)
+    for path in studies:
+        if not (path / "summary.json").is_file():
+            raise StudyError(f"{path} holds no summary of a study; give the directory that was its --out")
+    from evenkeel.cli.study import compare_directories
+
+    return compare_directories(studies, Output(html, open_page, as_json=as_json))
+
+
+def refuse_options(group: typer.Context) -> None:
+    """Raise `StudyError` for options of a study that stand before the name of a command, which has its own."""
+    typed = [name for name, value in group.params.items() if value not in (None, False, [], ())]
+    if typed:
+        name = typed[0].rstrip("_").replace("_", "-")
+        raise StudyError(f"--{name} belongs to `evenkeel study`, not to `evenkeel study {group.invoked_subcommand}`")
+
+
+def workers_of(beside: Mapping[str, Any], *, several: bool) -> Workers:
+    """Return who trains; where neither a number nor a cluster is asked for, experiments run in one process."""
+    engine: Any = beside["engine"] or "local"
+    count = beside["workers"] or (None if several or engine == "ray" else 1)
+    return Workers(count=count, engine=engine, address=beside["address"])
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Return the options that a TOML file gives, by the names that they have on the command line."""
+    import tomllib
+
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise StudyError(f"--from: cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise StudyError(f"--from: {path} is not TOML: {error}") from error
+    options = {name.replace("-", "_"): value for name, value in content.items()}
+    known = (*DEFAULTS, *BESIDE_SETTINGS)
+    for name, value in options.items():
+        if name not in known:
+            raise StudyError(f"--from: {path}: there is no option {name!r}; did you mean {nearest(name, known)}?")
+        expected = TYPES.get(name, type(DEFAULTS.get(name)))
+        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
+            raise StudyError(f"--from: {path}: {name} has a wrong type, {value!r}")
+    return options
+
+
+def parse_lists(typed: dict[str, Any]) -> None:
+    """Put the arms and the learning rates, typed with commas between them, as settings have them."""
+    if isinstance(typed.get("lr"), str):
+        typed["lr"] = parse_rates(typed["lr"])
+    if isinstance(typed.get("arms"), str):
+        typed["arms"] = tuple(name.strip() for name in typed["arms"].split(",") if name.strip())
+    typed.update({name: tuple(value) for name, value in typed.items() if isinstance(value, list)})
+
+
+def check_text(text: Path | None) -> None:
+    """Raise `StudyError` where there is no text, before anything heavy is imported."""
+    plain = None if text is None else Path(str(text).partition("::")[0])
+    if plain is not None and "*" not in plain.name and not plain.exists():
+        raise StudyError(f"text {plain} does not exist; give a text file or a directory of text files")
 
 
 def parse_rates(text: str) -> tuple[float, ...]:

@@ -5,34 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from evenkeel.lab.training import t95
+from evenkeel.lab.training import Estimate, Measurement, mean_of, measured, t95
 from evenkeel.report import Series, format_number, join_words
 
-Measurement = float | None  # None stands for what JSON cannot hold: a number that is not finite
 Point = tuple[float, Measurement]
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A value and its 95 % confidence interval; without measurements nan without bounds, which decides nothing."""
-
-    value: float
-    low: float
-    high: float
-
-    def __bool__(self) -> bool:
-        """Whether anything was measured."""
-        return not math.isnan(self.value)
-
-    def __str__(self) -> str:
-        if not self:
-            return "unknown (no measurement)"
-        if not math.isfinite(self.high - self.low):
-            return f"{format_number(self.value)} (one measurement, no interval)"
-        return f"{format_number(self.value)} (95 % interval {format_number(self.low)} to {format_number(self.high)})"
 
 
 def intervals(named: Mapping[str, Estimate]) -> list[tuple[str, float | None, float | None, float | None]]:
@@ -49,29 +27,6 @@ def spread(named: Mapping[str, Sequence[float]]) -> list[tuple[str, float | None
     """Return the mean of each name's numbers with their range, in the same form."""
     there = {name: numbers for name, numbers in named.items() if numbers}
     return [(name, statistics.fmean(numbers), min(numbers), max(numbers)) for name, numbers in there.items()]
-
-
-def measured(values: Iterable[Measurement]) -> list[float]:
-    """Return the values that are there and finite."""
-    return [value for value in values if value is not None and math.isfinite(value)]
-
-
-def mean_of(
-    values: Iterable[Measurement], *, scale: float = 1.0, within: tuple[float, float] = (-math.inf, math.inf)
-) -> Estimate:
-    """Return the mean of scale times what was measured; the 95 % interval is Student's t's, infinite with one value.
-
-    Args:
-        values: what was measured.
-        scale: a factor.
-        within: the numbers that are possible, such as 0 to 100 for a percentage of all; the interval ends there.
-    """
-    numbers = [scale * value for value in measured(values)]
-    mean = statistics.fmean(numbers) if numbers else math.nan
-    if len(numbers) < 2:
-        return Estimate(mean, -math.inf, math.inf)
-    half = t95(len(numbers) - 1) * statistics.stdev(numbers) / math.sqrt(len(numbers))
-    return Estimate(mean, max(mean - half, within[0]), min(mean + half, within[1]))
 
 
 PERCENT = (0.0, 100.0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,21 +17,25 @@ from typing import Any
 import msgspec
 
 from evenkeel._errors import StudyError
-from evenkeel._files import is_temporary
+from evenkeel._files import is_temporary, replace_file
+from evenkeel._options.workers import Workers
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
 from evenkeel.lab.experiments._page import draw, experiments_page
 from evenkeel.lab.experiments._schemas import FrozenExperiment, Summary, TrialRecord
+from evenkeel.lab.experiments._worker import prepare, trial_work
 from evenkeel.lab.experiments.catalogue import EXPERIMENTS
 from evenkeel.lab.runner import (
     FORMAT,
+    Executor,
     FrozenFile,
     Records,
+    Task,
+    executor_of,
     platform_name,
     processors,
     read_records,
     run_directory,
     stamp,
-    threads,
     write_json,
 )
 from evenkeel.report import write_page
@@ -62,6 +65,9 @@ class ExperimentObserver:
     def trial_done(self, trial: Trial, done: int, total: int) -> None:
         """A trial is measured and kept."""
 
+    def worker_lost(self, trial: Trial, reason: str) -> None:
+        """The process of a trial ended before the trial was measured; another one measures it."""
+
     def experiment_ended(self, experiment: Experiment, claims: Sequence[Claim]) -> None:
         """An experiment's trials are all measured, and its claims judged."""
 
@@ -74,6 +80,7 @@ def run_experiments(
     resume: bool = False,
     force: bool = False,
     observer: ExperimentObserver | None = None,
+    workers: int | Workers = 1,
 ) -> list[dict[str, Any]]:
     """Measure every trial of each experiment, write records, summaries and the report, and return the summaries.
 
@@ -86,6 +93,8 @@ def run_experiments(
         resume: continue what is in `out`.
         force: measure these experiments afresh where `out` holds them.
         observer: is told how it goes on.
+        workers: how many trials are measured side by side, and where; experiments that time something are measured
+            here, one trial after the other.
 
     Returns:
         One summary for each experiment, as in its summary.json.
@@ -105,13 +114,14 @@ def run_experiments(
     """
     observer = observer or ExperimentObserver()
     asked = [(each, each.read_options((options or {}).get(each.name, {}))) for each in experiments]
-    with run_directory(out):
+    most = max((settings.threads for _, settings in asked), default=1)
+    with executor_of(workers, threads=most) as executor, run_directory(out) as lock:
         check_directory(out)
         for experiment, settings in asked:
             freeze(experiment, settings, out / experiment.name, resume=resume, force=force)
         for experiment, settings in asked:
-            with threads(settings.threads):
-                run_trials(experiment, settings, out / experiment.name, observer)
+            doer = executor_of(1, threads=most) if experiment.timed else executor
+            run_trials(experiment, settings, out / experiment.name, observer, doer, lock)
             write_report(out)
         return [read_summary(out / experiment.name) for experiment, _ in asked]
 
@@ -123,24 +133,52 @@ def freeze(experiment: Experiment, options: Options, directory: Path, *, resume:
     EXPERIMENT_FILE.freeze(directory, asked, resume=resume, force=force)
 
 
-def run_trials(experiment: Experiment, options: Options, directory: Path, observer: ExperimentObserver) -> None:
+def run_trials(
+    experiment: Experiment,
+    options: Options,
+    directory: Path,
+    observer: ExperimentObserver,
+    executor: Executor,
+    lock: int | None,
+) -> None:
     """Measure the trials that have no record yet, then write the summary."""
     path = directory / "records.jsonl"
     trials = experiment.trials(options)
     with naming_what_lacks(directory):
         done = {trial_key(record["trial"]) for record in read_records(path, TrialRecord)}
     left = [trial for trial in trials if trial_key(trial) not in done]
-    observer.experiment_started(experiment, len(trials) - len(left), len(trials))
+    number = len(trials) - len(left)
+    observer.experiment_started(experiment, number, len(trials))
     with Records(path) as records:
-        for number, trial in enumerate(left, start=len(trials) - len(left) + 1):
-            start = time.perf_counter()
-            measured = experiment.measure(options, trial)
-            records.write("trial", trial=trial, seconds=time.perf_counter() - start, measured=measured)
+
+        def told(index: int, message: dict[str, Any]) -> None:
+            nonlocal number
+            records.write("trial", trial=left[index], **message)
             records.sync()
-            observer.trial_done(trial, number, len(trials))
+            number += 1
+            observer.trial_done(left[index], number, len(trials))
+
+        setup = {"name": experiment.name, "options": options.as_dict()}
+        executor.run(
+            Task(prepare, setup, trial_work(experiment, options)),
+            [{"trial": trial} for trial in left],
+            told=told,
+            lost=lambda index, reason: observer.worker_lost(left[index], reason),
+            keep=lock,
+        )
+    put_in_order(path, trials)
     summary = summarize(experiment, options, directory)
     write_json(directory / "summary.json", summary)
     observer.experiment_ended(experiment, [Claim(**claim) for claim in summary["claims"]])
+
+
+def put_in_order(path: Path, trials: Sequence[Trial]) -> None:
+    """Put the records in the order of their trials, in which one worker would have written them."""
+    places = {trial_key(trial): place for place, trial in enumerate(trials)}
+    lines = path.read_bytes().splitlines(keepends=True)
+    ordered = sorted(lines, key=lambda line: places.get(trial_key(json.loads(line)["trial"]), len(places)))
+    if ordered != lines:
+        replace_file(path, b"".join(ordered))
 
 
 def summarize(experiment: Experiment, options: Options, directory: Path) -> dict[str, Any]:

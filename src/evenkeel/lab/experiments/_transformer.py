@@ -89,8 +89,8 @@ class TrainingOptions(Options):
         """Return the validation loss after a training with these losses; infinite where it was lost."""
         if len(losses) < self.steps or not math.isfinite(losses[-1]):
             return math.inf
-        sizes = {"batches": VALIDATION_BATCHES, "batch": self.batch, "context": self.context}
-        return validation_loss(model, standard_text(self.context), **sizes)
+        text = standard_text(self.context)
+        return validation_loss(model, text, batches=VALIDATION_BATCHES, batch=self.batch, context=self.context)
 
     def outcome(self, model: Transformer, losses: list[float]) -> dict[str, Any]:
         """Return the validation loss, and whether nothing was learned: it is no better than byte frequencies give."""

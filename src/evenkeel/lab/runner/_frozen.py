@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import platform
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def stamp() -> dict[str, Any]:
     return {
         "evenkeel": evenkeel.__version__,
         "torch": torch.__version__,
+        "python": platform.python_version(),
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
@@ -49,6 +51,7 @@ class FrozenFile:
         differences: yields, in words, what else differs between what was frozen and what is asked.
         own: what else the run writes into the directory, which goes when the run is replaced.
         format: the number of the file's form; another one is refused.
+        defaults: what options are that earlier runs did not know.
     """
 
     name: str
@@ -60,6 +63,7 @@ class FrozenFile:
     differences: Callable[[Mapping[str, Any], Mapping[str, Any]], Iterable[str]] = lambda frozen, asked: ()
     own: tuple[str, ...] = ()
     format: int = FORMAT
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, directory: Path) -> dict[str, Any] | None:
         """Return what the run in a directory froze, or None if there is none.
@@ -126,7 +130,8 @@ class FrozenFile:
 
     def compare(self, frozen: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
         """Yield what differs between a run and what is asked of it, in words."""
-        pairs = [(name, frozen[self.options].get(name), value) for name, value in asked[self.options].items()]
+        before = {**self.defaults, **frozen[self.options]}
+        pairs = [(name, before.get(name), value) for name, value in asked[self.options].items()]
         pairs += [(name, frozen.get(name), asked[name]) for name in self.fixed]
         yield from (f"{name} was {as_typed(was)}, now {as_typed(now)}" for name, was, now in pairs if was != now)
         yield from self.differences(frozen, asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from pathlib import Path
 
 
@@ -30,3 +31,13 @@ def cores() -> int:
 def platform_name() -> str:
     """Return the operating system and the machine type."""
     return f"{platform.system()} {platform.machine()}"
+
+
+def peak_memory() -> int | None:
+    """Return the most bytes that this process has held, or None where the system does not say."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

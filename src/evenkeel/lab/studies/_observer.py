@@ -44,6 +44,28 @@ def runs_of(settings: StudySettings) -> list[Run]:
     return [Run(arm, lr, seed) for seed in seeds for arm in settings.find_arms() for lr in settings.rates]
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What was estimated, and what it came to; None for what nobody could tell.
+
+    Attributes:
+        estimated_seconds: for all runs, before the first began.
+        seconds: that they took.
+        estimated_bytes: of memory, for each worker.
+        bytes: the most that one held.
+
+    Example:
+        >>> from evenkeel.lab import Spent
+        >>> Spent(estimated_seconds=60.0, seconds=66.0).bytes is None
+        True
+    """
+
+    estimated_seconds: float | None = None
+    seconds: float | None = None
+    estimated_bytes: int | None = None
+    bytes: int | None = None
+
+
 class Observer:
     """Told how a study goes on; does nothing unless a method is overridden.
 
@@ -73,6 +95,15 @@ class Observer:
 
     def worker_lost(self, run: Run, reason: str) -> None:
         """The process of a run ended before the run did; another one continues it."""
+
+    def text_laid_out(self, size: int) -> None:
+        """A text that is a table or large is laid out on the disk, so many bytes of it so far."""
+
+    def study_estimated(self, spent: Spent) -> None:
+        """The first run is about to begin; this is what all of them will take."""
+
+    def study_trained(self, spent: Spent) -> None:
+        """Every run has ended; this was estimated, and this is what they took."""
 
     def costs_started(self, arms: int) -> None:
         """Every run has ended, and the steps of this many arms are timed in turn."""

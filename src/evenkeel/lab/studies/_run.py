@@ -4,13 +4,15 @@ OUT/study.json                                          what was asked for, froz
 OUT/arms/<arm>-lr<rate>-seed<k>/records.jsonl           append-only measurements, without anything that the clock says
 OUT/arms/<arm>-lr<rate>-seed<k>/checkpoint.safetensors  where this run continues
 OUT/cost.json                                           what a step of each arm takes, measured when all runs have ended
+OUT/spent.json                                          time and memory, estimated before the first run and measured
+OUT/text/                                               the text's bytes, where it is larger than memory or a table
 OUT/summary.json                                        all runs so far, rewritten as they end
 OUT/report.html                                         the same, to look at
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,17 +22,26 @@ from typing import Any
 import evenkeel
 from evenkeel._errors import StudyError
 from evenkeel._files import is_temporary
-from evenkeel._options.study import StudySettings
-from evenkeel.lab.runner import FrozenFile, run_directory, run_jobs, stamp, threads, write_json
-from evenkeel.lab.studies._observer import Observer, Run, runs_of
+from evenkeel._options.study import Compute, StudySettings
+from evenkeel._options.workers import Workers
+from evenkeel.lab.runner import Executor, FrozenFile, Task, executor_of, run_directory, stamp, threads, write_json
+from evenkeel.lab.studies._estimate import estimate, write_spent
+from evenkeel.lab.studies._observer import Observer, Run, Spent, runs_of
 from evenkeel.lab.studies._schemas import STUDY_FORMAT, FrozenStudy
 from evenkeel.lab.studies._summary import read_costs, summarize
-from evenkeel.lab.studies._training import VALIDATION_BATCHES, ArmTraining, is_finished, train_arm
+from evenkeel.lab.studies._training import VALIDATION_BATCHES, is_finished
+from evenkeel.lab.studies._worker import TIMING, prepare, study_work, timed_arms
 from evenkeel.lab.studies.page import write_report
-from evenkeel.lab.training import Corpus, even_windows, frequency_loss, load_corpus, measure_in_turn
-from evenkeel.lab.transformer import Transformer
+from evenkeel.lab.training import (
+    Corpus,
+    check_device,
+    even_windows,
+    frequency_loss,
+    is_laid_out,
+    is_laid_out_text,
+    load_corpus,
+)
 
-WORKER = "evenkeel.lab.studies._worker"
 SUMMARY_SECONDS = 15.0
 CHECKPOINT_SECONDS = 15.0
 
@@ -44,7 +55,7 @@ def run_study(
     force: bool = False,
     observer: Observer | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    workers: int = 1,
+    workers: int | Workers = 1,
 ) -> dict[str, Any]:
     """Train every arm at every learning rate with every seed, write records, summary and report; return the summary.
 
@@ -54,12 +65,13 @@ def run_study(
     Args:
         settings: what to compare and how.
         out: the directory to write to: new, empty, or (with `resume` or `force`) a study's own.
-        text: a text file or directory; None means the Python standard library's source.
+        text: a text file or directory, or Parquet or Arrow files, as `load_corpus` reads them; None means the Python
+            standard library's source.
         resume: continue the study in `out` if there is one.
         force: replace the study in `out` if there is one.
         observer: is told how the study goes on.
         checkpoint_seconds: least time between two checkpoints of a run.
-        workers: how many runs are trained side by side, each in its own process; the records are the same.
+        workers: how many runs are trained side by side, and where; the records are the same.
 
     Returns:
         The summary, as in summary.json.
@@ -78,11 +90,14 @@ def run_study(
         >>> summary["arms"][0]["status"]
         'finished'
     """
-    if workers < 1:
-        raise StudyError(f"workers must be at least 1, but is {workers}")
     observer = observer or Observer()
-    corpus = load_corpus(text, context=settings.context)
-    with run_directory(out) as lock, threads(settings.threads):
+    executor = executor_of(workers, threads=settings.threads, gpu=settings.device == "cuda")
+    if not executor.elsewhere:
+        check_device(settings)
+    corpus = None if is_laid_out_text(text) else load_corpus(text, context=settings.context)
+    with executor, run_directory(out) as lock, threads(settings.threads):
+        check_owner(out)
+        corpus = corpus or load_corpus(text, context=settings.context, folder=out, tell=observer.text_laid_out)
         frozen = freeze(settings, out, text, corpus, resume=resume, force=force)
         waiting = []
         for run in runs_of(settings):
@@ -91,16 +106,22 @@ def run_study(
                 observer.run_skipped(run)
             else:
                 waiting.append(run)
-        file = SummaryFile(out, frozen)
-        if min(workers, len(waiting)) > 1:
-            how: dict[str, Any] = {"workers": workers, "checkpoint_seconds": checkpoint_seconds, "lock": lock}
-            train_side_by_side(waiting, file, observer, **how)
-        else:
-            for run in waiting:
-                training = ArmTraining(run, settings, corpus, run.directory(out))
-                train_arm(training, observer, checkpoint_seconds=checkpoint_seconds)
-                file.refresh()
-        measure_costs(settings, corpus, out, observer)
+        work = study_work(settings, corpus, out, checkpoint_seconds)
+        setup = {
+            "settings": frozen["settings"],
+            "text": frozen["text"],
+            "digest": frozen["corpus"]["digest"],
+            "out": str(out.resolve()),
+            "checkpoint_seconds": checkpoint_seconds,
+        }
+        file, task = SummaryFile(out, frozen), Task(prepare, setup, work)
+        if waiting:
+            spent = estimate(settings, corpus, waiting, executor)
+            observer.study_estimated(spent)
+            spent = train(waiting, file, observer, executor, task, spent, lock)
+            write_spent(out, spent)
+            observer.study_trained(spent)
+        measure_costs(settings, out, observer, executor.alone(), task)
         summary = file.write()
         write_report(summary, out / "report.html")
         return summary
@@ -124,54 +145,52 @@ class SummaryFile:
         return dict(json.loads((self.out / "summary.json").read_text()))
 
 
-def train_side_by_side(
+def train(
     runs: Sequence[Run],
     file: SummaryFile,
     observer: Observer,
-    *,
-    workers: int,
-    checkpoint_seconds: float,
+    executor: Executor,
+    task: Task,
+    estimated: Spent,
     lock: int | None,
-) -> None:
-    """Train runs in processes; a run whose process was lost goes on in another one from its last checkpoint."""
-    frozen = file.frozen
-    numbers = {run: number for number, run in enumerate(runs_of(StudySettings.from_options(frozen["settings"])))}
+) -> Spent:
+    """Train runs; one whose process was lost goes on in another one from its last checkpoint. Return what they took."""
+    numbers = {run: number for number, run in enumerate(runs_of(StudySettings.from_options(file.frozen["settings"])))}
+    memory: list[int] = []
 
     def told(index: int, message: dict[str, Any]) -> None:
+        if "memory" in message:
+            memory.extend(filter(None, [message["memory"]]))
+            return
         for method, arguments in message.items():
             getattr(observer, method)(runs[index], *arguments)
         if "run_ended" in message:
             file.refresh()
 
-    setup = {
-        "settings": frozen["settings"],
-        "text": frozen["text"],
-        "digest": frozen["corpus"]["digest"],
-        "out": str(file.out.resolve()),
-        "checkpoint_seconds": checkpoint_seconds,
-    }
-    run_jobs(
-        WORKER,
-        setup,
-        [{"run": numbers[run]} for run in runs],
-        workers=workers,
+    began = time.monotonic()
+    executor.run(
+        task,
+        [{"run": numbers[run], "folder": str(run.directory(Path()))} for run in runs],
         told=told,
         lost=lambda index, reason: observer.worker_lost(runs[index], reason),
         keep=lock,
     )
+    return dataclasses.replace(estimated, seconds=time.monotonic() - began, bytes=max(memory, default=None))
 
 
-def measure_costs(settings: StudySettings, corpus: Corpus, out: Path, observer: Observer) -> None:
-    """Measure what a step of each arm takes, all in turn, unless that was done; warm-up changes no step's time."""
-    arms = {arm.name: arm for arm in settings.find_arms() if not arm.long_warmup}
+def measure_costs(settings: StudySettings, out: Path, observer: Observer, executor: Executor, task: Task) -> None:
+    """Measure what a step of each arm takes, unless that was done."""
+    names = {arm.name for arm in timed_arms(settings)}
     costs = read_costs(out)
-    if not arms or (costs and costs.keys() == arms.keys()):
+    if not names or (costs and costs.keys() == names):
         return
-    observer.costs_started(len(arms))
-    size = {"depth": settings.depth, "width": settings.width, "heads": settings.heads, "context": settings.context}
-    models = {name: functools.partial(Transformer, arm, **size) for name, arm in arms.items()}
-    windows = even_windows(corpus, settings.batch, context=settings.context)
-    write_json(out / "cost.json", {"arms": measure_in_turn(models, windows)})
+    observer.costs_started(len(names))
+    executor.run(
+        task,
+        [TIMING],
+        told=lambda index, message: write_json(out / "cost.json", {"arms": message["timed"]}),
+        lost=lambda index, reason: None,
+    )
 
 
 def read_study(out: Path) -> dict[str, Any] | None:
@@ -192,15 +211,19 @@ def read_study(out: Path) -> dict[str, Any] | None:
     return STUDY_FILE.read(out)
 
 
-def freeze(
-    settings: StudySettings, out: Path, text: Path | None, corpus: Corpus, *, resume: bool, force: bool
-) -> dict[str, Any]:
-    """Write study.json into a new study's directory, or compare with the one that is there; return its content."""
-    foreign = next((entry for entry in out.iterdir() if not is_temporary(entry)), None)
+def check_owner(out: Path) -> None:
+    """Refuse a directory that holds something else than a study, or the text of one that did not begin."""
+    foreign = next((entry for entry in out.iterdir() if not (is_temporary(entry) or is_laid_out(entry))), None)
     if foreign is not None and read_study(out) is None:
         raise StudyError(
             f"{out} is not empty and holds no study (it has {foreign.name}); choose a new directory with --out"
         )
+
+
+def freeze(
+    settings: StudySettings, out: Path, text: Path | None, corpus: Corpus, *, resume: bool, force: bool
+) -> dict[str, Any]:
+    """Write study.json into a new study's directory, or compare with the one that is there; return its content."""
     versions = stamp()
     # what the models are compared with has to be measured on the bytes that they are: 3.13 there, 3.08 on all of them
     windows = even_windows(corpus, VALIDATION_BATCHES * settings.batch, context=settings.context)
@@ -209,6 +232,7 @@ def freeze(
         "format": STUDY_FORMAT,
         "evenkeel": versions["evenkeel"],
         "torch": versions["torch"],
+        "python": versions["python"],
         "kernels": [name for name, state in evenkeel.kernels_available().items() if state.startswith("available")],
         "created": versions["created"],
         "settings": settings.as_dict(),
@@ -230,8 +254,9 @@ STUDY_FILE = FrozenFile(
     run="a study",
     options="settings",
     fixed=("text", "evenkeel", "torch", "kernels"),
-    own=("arms", "cost.json", "summary.json", "report.html"),
+    own=("arms", "cost.json", "spent.json", "summary.json", "report.html"),
     format=STUDY_FORMAT,
     content=FrozenStudy,
     differences=changed_text,
+    defaults=dataclasses.asdict(Compute()),
 )

@@ -40,6 +40,7 @@ class FrozenStudy(Struct):
     settings: StudySettings
     text: str | None
     corpus: CorpusDescription
+    python: str = ""
 
 
 class Start(Struct, tag_field="kind", tag="start"):

@@ -11,6 +11,7 @@ import msgspec
 
 from evenkeel._options.study import StudySettings
 from evenkeel.lab.runner import platform_name, processors, read_records
+from evenkeel.lab.studies._estimate import read_spent
 from evenkeel.lab.studies._observer import runs_of
 from evenkeel.lab.studies._schemas import STUDY_FORMAT, Costs, StudyRecord
 from evenkeel.lab.studies.page import find
@@ -35,6 +36,8 @@ def summarize(out: Path, frozen: dict[str, Any]) -> dict[str, Any]:
         "format": STUDY_FORMAT,
         "evenkeel": frozen["evenkeel"],
         "torch": frozen["torch"],
+        "python": frozen.get("python", ""),
+        "kernels": frozen["kernels"],
         "created": frozen["created"],
         "machine": {
             "processor": processors(),
@@ -45,6 +48,7 @@ def summarize(out: Path, frozen: dict[str, Any]) -> dict[str, Any]:
         "corpus": frozen["corpus"],
         "arms": [{**entry, "leaks": run.arm.leaks} for run, entry in summarized if entry is not None],
         "costs": read_costs(out),
+        "spent": read_spent(out),
     }
     return {**summary, "findings": find(summary)}
 

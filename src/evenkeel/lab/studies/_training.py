@@ -12,6 +12,7 @@ import math
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from evenkeel.lab.studies._observer import Observer, Run
 from evenkeel.lab.studies._schemas import StudyRecord
 from evenkeel.lab.training import (
     Corpus,
+    autocast,
     even_windows,
     load_checkpoint,
     loss_backward,
@@ -34,7 +36,8 @@ from evenkeel.lab.training import (
 )
 from evenkeel.lab.transformer import Probe, Transformer
 
-VALIDATIONS = 4  # of a run, beside the one before the first step; each takes as long as three steps
+VALIDATIONS = 4  # of a run, beside the one before the first step
+VALIDATION_STEPS = 3  # that take as long as a validation
 VALIDATION_BATCHES = 8
 DIVERGED_WINDOW = 20  # steps
 DIVERGED_FACTOR = 2.0
@@ -54,7 +57,8 @@ class ArmTraining:
             heads=settings.heads,
             context=settings.context,
             seed=run.seed,
-        )
+        ).to(settings.device)
+        self.compiled = torch.compile(self.model) if settings.compile else None
         self.optimizer = make_optimizer(self.model, settings.weight_decay)
         self.step = 0
         self.losses: list[float] = []
@@ -93,7 +97,7 @@ class ArmTraining:
             group["lr"] = learning_rate
         probe = Probe(self.model) if self.step in self.probe_steps() else None
         with probe or contextlib.nullcontext():
-            loss, gradient_norm = self.forward_backward()
+            loss, gradient_norm = self.forward_backward(None if probe else self.compiled)
         if probe is not None:
             records.write("probe", step=self.step, **probe.record())  # before clipping changes the gradients
         if self.settings.clip is not None:
@@ -110,10 +114,11 @@ class ArmTraining:
         self.step += 1
         return loss
 
-    def forward_backward(self) -> tuple[float, Tensor]:
+    def forward_backward(self, forward: Callable[..., Tensor] | None) -> tuple[float, Tensor]:
         """Compute the loss and its gradients; return the loss and the norm of all gradients together."""
         self.model.train()
-        loss = loss_backward(self.model, self.optimizer, self.batch(self.step))
+        windows = self.batch(self.step)
+        loss = loss_backward(self.model, self.optimizer, windows, compute=self.settings, forward=forward)
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
         return loss, torch.nn.utils.get_total_norm(gradients)
 
@@ -126,7 +131,7 @@ class ArmTraining:
     def validate(self) -> float:
         """Return the mean loss over fixed windows of the validation text."""
         size = {"batch": self.settings.batch, "context": self.settings.context}
-        return validation_loss(self.model, self.corpus, batches=VALIDATION_BATCHES, **size)
+        return validation_loss(self.model, self.corpus, batches=VALIDATION_BATCHES, compute=self.settings, **size)
 
     @torch.no_grad()
     def leak(self) -> float | None:
@@ -140,7 +145,8 @@ class ArmTraining:
         changed = tokens.clone()
         changed[:, -1] = (changed[:, -1] + 1) % 256
         self.model.train()
-        before, after = (self.model(x)[:, :-1].double() for x in (tokens, changed))
+        with autocast(self.settings):
+            before, after = (self.model(x.to(self.settings.device))[:, :-1].double() for x in (tokens, changed))
         return ((after - before).square().mean() / before.square().mean()).sqrt().item()
 
     @property

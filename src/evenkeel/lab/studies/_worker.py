@@ -1,17 +1,22 @@
-"""A process that trains runs of a study, as `evenkeel.lab.runner.run_jobs` tells it."""
+"""The work of a study: a run is trained, or all arms are timed, wherever an executor has it done."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import StudyError
 from evenkeel._options.study import StudySettings
-from evenkeel.lab.runner import Job, Tell, clear_errors, serve, threads
+from evenkeel.lab.runner import Job, Tell, Work, clear_errors, threads
+from evenkeel.lab.studies._estimate import memory_used
 from evenkeel.lab.studies._observer import Observer, Run, runs_of
 from evenkeel.lab.studies._training import ArmTraining, train_arm
-from evenkeel.lab.training import load_corpus
+from evenkeel.lab.training import Corpus, check_device, even_windows, load_corpus, measure_in_turn
+from evenkeel.lab.transformer import Transformer
+
+TIMING: Job = {"timing": True}  # of all arms in turn
 
 
 class Teller(Observer):
@@ -37,22 +42,42 @@ class Teller(Observer):
         self.tell({"run_ended": [status]})
 
 
-def prepare(setup: Mapping[str, Any]) -> Any:
-    """Return what trains a run, told by its number in the study's order."""
-    settings, out = StudySettings.from_options(setup["settings"]), Path(setup["out"])
-    corpus = load_corpus(None if setup["text"] is None else Path(setup["text"]), context=settings.context)
+def prepare(setup: Mapping[str, Any]) -> Work:
+    """Return what does the jobs of a study, from plain values."""
+    settings, text = StudySettings.from_options(setup["settings"]), setup["text"]
+    out = Path(setup["out"])
+    corpus = load_corpus(None if text is None else Path(text), context=settings.context, folder=out)
     if corpus.digest != setup["digest"]:
-        raise StudyError(f"the content of the text ({corpus.source}) has changed since the study began")
+        raise StudyError(f"the content of the text ({corpus.source}) is not the one that the study began with")
+    return study_work(settings, corpus, out, setup["checkpoint_seconds"])
+
+
+def study_work(settings: StudySettings, corpus: Corpus, out: Path, checkpoint_seconds: float) -> Work:
+    """Return what trains a run, told by its number in the study's order, or times the arms."""
     runs = runs_of(settings)
 
     def work(job: Job, tell: Tell) -> None:
-        run = runs[job["run"]]
         with clear_errors(out), threads(settings.threads):
+            check_device(settings)
+            if job == TIMING:
+                tell({"timed": time_arms(settings, corpus)})
+                return
+            run = runs[job["run"]]
             training = ArmTraining(run, settings, corpus, run.directory(out))
-            train_arm(training, Teller(tell), checkpoint_seconds=setup["checkpoint_seconds"])
+            train_arm(training, Teller(tell), checkpoint_seconds=checkpoint_seconds)
+            tell({"memory": memory_used(settings)})
 
     return work
 
 
-if __name__ == "__main__":
-    serve(prepare)
+def time_arms(settings: StudySettings, corpus: Corpus) -> dict[str, dict[str, list[float]]]:
+    """Return what a step of each arm takes, and its norms alone, all in turn."""
+    size = {"depth": settings.depth, "width": settings.width, "heads": settings.heads, "context": settings.context}
+    models = {arm.name: functools.partial(Transformer, arm, **size) for arm in timed_arms(settings)}
+    windows = even_windows(corpus, settings.batch, context=settings.context)
+    return measure_in_turn(models, windows, compute=settings)
+
+
+def timed_arms(settings: StudySettings) -> list[Any]:
+    """Return the arms whose steps are timed: warm-up changes no step's time."""
+    return [arm for arm in settings.find_arms() if not arm.long_warmup]

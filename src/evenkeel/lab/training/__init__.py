@@ -9,21 +9,38 @@ from evenkeel.lab.training._cost import (
     seconds_in_turn,
     training_step,
 )
-from evenkeel.lab.training._steps import even_windows, loss_backward, make_optimizer, sample_windows, validation_loss
-from evenkeel.lab.training._student import t95
-from evenkeel.lab.training._text import Corpus, frequency_loss, load_corpus
+from evenkeel.lab.training._layout import is_laid_out
+from evenkeel.lab.training._steps import (
+    autocast,
+    check_device,
+    even_windows,
+    loss_backward,
+    make_optimizer,
+    sample_windows,
+    validation_loss,
+)
+from evenkeel.lab.training._student import Estimate, Measurement, mean_of, measured, t95
+from evenkeel.lab.training._text import Corpus, frequency_loss, is_laid_out_text, load_corpus
 
 __all__ = [
     "Corpus",
+    "Estimate",
+    "Measurement",
+    "autocast",
     "both_passes",
+    "check_device",
     "even_windows",
     "frequency_loss",
+    "is_laid_out",
+    "is_laid_out_text",
     "load_checkpoint",
     "load_corpus",
     "loss_backward",
     "make_optimizer",
+    "mean_of",
     "measure_cost",
     "measure_in_turn",
+    "measured",
     "norm_calls",
     "sample_windows",
     "save_checkpoint",

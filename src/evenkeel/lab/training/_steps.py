@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from evenkeel._errors import StudyError
+from evenkeel._options.study import Compute
 from evenkeel.lab.training._text import Corpus
 from evenkeel.lab.transformer import Transformer, derive_seed, next_byte_loss
+
+PLAIN = Compute()
+
+
+def check_device(compute: Compute) -> None:
+    """Raise `StudyError` unless there is the device to compute on."""
+    if compute.device == "cuda" and not torch.cuda.is_available():
+        raise StudyError("there is no GPU that torch can use (torch.cuda.is_available() is false); choose --device cpu")
+
+
+def autocast(compute: Compute) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which losses are computed in the precision asked for."""
+    if compute.precision == "float32":
+        return contextlib.nullcontext()
+    return torch.autocast(compute.device, dtype=torch.bfloat16)
 
 
 def sample_windows(corpus: Corpus, seed: int, step: int, *, batch: int, context: int) -> Tensor:
@@ -26,11 +45,15 @@ def even_windows(corpus: Corpus, count: int, *, context: int) -> Tensor:
 
 
 @torch.no_grad()
-def validation_loss(model: Transformer, corpus: Corpus, *, batches: int, batch: int, context: int) -> float:
+def validation_loss(
+    model: Transformer, corpus: Corpus, *, batches: int, batch: int, context: int, compute: Compute = PLAIN
+) -> float:
     """Return the mean loss over evenly spaced batches of the validation text; BatchNorm uses its running statistics."""
     model.eval()
-    windows = even_windows(corpus, batches * batch, context=context)
-    return torch.stack([next_byte_loss(model, part) for part in windows.split(batch)]).mean().item()
+    windows = even_windows(corpus, batches * batch, context=context).to(compute.device)
+    with autocast(compute):
+        losses = [next_byte_loss(model, part) for part in windows.split(batch // compute.accumulate)]
+    return torch.stack(losses).mean().item()
 
 
 def make_optimizer(model: Transformer, weight_decay: float) -> torch.optim.AdamW:
@@ -45,9 +68,31 @@ def make_optimizer(model: Transformer, weight_decay: float) -> torch.optim.AdamW
     return torch.optim.AdamW(groups, lr=0.0, betas=(0.9, 0.95), fused=True)
 
 
-def loss_backward(model: Transformer, optimizer: torch.optim.Optimizer, windows: Tensor) -> float:
-    """Compute the gradients of the loss on a batch (batch, context + 1), and return the loss."""
+def loss_backward(
+    model: Transformer,
+    optimizer: torch.optim.Optimizer,
+    windows: Tensor,
+    *,
+    compute: Compute = PLAIN,
+    forward: Callable[..., Tensor] | None = None,
+) -> float:
+    """Compute the gradients of the loss on a batch (batch, context + 1), and return the loss.
+
+    Args:
+        model: gets the gradients.
+        optimizer: of its parameters.
+        windows: the batch.
+        compute: how.
+        forward: the compiled model; None means the model itself.
+    """
     optimizer.zero_grad()
-    loss = next_byte_loss(model, windows)
-    loss.backward()
-    return loss.item()
+    parts = windows.to(compute.device).chunk(compute.accumulate)
+    total = 0.0
+    for part in parts:
+        with autocast(compute):
+            loss = next_byte_loss(model if forward is None else forward, part)
+        if len(parts) > 1:
+            loss = loss / len(parts)
+        loss.backward()
+        total += loss.item()
+    return total

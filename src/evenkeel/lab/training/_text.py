@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +17,24 @@ from torch import Tensor
 
 from evenkeel._errors import StudyError
 from evenkeel._files import path_as_text
+from evenkeel.lab.training._layout import (
+    LARGE,
+    SEPARATOR,
+    Layout,
+    Part,
+    Progress,
+    copy_file,
+    cross_entropy,
+    joint_digest,
+    lay_out,
+    signature_of,
+    table_paths,
+    text_column,
+    write_rows,
+)
 
 VALIDATION_SHARE = 0.1  # of the bytes
-SEPARATOR = b"\0"  # between files; no text contains it
+COUNTED = 1 << 26  # bytes at a time
 STANDARD_LIBRARY_LEAVES_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 
 
@@ -73,24 +90,32 @@ class Corpus:
         }
 
 
-def load_corpus(path: Path | None, *, context: int) -> Corpus:
+def load_corpus(
+    path: Path | None, *, context: int, folder: Path | None = None, tell: Progress = lambda size: None
+) -> Corpus:
     """Read a text and split it into training and validation parts.
 
     A directory is read recursively, without hidden files, files that are not UTF-8 text, repetitions of a file and the
     directories of studies, and split by files: in an order given by a hash of their relative paths, files go to
-    validation until it has a tenth of the bytes. A single file is split by position: its last tenth is validation. The
+    validation until it has a tenth of the bytes. A single file is split by position: its last tenth is validation. Of
+    Parquet and Arrow files (one, a pattern with ``*``, a directory), the rows of a column of text are documents: one in
+    ten goes to validation, by a hash of its content; ``path::column`` names the column where that is not clear. The
     split is the same on every machine.
 
+    Tables, and texts of more than 256 MiB, are laid out on the disk and mapped, so that they may be larger than memory.
+
     Args:
-        path: a text file or a directory; None means the source of the Python standard library that is running,
+        path: a text file, a directory or tables; None means the source of the Python standard library that is running,
             without its tests.
         context: the sequence length that both parts must be able to fill.
+        folder: where texts are laid out, in the folder ``text``; those that are there already are mapped as they are.
+        tell: is told how many bytes are laid out.
 
     Returns:
         The corpus.
 
     Raises:
-        StudyError: the text is missing, unreadable, empty, binary or too short.
+        StudyError: the text is missing, unreadable, empty, binary or too short, or needs a folder.
 
     Example:
         >>> from evenkeel.lab import load_corpus
@@ -102,14 +127,82 @@ def load_corpus(path: Path | None, *, context: int) -> Corpus:
         source = f"Python {sysconfig.get_python_version()} standard library"
         return split(source, *read_directory(root, leaves_out=is_not_library_source), context)
     try:
+        if is_laid_out_text(path):
+            if folder is None:
+                raise StudyError(f"text {path} is large or a table, which is laid out on the disk; give a folder")
+            return laid_out(path, folder, tell, context)
         if path.is_dir():
             return split(path_as_text(path), *read_directory(path, leaves_out=holds_study), context)
         if path.is_file():
             return split(path_as_text(path), {path.name: read_text(path)}, 0, context)
         problem = "is not a file or directory" if path.exists() else "does not exist"
     except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
         raise StudyError(f"cannot read text {path}: {error.strerror}; check the path and its permissions") from error
     raise StudyError(f"text {path} {problem}; give a text file or a directory of text files")
+
+
+def is_laid_out_text(path: Path | None) -> bool:
+    """Whether a text is one that is laid out on the disk: tables, or more than fits well into memory."""
+    if path is None:
+        return False
+    if table_paths(path) is not None:
+        return True
+    if path.is_dir():
+        return sum(entry.stat().st_size for _, entry in text_entries(path, holds_study)) > LARGE
+    return path.is_file() and path.stat().st_size > LARGE
+
+
+def laid_out(path: Path, folder: Path, tell: Progress, context: int) -> Corpus:
+    """Return a text that is laid out below a folder."""
+    if (tables := table_paths(path)) is not None:
+        column = text_column(tables[0], str(path).partition("::")[2])
+        layout = lay_out(folder, signature_of(tables, column), write_rows(tables, column, tell))
+    elif path.is_dir():
+        entries = dict(text_entries(path, holds_study))
+        layout = lay_out(folder, signature_of(entries.values()), join_files(entries, tell))
+    else:
+        layout = lay_out(folder, signature_of([path]), copy_file(path, VALIDATION_SHARE, tell))
+    return corpus_of(path_as_text(path), layout, context)
+
+
+def corpus_of(source: str, layout: Layout, context: int) -> Corpus:
+    """Return the corpus of a text that is laid out."""
+    facts = layout.facts
+    check_length(source, {"training": facts.train_bytes, "validation": facts.validation_bytes}, context)
+    return Corpus(
+        source=source,
+        train=layout.train,
+        validation=layout.validation,
+        train_files=facts.train_files,
+        validation_files=facts.validation_files,
+        skipped_files=facts.skipped_files,
+        duplicate_files=facts.duplicate_files,
+        frequency_loss=facts.frequency_loss,
+        digest=facts.digest,
+    )
+
+
+def join_files(entries: dict[str, Path], tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
+    """Return what writes text files, split as those of a directory in memory; each is read twice, alone."""
+
+    def fill(train: Part, validation: Part) -> tuple[int, int]:
+        names: dict[bytes, str] = {}
+        sizes: dict[str, int] = {}
+        for name, entry in entries.items():
+            with contextlib.suppress(StudyError, OSError):
+                data = read_text(entry)
+                names[hashlib.sha256(data).digest()] = name
+                sizes[name] = len(data)
+        kept = {name: sizes[name] for name in names.values()}
+        held_out = choose_validation(kept)
+        for name in kept:
+            (validation if name in held_out else train).add(read_text(entries[name]))
+            tell(train.size)
+        return len(entries) - len(sizes), len(sizes) - len(kept)
+
+    return fill
 
 
 def is_not_library_source(entry: Path) -> bool:
@@ -142,21 +235,26 @@ def read_text(path: Path) -> bytes:
     return data
 
 
-def read_directory(root: Path, *, leaves_out: Callable[[Path], bool]) -> tuple[dict[str, bytes], int]:
-    """Return the text files below a directory by relative path, in a stable order, and how many others there were."""
-    files: dict[str, bytes] = {}
-    skipped = 0
+def text_entries(root: Path, leaves_out: Callable[[Path], bool]) -> Iterator[tuple[str, Path]]:
+    """Yield the files below a directory that may be texts, by relative path, in a stable order."""
     for folder, subfolders, names in os.walk(root):
         here = Path(folder)
         subfolders[:] = sorted(name for name in subfolders if name[0] != "." and not leaves_out(here / name))
         for name in sorted(names):
             entry = here / name
-            if name[0] == "." or leaves_out(entry) or not entry.is_file():
-                continue
-            try:
-                files[entry.relative_to(root).as_posix()] = read_text(entry)
-            except (StudyError, OSError):
-                skipped += 1
+            if not (name[0] == "." or leaves_out(entry)) and entry.is_file():
+                yield entry.relative_to(root).as_posix(), entry
+
+
+def read_directory(root: Path, *, leaves_out: Callable[[Path], bool]) -> tuple[dict[str, bytes], int]:
+    """Return the text files below a directory by relative path, in a stable order, and how many others there were."""
+    files: dict[str, bytes] = {}
+    skipped = 0
+    for name, entry in text_entries(root, leaves_out):
+        try:
+            files[name] = read_text(entry)
+        except (StudyError, OSError):
+            skipped += 1
     if not files:
         seen = f"{skipped} other files" if skipped else "nothing"
         raise StudyError(f"text directory {root} holds no UTF-8 text files ({seen} found); give another directory")
@@ -175,16 +273,11 @@ def split(source: str, files: dict[str, bytes], skipped: int, context: int) -> C
         train, validation = data[:cut], data[cut:]
         counts = (1, 1)
     else:
-        held_out = choose_validation(files)
+        held_out = choose_validation({name: len(data) for name, data in files.items()})
         train = SEPARATOR.join(data for name, data in files.items() if name not in held_out)
         validation = SEPARATOR.join(data for name, data in files.items() if name in held_out)
         counts = (len(files) - len(held_out), len(held_out))
-    for part, data in (("training", train), ("validation", validation)):
-        if len(data) <= context:
-            raise StudyError(
-                f"text {source} is too short: its {part} part has {len(data)} bytes, but a context of {context} needs "
-                f"more than {context}; give a longer text or a smaller context"
-            )
+    check_length(source, {"training": len(train), "validation": len(validation)}, context)
     train_bytes, validation_bytes = to_tensor(train), to_tensor(validation)
     return Corpus(
         source=source,
@@ -195,28 +288,44 @@ def split(source: str, files: dict[str, bytes], skipped: int, context: int) -> C
         skipped_files=skipped,
         duplicate_files=duplicates,
         frequency_loss=frequency_loss(train_bytes, validation_bytes),
-        digest=hashlib.sha256(hashlib.sha256(train).digest() + hashlib.sha256(validation).digest()).hexdigest(),
+        digest=joint_digest(hashlib.sha256(train).digest(), hashlib.sha256(validation).digest()),
     )
+
+
+def check_length(source: str, sizes: Mapping[str, int], context: int) -> None:
+    """Raise `StudyError` where a part of a text cannot fill a sequence."""
+    for part, size in sizes.items():
+        if size <= context:
+            raise StudyError(
+                f"text {source} is too short: its {part} part has {size} bytes, but a context of {context} needs "
+                f"more than {context}; give a longer text or a smaller context"
+            )
 
 
 def frequency_loss(train: Tensor, validation: Tensor) -> float:
     """Return the cross-entropy of the validation bytes under the training bytes' frequencies, each count plus one."""
-    counts = torch.bincount(train, minlength=256).double() + 1
-    occurrences = torch.bincount(validation, minlength=256).double()
-    return -(occurrences * (counts / counts.sum()).log()).sum().item() / len(validation)
+    return cross_entropy(byte_counts(train), byte_counts(validation))
 
 
-def choose_validation(files: dict[str, bytes]) -> set[str]:
+def byte_counts(text: Tensor) -> Tensor:
+    """Return how often each byte occurs."""
+    counts = torch.zeros(256, dtype=torch.long)
+    for part in text.split(COUNTED):
+        counts += torch.bincount(part, minlength=256)
+    return counts
+
+
+def choose_validation(sizes: Mapping[str, int]) -> set[str]:
     """Return the files to hold out: about a tenth of the bytes, and none of more than a fifth if there are others."""
-    total = sum(map(len, files.values()))
-    by_hash = sorted(files, key=lambda name: hashlib.sha256(name.encode(errors="surrogatepass")).digest())
+    total = sum(sizes.values())
+    by_hash = sorted(sizes, key=lambda name: hashlib.sha256(name.encode(errors="surrogatepass")).digest())
     held_out: set[str] = set()
     taken = 0
     for name in by_hash:
-        if taken < VALIDATION_SHARE * total and taken + len(files[name]) <= 2 * VALIDATION_SHARE * total:
+        if taken < VALIDATION_SHARE * total and taken + sizes[name] <= 2 * VALIDATION_SHARE * total:
             held_out.add(name)
-            taken += len(files[name])
-    return held_out or {min(by_hash, key=lambda name: len(files[name]))}
+            taken += sizes[name]
+    return held_out or {min(by_hash, key=lambda name: sizes[name])}
 
 
 def to_tensor(data: bytes) -> Tensor:

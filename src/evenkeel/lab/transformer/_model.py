@@ -240,7 +240,7 @@ def scaled(x: Tensor, gain: float) -> Tensor:
     return x if gain == 1.0 else gain * x
 
 
-def next_byte_loss(model: Transformer, windows: Tensor) -> Tensor:
+def next_byte_loss(model: Callable[..., Tensor], windows: Tensor) -> Tensor:
     """Return the mean cross-entropy of the byte after each position, in nats; windows are (b, t + 1)."""
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())

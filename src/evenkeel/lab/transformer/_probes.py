@@ -21,6 +21,8 @@ MOST_VALUES = 1_000_000  # per histogram; larger activations are thinned out eve
 class Probe:
     """Records the residual stream, gradients and the norms' inputs and outputs during one training step.
 
+    Of a batch in parts, the first one's forward pass is recorded.
+
     Used as a context around forward and backward; the record is taken before the gradients are changed or cleared::
 
         with Probe(model) as probe:
@@ -53,9 +55,13 @@ class Probe:
             hook.remove()
 
     def _see_residual(self, x: Tensor) -> None:
+        if len(self.residual) > len(self.model.blocks):
+            return
         self.residual.append({"layer": len(self.residual), **residual_statistics(x.detach())})
 
     def _see_norm(self, name: str, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if any(seen["norm"] == name for seen in self.norms):
+            return
         before, after = inputs[0].detach(), output.detach()
         width = rms(before)
         self.norms.append({"norm": name, "block": block_of(name), "before": width, "after": rms(after)})
@@ -108,7 +114,7 @@ def histogram(x: Tensor) -> dict[str, list[float]] | None:
     values = values[values.isfinite()]
     if not len(values):
         return None
-    low, high = values.quantile(torch.tensor([TAIL, 1 - TAIL])).tolist()
+    low, high = values.quantile(torch.tensor([TAIL, 1 - TAIL], device=values.device)).tolist()
     if high <= low:  # all values equal, or nearly
         low, high = low - 0.5, low + 0.5
     counts = torch.histc(values.clamp(low, high), bins=BINS, min=low, max=high)
