@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from evenkeel._display import Displayed
+from evenkeel._display import Summarised
 from evenkeel._errors import InvalidArgumentError
 from evenkeel._files import write_text_atomically
 from evenkeel.convert._site import Mode
 from evenkeel.convert._verify import Check
+from evenkeel.recognition import spec_line
 
 __all__ = ["Certificate", "Entry"]
 
@@ -51,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificate(Displayed):
+class Certificate(Summarised):
     """What a plan did, with the errors of each norm and of the model beside the original's own.
 
     Attributes:
@@ -85,8 +86,6 @@ class Certificate(Displayed):
     @classmethod
     def of(cls, plan: Any, checks: dict[str, list[Check]] | None, reference: str) -> Certificate:
         """Gather what was done."""
-        from evenkeel.convert._views import spec_line
-
         found = checks or {}
         entries = tuple(
             Entry(

@@ -72,7 +72,7 @@ def recognized(module: nn.Module, dtype: torch.dtype) -> Recognition | None:
         finally:
             if replaced is not None:
                 module.forward = replaced
-        served = found.spec is not None and not left and found.spec.memory == "batch"
+        served = found.spec is not None and not left and found.spec.memory == "batch" and found.spec.gating is None
         known[dtype] = found if served else None
     return known[dtype]
 

@@ -127,6 +127,8 @@ def refusal(module: nn.Module, found: Recognition, mode: Mode, dtype: torch.dtyp
         return found.reason
     if spec.activation is not None and spec.shares in ("token", "sample_channel"):
         return f"it applies {spec.activation} after the norm, for which there is no kernel over {spec.shares}"
+    if roles.gate not in (None, "gate"):
+        return f"its gate is called {roles.gate}, and callers may name it"
     own = {*dict(module.named_parameters(recurse=False)), *dict(module.named_buffers(recurse=False))}
     named = [name for name in (roles.weight, roles.bias, roles.mean, roles.variance) if name is not None]
     if not {name.removeprefix("parametrizations.").partition(".")[0] for name in named} <= own | set(dir(module)):
