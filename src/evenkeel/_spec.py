@@ -235,9 +235,8 @@ class NormSpec:
             )
         countable = isinstance(self.groups, numbers.Integral) and self.groups > 0
         if self.groups is not None and not (countable and self.shares in ("sample_group", "token")):
-            return (
-                f"groups={self.groups!r} needs shares='sample_group' or 'token' and a positive whole number; leave it out"
-            )
+            wanted = "shares='sample_group' or 'token' and a positive whole number"
+            return f"groups={self.groups!r} needs {wanted}; leave it out"
         if self.gating is not None and self.shares != "token":
             return f"gating needs shares='token', but shares={self.shares!r}; leave it out"
         if self.residual_rounding is not None and self.shares != "token":

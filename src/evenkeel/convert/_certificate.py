@@ -14,7 +14,7 @@ from evenkeel._display import Summarised
 from evenkeel._errors import InvalidArgumentError
 from evenkeel._files import write_text_atomically
 from evenkeel.convert._site import Mode
-from evenkeel.convert._verify import Check
+from evenkeel.convert._verify import WHOLE, Check
 from evenkeel.recognition import spec_line
 
 __all__ = ["Certificate", "Entry"]
@@ -84,7 +84,7 @@ class Certificate(Summarised):
     plan: Any = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, plan: Any, checks: dict[str, list[Check]] | None, reference: str) -> Certificate:
+    def of(cls, plan: Any, checks: dict[tuple[str, str], list[Check]] | None, reference: str) -> Certificate:
         """Gather what was done."""
         found = checks or {}
         entries = tuple(
@@ -96,12 +96,12 @@ class Certificate(Summarised):
                 reason=site.reason,
                 sought=site.sought,
                 note=site.note,
-                checks=tuple(found.get(site.name, ())),
+                checks=tuple(found.get(site.key, ())),
             )
             for site in plan.sites
         )
         versions = {"torch": str(torch.__version__)}
-        whole = tuple(found.get("", ()))
+        whole = tuple(found.get(WHOLE, ()))
         return cls(
             entries=entries,
             mode=plan.mode,

@@ -71,6 +71,11 @@ class Site:
     rescaled: tuple[str, ...] = field(default=(), repr=False)
 
     @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from other sites of a plan: its action and its name."""
+        return self.sought, self.name
+
+    @property
     def is_swap(self) -> bool:
         """Whether the module itself computes what it did, by other means."""
         return self.action == "swap"

@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
     from evenkeel.convert._site import Site
 
-__all__ = ["Check", "Verification", "verify_changes"]
+__all__ = ["WHOLE", "Check", "Verification", "verify_changes"]
 
 # A result may be so many times as far from float64 as the original's, and so many ulps further: two roundings of the
 # same sums in another order are a draw.
 TIMES, MORE = 2.0, 4.0
+WHOLE = ("", "")
 MOST_ELEMENTS = 2**20  # of a norm's input that is compared
 
 
@@ -94,9 +95,7 @@ class Verification:
     watched: dict[str, str]
 
     @classmethod
-    def before(
-        cls, model: nn.Module, sites: Sequence[Site], call: Call, tell: Callable[[str], None]
-    ) -> Verification:
+    def before(cls, model: nn.Module, sites: Sequence[Site], call: Call, tell: Callable[[str], None]) -> Verification:
         """Run copies of the original.
 
         Raises:
@@ -205,7 +204,7 @@ def verify_changes(
     sites: Sequence[Site],
     touched: set[int],
     tell: Callable[[str], None],
-) -> dict[str, list[Check]]:
+) -> dict[tuple[str, str], list[Check]]:
     """Compare the changed model with the original, site by site and as a whole.
 
     Args:
@@ -216,31 +215,31 @@ def verify_changes(
         tell: called with what comes next.
 
     Returns:
-        The checks by the name of the site; those of the model under "".
+        The checks by the key of the site; those of the model under `WHOLE`.
 
     Raises:
         ConversionError: a site, or the model, is too far from the run in float64.
     """
-    checks: dict[str, list[Check]] = {}
+    checks: dict[tuple[str, str], list[Check]] = {}
     with isolated():
         for site in sites:
             if site.is_swap and site.name in before.inputs:
                 tell(f"comparing {site.name or 'the model'}")
                 original = with_weights_of(before.originals[site.name], site.module, touched)
-                checks[site.name] = check_site(site, original, before.inputs[site.name])
-                demand(site.name, checks[site.name])
+                checks[site.key] = check_site(site, original, before.inputs[site.name])
+                demand(site.name, checks[site.key])
         tell("running the changed model, forward and backward")
         ours = run(copied(model), before.call, before.cotangents, before.watched)
         for site in sites:
             names = [name for name in site.watched if name in ours.inner]
             if any(before.exact.inner[name] for name in names):
                 found = compare_inner(names, ours, before)
-                checks[site.name] = [*checks.get(site.name, []), found]
+                checks[site.key] = [*checks.get(site.key, []), found]
                 demand(site.name, [found], before.reference)
         named = unwrapped(model).named_parameters(remove_duplicate=False)
         changed = {name for name, p in named if id(p) in touched}
-        checks[""] = compare(ours, before.theirs, before.exact, changed)
-        demand("the model", checks[""], before.reference)
+        checks[WHOLE] = compare(ours, before.theirs, before.exact, changed)
+        demand("the model", checks[WHOLE], before.reference)
     return checks
 
 
@@ -319,7 +318,12 @@ def check_site(site: Site, original: nn.Module, given: tuple[Tensor, ...]) -> li
     inputs = [given, given, tuple(map(torch.Tensor.double, given))]
     ours, theirs, exact = (residual(m, tensors, cotangent) for m, tensors in zip(modules, inputs, strict=True))
     gates = ["the gradient of the gate"] * (len(given) - 1)
-    labels = ["the result", "the gradient of the stream", *gates, *(f"the gradient of {name}" for name in learned(mine))]
+    labels = [
+        "the result",
+        "the gradient of the stream",
+        *gates,
+        *(f"the gradient of {name}" for name in learned(mine)),
+    ]
     return [
         Check(what, far(a, right), far(b, right))
         for what, a, b, right in zip(labels, ours, theirs, exact, strict=True)

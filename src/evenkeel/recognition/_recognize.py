@@ -203,9 +203,7 @@ def check_own_values(subject: Subject, fit: Fit, shape: tuple[int, ...], *, trai
             raise RefusedError(f"with its own parameters it is no {fit.spec!r} on the input '{name}'")
 
 
-def check_without_gate(
-    subject: Subject, fit: Fit, x: Tensor, values: dict[str, Tensor], *, training: bool
-) -> None:
+def check_without_gate(subject: Subject, fit: Fit, x: Tensor, values: dict[str, Tensor], *, training: bool) -> None:
     """Refuse what may be called without its gate and then is no norm of the same kind."""
     if fit.roles.gate is None:
         return
