@@ -327,8 +327,8 @@ LOOK_ALIKES = {
         "a part of the last axis",
     ),
     "parts whose size no weight tells": (
-        Written(lambda m, x: rms(x.unflatten(-1, (4, -1)), m.eps).flatten(-2).type_as(x), weight=False),
-        "a part of the last axis",
+        Written(lambda m, x: rms(x.unflatten(-1, (-1, 2)), m.eps).flatten(-2).type_as(x), weight=False),
+        "a part of the last axis, whose size no weight tells",
     ),
     "a gate without SiLU": (Gate(lambda m, x, gate: m.gain * rms(x * gate, m.eps).to(x.dtype)), "inputs: gate$"),
     "a gate that changes what it gates": (

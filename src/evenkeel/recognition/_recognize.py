@@ -102,7 +102,7 @@ def examine(subject: Subject, example: Tensor | None, evidence: list[str]) -> Re
     evidence.append(f"results agree in {names} on {len(probes(shape, torch.float64))} inputs of 1e-15 to 1e6")
     check_own_values(subject, fit, shape, training=training)
     check_gradients(subject, fit, shape, training=training)
-    check_without_gate(subject, fit, x, values, training=training)
+    check_gate(subject, fit, x, values, training=training)
     still_contiguous = subject.runner(subject.wide, values, training=training)(x).is_contiguous()
     fit = replace(fit, layout=replace(fit.layout, contiguous=still_contiguous))
     ranks = ranks_taken(subject, fit, example, training=training)
@@ -203,16 +203,22 @@ def check_own_values(subject: Subject, fit: Fit, shape: tuple[int, ...], *, trai
             raise RefusedError(f"with its own parameters it is no {fit.spec!r} on the input '{name}'")
 
 
-def check_without_gate(subject: Subject, fit: Fit, x: Tensor, values: dict[str, Tensor], *, training: bool) -> None:
-    """Refuse what may be called without its gate and then is no norm of the same kind."""
+def check_gate(subject: Subject, fit: Fit, x: Tensor, values: dict[str, Tensor], *, training: bool) -> None:
+    """Refuse what is another norm with other gates, or without one where it may be called so."""
     if fit.roles.gate is None:
         return
+    copy = subject.copy(subject.wide, values, training=training)
+    wide = {name: tensor.to(subject.wide) for name, tensor in values.items()}
+    for (name, gate), small in itertools.product(probes(tuple(x.shape), subject.wide).items(), (False, True)):
+        given = 1e-4 * x if small else x
+        if distance(attempt(copy, given, gate), fit(given, wide, gate=gate)) > CLOSE:
+            raise RefusedError(f"its gate does something else on the gate '{name}'")
     try:
-        y = type(subject.original).forward(subject.copy(subject.wide, values, training=training), x.clone())
+        y = type(copy).forward(copy, x.clone())
     except Exception:  # it needs its gate
         return
     plain = fit.with_answers(gating=None)
-    if not isinstance(y, torch.Tensor) or distance(y.detach(), plain(x, dict(values))) > CLOSE:
+    if not isinstance(y, torch.Tensor) or distance(y.detach(), plain(x, wide)) > CLOSE:
         raise RefusedError("without it, it computes something else")
 
 
