@@ -380,12 +380,21 @@ def survey(package: str) -> list[Found]:
     return found
 
 
+def kept_sections() -> dict[str, str]:
+    """The sections of the page as it is, by package: of those that are not installed here they stay."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]
+    return {part.split()[1]: part.rstrip("\n") + "\n" for part in parts}
+
+
 def main() -> None:
     """Write the page."""
     library = define_missing_operators()
-    installed = [package for package in PACKAGES if importlib.util.find_spec(package) is not None]
-    parts = [sections(package, survey(package)) for package in installed]
-    write_text_atomically(PAGE, "\n".join([INTRODUCTION, *parts]))
+    kept = kept_sections()
+    for package in PACKAGES:
+        if importlib.util.find_spec(package) is not None:
+            kept[package] = sections(package, survey(package))
+    write_text_atomically(PAGE, "\n".join([INTRODUCTION, *(kept[name] for name in PACKAGES if name in kept)]))
     del library
 
 

@@ -310,6 +310,21 @@ def test_norms_of_heads():
     torch.testing.assert_close(model(x), wanted)
 
 
+def test_a_layer_norm_without_weights_takes_rows_of_any_size():
+    class Any(nn.LayerNorm):
+        def forward(self, x):
+            return layer(x, self.eps)
+
+    def layer(x, eps):
+        centred = x - x.mean(-1, keepdim=True)
+        return centred * torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + eps)
+
+    model = nn.Sequential(Any(16, elementwise_affine=False))
+    assert swap(model, quiet=True).swapped == 1
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(model(x), layer(x, 1e-5))
+
+
 def test_each_step_is_told():
     told = []
     model, x = rows(), torch.randn(4, 17)

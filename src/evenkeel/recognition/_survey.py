@@ -53,6 +53,9 @@ def survey(
         if where is None or where(module, names[0]):
             progress(f"recognising {names[0] or 'the model'}")
             found = recognized(module, None if seen is None else seen.get(id(module)), known)
+            # what is around a norm and does nothing else is none of its own
+            if found.spec is not None and any(recognized(c, None, known).spec is not None for c in module.children()):
+                continue
             if found.spec is not None or (not is_own(module) and looks_like_norm(module, found)):
                 yield Found(module, names, found)
 
