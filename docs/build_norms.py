@@ -249,7 +249,8 @@ def examine(module_name: str, name: str, body: str, block: bool) -> Iterator[Fou
                 )
                 if not one.block:
                     one.recognition = ek.convert.recognize(module)
-                    gated = one.recognised and one.recognition.roles.gate is not None
+                    roles = one.recognition.roles
+                    gated = roles is not None and roles.gate is not None
                     one.several = gated or "further inputs" in one.reason
                     if one.recognised:
                         one.error = compared(module, one.recognition)
@@ -299,9 +300,9 @@ def sections(package: str, found: list[Found]) -> str:
         f"{len(wrong)} wrongly",
         "",
         f"{len(kinds)} classes look like norms. {len(blocks)} of them are blocks with other layers inside, "
-        f"{len(several)} take further inputs (gates, masks), of which {len(gated)} are recognised as norms with a gate, "
-        f"{len({one.name for one in failed})} could not be built "
-        f"without their model, and {len(names)} are norms of one input, with "
+        f"{len(several)} take further inputs (gates, masks), of which {len(gated)} are recognised as norms with a "
+        f"gate, {len({one.name for one in failed})} could not be built without their model, and {len(names)} are norms "
+        "of one input, with "
         f"{len({one.body for one in alone})} different bodies.",
         "",
         "| classes | body | spec | float32: ulps | bfloat16: equal bits | float16: equal bits |",
