@@ -8,7 +8,7 @@ from torch.overrides import has_torch_function_variadic
 
 from evenkeel._spec import RowNormOptions, machine_epsilon
 from evenkeel.functional._common import overridden
-from evenkeel.functional._grouped_rows import grouped_rows, grouped_rows_reference
+from evenkeel.functional._grouped_rows import grouped_rows, grouped_rows_reference, whole_groups
 from evenkeel.functional._specs import keyword_options, row_spec
 
 if TYPE_CHECKING:
@@ -98,5 +98,6 @@ def gated_rms_norm(
         return overridden(gated_rms_norm, (input, gate, weight), input, gate, normalized_shape, **more)
     if eps is None:
         eps = machine_epsilon(getattr(input, "dtype", None))
+    groups = whole_groups("gated_rms_norm", groups)
     spec = row_spec("gated_rms_norm", "rms", eps, eps_mode, weight_offset, cast, groups=groups, gating=gating)
     return grouped_rows("gated_rms_norm", spec, input, normalized_shape, weight, None, backend, gate)

@@ -81,13 +81,18 @@ def inner_spec(name: str, spec: NormSpec) -> CallSpec:
     return row_spec(name, spec.statistic, spec.eps, spec.eps_mode)
 
 
-def check_groups(name: str, groups: int | None, shape: Sequence[int]) -> None:
-    """Raise unless the trailing axes divide into that many parts."""
+def whole_groups(name: str, groups: int | None) -> int | None:
+    """The number of groups, which has to be whole: 2.0 would find the spec of 2."""
     if groups is None:
-        return
+        return None
     if isinstance(groups, bool) or not isinstance(groups, numbers.Integral) or groups < 1:
         raise InvalidArgumentError(f"{name}: groups must be None or a positive whole number, but got {groups!r}")
-    if math.prod(shape) % groups:
+    return int(groups)
+
+
+def check_groups(name: str, groups: int | None, shape: Sequence[int]) -> None:
+    """Raise unless the trailing axes divide into that many parts."""
+    if groups is not None and math.prod(shape) % groups:
         raise InvalidInputError(
             f"{name}: {math.prod(shape)} elements of normalized_shape = {tuple(shape)} do not divide into {groups} "
             "groups; choose a divisor"

@@ -8,7 +8,12 @@ from torch.overrides import has_torch_function_variadic
 
 from evenkeel._spec import RowNormOptions
 from evenkeel.functional._common import overridden
-from evenkeel.functional._grouped_rows import grouped_rows, grouped_rows_reference, refuse_memory_efficient
+from evenkeel.functional._grouped_rows import (
+    grouped_rows,
+    grouped_rows_reference,
+    refuse_memory_efficient,
+    whole_groups,
+)
 from evenkeel.functional._rows import rows
 from evenkeel.functional._rows_reference import rows_reference
 from evenkeel.functional._specs import keyword_options, row_spec
@@ -104,6 +109,7 @@ def layer_norm(
         more |= {"memory_efficient": memory_efficient}
         return overridden(layer_norm, (input, weight, bias, out), input, normalized_shape, **more)
     if groups is not None:
+        groups = whole_groups("layer_norm", groups)
         spec = row_spec("layer_norm", "moments", eps, eps_mode, weight_offset, cast, groups=groups)
         refuse_memory_efficient(memory_efficient)
         return grouped_rows("layer_norm", spec, input, normalized_shape, weight, bias, backend, out=out)

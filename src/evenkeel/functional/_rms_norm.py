@@ -8,7 +8,12 @@ from torch.overrides import has_torch_function_variadic
 
 from evenkeel._spec import RowNormOptions, machine_epsilon
 from evenkeel.functional._common import overridden
-from evenkeel.functional._grouped_rows import grouped_rows, grouped_rows_reference, refuse_memory_efficient
+from evenkeel.functional._grouped_rows import (
+    grouped_rows,
+    grouped_rows_reference,
+    refuse_memory_efficient,
+    whole_groups,
+)
 from evenkeel.functional._rows import rows
 from evenkeel.functional._rows_reference import rows_reference
 from evenkeel.functional._specs import keyword_options, row_spec
@@ -105,6 +110,7 @@ def rms_norm(
     if eps is None:
         eps = machine_epsilon(getattr(input, "dtype", None))  # what is no tensor is refused below
     if groups is not None:
+        groups = whole_groups("rms_norm", groups)
         spec = row_spec("rms_norm", "rms", eps, eps_mode, weight_offset, cast, groups=groups)
         refuse_memory_efficient(memory_efficient)
         return grouped_rows("rms_norm", spec, input, normalized_shape, weight, None, backend, out=out)
