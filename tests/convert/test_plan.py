@@ -249,67 +249,6 @@ class Gated(nn.RMSNorm):
         return super().forward(x) if gate is None else super().forward(x) * gate
 
 
-class SiLUGate(Llama):
-    """Qwen3-Next's: the gate multiplies the result."""
-
-    def forward(self, hidden_states, gate):
-        y = super().forward(hidden_states)
-        return (y * nn.functional.silu(gate.float())).to(hidden_states.dtype)
-
-
-class Mixer(nn.Module):
-    def __init__(self, norm):
-        super().__init__()
-        self.up, self.norm, self.activation = nn.Linear(16, 32), norm, "silu"
-        norm.activation = "silu"  # an attribute of theirs, which is not our option
-
-    def forward(self, x):
-        x, gate = self.up(x).chunk(2, -1)
-        return self.norm(x, gate=gate)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_norms_with_a_gate(dtype):
-    model, x = shaken(Mixer(SiLUGate(16))).to(dtype), torch.randn(3, 5, 16).to(dtype)
-    wanted = model(x)
-    found = plan(model, x)
-    certificate = found.apply(verify=x)
-    assert certificate.swapped == 1
-    told = [check.what for check in certificate.entries[0].checks]
-    assert told == ["the result", "the gradient of the stream", "the gradient of the gate", "the gradient of weight"]
-    assert isinstance(model.norm, ek.nn.GatedRMSNorm)
-    assert certificate.entries[0].spec.endswith("gated by silu after")
-    assert model.norm.spec.activation is None
-    if dtype == torch.bfloat16:
-        assert torch.equal(model(x), wanted)
-    else:
-        torch.testing.assert_close(model(x), wanted)
-    found.revert()
-    assert type(model.norm) is SiLUGate
-    assert torch.equal(model(x), wanted)
-
-
-def test_a_gate_of_another_name_is_left():
-    class Other(SiLUGate):
-        def forward(self, hidden_states, z):
-            return super().forward(hidden_states, z)
-
-    (site,) = plan(nn.Sequential(Other(16))).sites
-    assert site.reason == "its gate is called z, and callers may name it"
-
-
-def test_norms_of_heads():
-    class Heads(nn.LayerNorm):
-        def forward(self, x):
-            return nn.functional.layer_norm(x, x.shape[-1:], None, None, self.eps) * self.weight + self.bias
-
-    model, x = shaken(nn.Sequential(nn.Linear(8, 24), nn.Unflatten(-1, (3, 8)), Heads((3, 8)))), torch.randn(5, 8)
-    wanted = model(x)
-    assert swap(model, verify=x, quiet=True).swapped == 1
-    assert model[2].groups == 3
-    torch.testing.assert_close(model(x), wanted)
-
-
 def test_a_layer_norm_without_weights_takes_rows_of_any_size():
     class Any(nn.LayerNorm):
         def forward(self, x):

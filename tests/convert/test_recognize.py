@@ -93,16 +93,6 @@ def layer(x, eps):
     return centred / torch.sqrt(centred.square().mean(-1, keepdim=True) + eps)
 
 
-silu = nn.functional.silu
-
-
-class Gate(Written):
-    """The same with a second input."""
-
-    def forward(self, x, gate=None):
-        return self.function(self, x, gate)
-
-
 def frozen(self, x):
     scale = self.weight.reshape(1, -1, 1, 1) * (self.running_var.reshape(1, -1, 1, 1) + 1e-5).rsqrt()
     return x * scale + (self.bias.reshape(1, -1, 1, 1) - self.running_mean.reshape(1, -1, 1, 1) * scale)
@@ -143,45 +133,7 @@ class LastChannel(nn.Module):
         return self.batchnorm(x.transpose(1, 2)).transpose(1, 2)
 
 
-def of_parts(x, eps, groups=4):
-    return rms(x.unflatten(-1, (groups, -1)), eps).flatten(-2)
-
-
-def mamba(m, x, gate):
-    wide = x.float() if gate is None else x.float() * silu(gate.float())
-    return m.gain * of_parts(wide, m.eps).to(x.dtype)
-
-
-class Heads(nn.Module):
-    """A LayerNorm of each head's features, with weights of each head."""
-
-    def __init__(self, heads, size):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(heads, size))
-
-    def forward(self, x):
-        return (layer(x.float(), 1e-5) * self.weight.float()).to(x.dtype)
-
-
 BY_HAND = {
-    "parts, 1 + weight": (
-        Written(lambda m, x: (of_parts(x, m.eps) * (1.0 + m.gain.float())).type_as(x)),
-        answers(RMS, groups=4, weight_offset=1.0),
-    ),
-    "heads": (Heads(3, 8), answers(LAYER, groups=3, bias=False)),
-    "Mamba 2": (Gate(mamba), answers(RMS, groups=4, cast="early", gating="silu_before")),
-    "Falcon H1": (
-        Gate(lambda m, x, gate: (m.gain * rms(x, m.eps) * silu(gate.float())).to(x.dtype)),
-        answers(RMS, gating="silu_after"),
-    ),
-    "Qwen3-Next": (
-        Gate(lambda m, x, gate: (m.gain * rms(x, m.eps).to(x.dtype) * silu(gate.float())).to(x.dtype)),
-        answers(RMS, cast="early", gating="silu_after"),
-    ),
-    "GLM 5": (
-        Gate(lambda m, x, gate: (m.gain.float() * rms(x, m.eps) * gate.float().sigmoid()).to(x.dtype)),
-        answers(RMS, gating="sigmoid_after"),
-    ),
     "Llama": (Written(lambda m, x: m.gain * rms(x, m.eps).to(x.dtype)), answers(RMS, cast="early")),
     "Gemma": (
         Written(lambda m, x: (rms(x, m.eps) * (1.0 + m.gain.float())).type_as(x)),
@@ -329,19 +281,6 @@ LOOK_ALIKES = {
     "parts whose size no weight tells": (
         Written(lambda m, x: rms(x.unflatten(-1, (-1, 2)), m.eps).flatten(-2).type_as(x), weight=False),
         "a part of the last axis, whose size no weight tells",
-    ),
-    "a gate without SiLU": (Gate(lambda m, x, gate: m.gain * rms(x * gate, m.eps).to(x.dtype)), "inputs: gate$"),
-    "a gate that changes what it gates": (
-        Gate(lambda m, x, gate: m.gain * rms(x, m.eps + (gate.mean() > 0) * 1e-4).to(x.dtype) * silu(gate.float())),
-        "inputs: gate$",
-    ),
-    "a gate without a gradient": (
-        Gate(lambda m, x, gate: m.gain * rms(x, m.eps) * silu(gate.float().detach())),
-        "inputs: gate$",
-    ),
-    "another norm without its gate": (
-        Gate(lambda m, x, gate: m.gain * rms(x, m.eps) * (2.0 if gate is None else silu(gate.float()))),
-        "inputs: gate$",
     ),
     "the positions so far": (
         Written(lambda m, x: x / (x.square().cumsum(-2).mean(-1, keepdim=True) + m.eps).sqrt() * m.gain),

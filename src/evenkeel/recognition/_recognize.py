@@ -15,7 +15,7 @@ from evenkeel.recognition._fit import Fit, fit_eps, fit_form
 from evenkeel.recognition._gradients import check_gradients
 from evenkeel.recognition._layout import Layout, candidate_shapes, feature_shape, layout_of, sharing
 from evenkeel.recognition._memory import fit_frozen, fit_memory
-from evenkeel.recognition._probes import RefusedError, attempt, distance, isolated, probes, random_values
+from evenkeel.recognition._probes import RefusedError, attempt, distance, gate_for, isolated, probes, random_values
 from evenkeel.recognition._recognition import Recognition
 from evenkeel.recognition._rounding import Agreement, agreement, fit_cast, signed_values
 from evenkeel.recognition._subject import FURTHER, Subject, joined
@@ -209,6 +209,10 @@ def check_gate(subject: Subject, fit: Fit, x: Tensor, values: dict[str, Tensor],
         return
     copy = subject.copy(subject.wide, values, training=training)
     wide = {name: tensor.to(subject.wide) for name, tensor in values.items()}
+    given_gate = gate_for(x)
+    copy(x.clone(), given_gate)
+    if not torch.equal(given_gate, gate_for(x)):
+        raise RefusedError("it changes its gate in place")
     for (name, gate), small in itertools.product(probes(tuple(x.shape), subject.wide).items(), (False, True)):
         given = 1e-4 * x if small else x
         if distance(attempt(copy, given, gate), fit(given, wide, gate=gate)) > CLOSE:
