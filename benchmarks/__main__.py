@@ -2,10 +2,10 @@
 
 Usage: python -m benchmarks [SUITE ...] [--case TEXT] [--threads 1,2] [--repeats N] [--out results.json]
 
-First whole models, with the first thread count alone: times of each owner of their norms as ratios to torch's, with the
-90 % interval of the median; "≈1" where that interval holds 1. Then a line per case and contender: evenkeel's time in
-copies of the same data, its share of the contender's time, and the limit where the project has set itself one. Absolute
-times mean nothing on a shared machine.
+First whole models, with the first thread count alone: times of each owner of their norms, and of models that were
+converted, as ratios to torch's, with the 90 % interval of the median; "≈1" where that interval holds 1. Then a line per
+case and contender: evenkeel's time in copies of the same data, its share of the contender's time, and the limit where
+the project has set itself one. Absolute times mean nothing on a shared machine.
 """
 
 import argparse
@@ -19,12 +19,13 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import channels, columns, compiled, images, model, parquet, rows, watching
-from benchmarks.timing import MODEL_OWNERS, Case, Result, model_rows
+from benchmarks import channels, columns, compiled, convert, images, model, parquet, rows, watching
+from benchmarks.timing import MODEL_OWNERS, Measurable, Result, model_rows
 from evenkeel.cli.info import collect_info
 
-SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase | watching.WatchingCase]]] = {
+SUITES: dict[str, Callable[[], Iterator[Measurable]]] = {
     "model": model.cases,
+    "convert": convert.cases,
     "rows": rows.cases,
     "channels": channels.cases,
     "columns": columns.cases,
@@ -33,6 +34,9 @@ SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase | watching.Watchi
     "compiled": compiled.cases,
     "watching": watching.cases,
 }
+
+
+WHOLE = ("model", "convert")  # suites of whole models
 
 
 def describe(result: Result) -> str:
@@ -68,11 +72,11 @@ def main() -> None:
     results = []
     counts = [int(n) for n in options.threads.split(",")]
     for threads, suite in itertools.product(counts, options.suites or SUITES):
-        if suite == "model" and threads != counts[0]:
+        if suite in WHOLE and threads != counts[0]:
             continue  # takes minutes
         torch.set_num_threads(threads)
         print(f"\n{suite}, {threads} thread{'s' if threads > 1 else ''}")
-        if suite == "model":
+        if suite in WHOLE:
             print(aligned(["time and bytes as shares of torch's", "torch", *MODEL_OWNERS]))
         for case in SUITES[suite]():
             if options.case in case.name:

@@ -6,10 +6,24 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 Call = Callable[[], object]
 OURS = "evenkeel"
 MODEL_OWNERS = ("Hugging Face", "evenkeel", "fused", "lean", "no norms")  # of a whole model's norms, beside torch
+
+
+class Measurable(Protocol):
+    """What a suite consists of: calls, models, conversions."""
+
+    @property
+    def name(self) -> str:
+        """What is measured."""
+        ...
+
+    def measure(self, suite: str, threads: int, repeats: int) -> "Iterator[Result]":
+        """Yield what was measured."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

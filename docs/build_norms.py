@@ -249,7 +249,9 @@ def examine(module_name: str, name: str, body: str, block: bool) -> Iterator[Fou
                 )
                 if not one.block:
                     one.recognition = ek.convert.recognize(module)
-                    one.several = "further inputs" in one.reason
+                    roles = one.recognition.roles
+                    gated = roles is not None and roles.gate is not None
+                    one.several = gated or "further inputs" in one.reason
                     if one.recognised:
                         one.error = compared(module, one.recognition)
                 alike = one.spec_text() in told or one.reason.startswith("it raises")  # a variant that is none
@@ -273,11 +275,12 @@ def compared(module: nn.Module, found: ek.convert.Recognition) -> float:
     shapes = [shape for shape in SHAPES if len(shape) in found.ranks]
     for scale, shape in itertools.product((0.02, 1.0, 300.0), shapes):
         x = scale * torch.randn(shape)
+        given = (x, torch.randn(shape)) if found.roles is not None and found.roles.gate is not None else (x,)
         try:
-            theirs = module.eval()(x)
+            theirs = module.eval()(*given)
         except (RuntimeError, ValueError, IndexError, AssertionError):
             continue
-        error = (mine(x) - theirs).abs().max() / theirs.abs().max()
+        error = (mine[0](*given) - theirs).abs().max() / theirs.abs().max()
         errors.append(float(error) / torch.finfo(torch.float32).eps)
     return max(errors, default=math.nan)
 
@@ -290,21 +293,23 @@ def sections(package: str, found: list[Found]) -> str:
     blocks, several = ({one.name for one in found if getattr(one, flag)} for flag in ("block", "several"))
     failed = [one for one in found if one.problem]
     names, served = ({one.name for one in some} for some in (alone, [one for one in alone if one.recognised]))
-    wrong = {one.name for one in alone if one.recognised and one.error > MOST_ULPS}
+    gated = {one.name for one in found if one.several and one.recognised}
+    wrong = {one.name for one in found if one.recognised and one.error > MOST_ULPS}
     lines = [
         f"## {package} {version}: of {len(names)} norms of one input, {len(served)} are recognised, "
         f"{len(wrong)} wrongly",
         "",
         f"{len(kinds)} classes look like norms. {len(blocks)} of them are blocks with other layers inside, "
-        f"{len(several)} take further inputs (gates, masks), {len({one.name for one in failed})} could not be built "
-        f"without their model, and {len(names)} are norms of one input, with "
+        f"{len(several)} take further inputs (gates, masks), of which {len(gated)} are recognised as norms with a "
+        f"gate, {len({one.name for one in failed})} could not be built without their model, and {len(names)} are norms "
+        "of one input, with "
         f"{len({one.body for one in alone})} different bodies.",
         "",
         "| classes | body | spec | float32: ulps | bfloat16: equal bits | float16: equal bits |",
         "| --- | --- | --- | ---: | ---: | ---: |",
     ]
     groups = defaultdict(list)
-    for one in alone:
+    for one in [*alone, *(one for one in found if one.name in gated)]:
         groups[one.body, one.spec_text()].append(one)
     ordered = sorted(groups.items(), key=lambda pair: (-len(pair[1]), pair[1][0].name))
     lines += [row(body, text, some) for (body, text), some in ordered if some[0].recognised]
@@ -376,12 +381,21 @@ def survey(package: str) -> list[Found]:
     return found
 
 
+def kept_sections() -> dict[str, str]:
+    """The sections of the page as it is, by package: of those that are not installed here they stay."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.exists() else ""
+    parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]
+    return {part.split()[1]: part.rstrip("\n") + "\n" for part in parts}
+
+
 def main() -> None:
     """Write the page."""
     library = define_missing_operators()
-    installed = [package for package in PACKAGES if importlib.util.find_spec(package) is not None]
-    parts = [sections(package, survey(package)) for package in installed]
-    write_text_atomically(PAGE, "\n".join([INTRODUCTION, *parts]))
+    kept = kept_sections()
+    for package in PACKAGES:
+        if importlib.util.find_spec(package) is not None:
+            kept[package] = sections(package, survey(package))
+    write_text_atomically(PAGE, "\n".join([INTRODUCTION, *(kept[name] for name in PACKAGES if name in kept)]))
     del library
 
 

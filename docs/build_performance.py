@@ -155,6 +155,22 @@ def whole_models(results: list[Result], folder: Path) -> list[str]:
     ]
 
 
+def conversions(results: list[Result]) -> list[str]:
+    """The section of the models before and after `ek.convert`; nothing where none was measured."""
+    if not results:
+        return []
+    rows = ([*row[:2], row[3]] for r in results for row in timing.model_rows(timing.Result(**r)))
+    return [
+        "## Models before and after `ek.convert`",
+        "",
+        "Each model of `benchmarks/convert.py` was converted and proved, then both ran in turn. In brackets: how many "
+        "places were changed. Folded models are in evaluation. ≈1 as above.",
+        "",
+        *markdown(["case", "before", "after, share of it"], rows),
+        "",
+    ]
+
+
 def random_shapes(run: Result, folder: Path) -> list[str]:
     """The section of the sweep: the picture, the shares of norms and the slowest cases."""
     cases, numbers = run["cases"], run["summary"]
@@ -225,6 +241,7 @@ def main() -> None:
         suites.setdefault(result["suite"], []).append(result)
     if models := suites.pop("model", []):
         lines += whole_models(models, target.parent)
+    lines += conversions(suites.pop("convert", []))
     lines += random_shapes(sweep, target.parent)
     for suite, found in suites.items():
         lines += section(suite, found, target.parent)

@@ -97,7 +97,7 @@ napoleon_use_ivar = True
 nitpicky = True
 nitpick_ignore = [
     # in signatures that are put together while the module is imported, so that they are text
-    *(("py:class", name) for name in ("Activation", "Cast", "EpsMode", "Path", "Tensor")),
+    *(("py:class", name) for name in ("Activation", "Cast", "EpsMode", "Gating", "Path", "Tensor")),
     # private bases
     ("py:class", "evenkeel.data.scalers._base.Scaler"),
     ("py:class", "evenkeel.data.statistics._moments.Moments"),

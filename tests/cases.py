@@ -7,6 +7,7 @@ import torch
 from evenkeel import functional as F
 from evenkeel.testing import Case
 
+GROUPED = ((3, 16), (2, 2, 18))
 ROWS = ((3, 7), (2, 3, 16), (5, 33))  # one vector of 16 lanes, more, less; 2-d and 3-d
 CHANNELS = ((4, 3, 5), (9, 3), (2, 3, 3, 3))
 
@@ -65,6 +66,43 @@ def added(name, function, reference, parameters=last, **options):
         reference=bind(reference),
         shapes=((2, 3, 7), (2, 2, 3, 16), (2, 5, 33)),
         parameters=parameters,
+    )
+
+
+def grouped(name, function, reference, groups, parameters=last, **options):
+    """A norm of equal parts of a row."""
+
+    def bind(f, **more):
+        return lambda x, *p: f(x, x.shape[-1:], *p, groups=groups, **options, **more)
+
+    return Case(
+        name=name,
+        function=bind(function, backend="cpu"),
+        reference=bind(reference),
+        shapes=GROUPED,
+        parameters=parameters,
+        rows=lambda t: t.unflatten(-1, (groups, -1)),
+    )
+
+
+def gated(name, gating, **options):
+    """The input holds what is normalized and the gate; in the place of the second, the output holds zeros."""
+
+    def bind(f, **more):
+        given = {"gating": gating, "eps": 2.0**-23, **options, **more}
+
+        def call(x, weight):
+            y = f(x[0], x[1], x.shape[-1:], weight, **given)
+            return torch.stack((y, torch.zeros_like(y)))
+
+        return call
+
+    return Case(
+        name=name,
+        function=bind(F.gated_rms_norm, backend="cpu"),
+        reference=bind(F.gated_rms_norm_reference),
+        shapes=((2, 3, 16),),
+        parameters=weight_only,
     )
 
 
@@ -153,6 +191,11 @@ CASES = (
     rms("rms_norm outside", eps_mode="outside", eps=1e-2),
     rms("rms_norm clamp", eps_mode="clamp", eps=1e-3),
     rms("rms_norm 1 + weight", weight_offset=1.0),
+    grouped("layer_norm of 2 groups", F.layer_norm, F.layer_norm_reference, 2),
+    grouped("rms_norm of 2 groups", F.rms_norm, F.rms_norm_reference, 2, weight_only, eps=2.0**-23),
+    gated("gated_rms_norm", "silu_before"),
+    gated("gated_rms_norm after, of 2 groups", "silu_after", groups=2, weight_offset=1.0),
+    gated("gated_rms_norm sigmoid after", "sigmoid_after"),
     # rounded is checked against adding and normalizing one after the other, in tests/kernels/test_add_rows.py
     add_layer("add_layer_norm unrounded", residual_rounding="unrounded"),
     add_rms("add_rms_norm unrounded", residual_rounding="unrounded"),

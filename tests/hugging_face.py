@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from evenkeel import functional as F
 from evenkeel import nn
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -138,30 +137,15 @@ MODELS = {
     "Wav2Vec2": Model("Wav2Vec2ForCTC", TEXT | WAVES | POSITIONS, lambda: {"input_values": torch.randn(2, 400)}),
 }
 # By the names of their classes: norms with one rounding, at the end (the others round before the weight); those that
-# add 1 to the weight; those that subtract the mean, though they are no torch.nn.LayerNorm; those without a counterpart.
+# add 1 to the weight; those that subtract the mean, though they are no torch.nn.LayerNorm.
 LATE = ("Gemma", "Qwen3Next", "Olmo2")
 OFFSET = ("GemmaRMSNorm", "Gemma2", "Gemma3", "Qwen3Next")
 CENTRED = ("Cohere",)
-LEFT = ("Qwen3NextRMSNormGated",)  # gated after the norm
-
-
-class GatedRMSNorm(nn.RMSNorm):
-    """Mamba 2's norm: gated in float32, then a root mean square for each group, rounded before the weight."""
-
-    def forward(self, x, gate=None):
-        wide = widened(x) if gate is None else widened(x) * torch.nn.functional.silu(widened(gate))
-        groups = wide.unflatten(-1, (-1, self.group_size))
-        normalized = F.rms_norm(groups, groups.shape[-1:], None, self.eps).flatten(-2)
-        return self.weight * normalized.to(x.dtype)
-
-
-def widened(x):
-    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def is_norm(module):
     name = type(module).__name__
-    named = name.endswith(("RMSNorm", "LayerNorm", "RMSNormGated")) and not name.startswith(LEFT)
+    named = name.endswith(("RMSNorm", "LayerNorm", "RMSNormGated"))
     return named or isinstance(module, TORCH_NORMS)
 
 
@@ -205,9 +189,9 @@ def exchanged(norm):
     if name.startswith(CENTRED):
         return with_state_of(norm, nn.LayerNorm(size, eps, bias=False))
     if name.endswith("Gated"):
-        new = GatedRMSNorm(size, eps)
-        new.group_size = norm.group_size
-        return with_state_of(norm, new)
+        groups = size.numel() // norm.group_size if hasattr(norm, "group_size") else None
+        gating = "silu_after" if groups is None else "silu_before"
+        return with_state_of(norm, nn.GatedRMSNorm(size, eps, cast="early", gating=gating, groups=groups))
     cast = "weight" if name.endswith("LayerNorm") else "late" if name.startswith(LATE) else "early"
     return with_state_of(norm, nn.RMSNorm(size, eps, cast=cast, weight_offset=float(name.startswith(OFFSET))))
 

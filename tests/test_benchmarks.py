@@ -182,3 +182,22 @@ def test_a_short_call_may_take_a_little_more(sweep):
     assert is_slower("inference", 16e-6, 5e-6)
     assert not is_slower("forward + backward", 60e-6, 40e-6)
     assert is_slower("inference", 113e-6, 101e-6)
+
+
+def test_models_before_and_after_their_conversion(monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT)
+    import benchmarks.__main__ as program
+    from benchmarks.convert import CONVERSIONS, Conversion
+
+    small = Conversion(
+        name="small",
+        build=lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.Flatten()),
+        shape=(2, 3, 4, 4),
+        actions=("fold_batch_norm",),
+        frozen=True,
+    )
+    monkeypatch.setattr(program, "SUITES", {"convert": lambda: iter([small])})
+    run(program, monkeypatch, "convert", "--threads", "1,2", "--repeats", 5)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split("  ")[0] for line in printed[3:]] == ["small (1), step", "small (1), inference"]
+    assert [one.name.partition(",")[0] for one in CONVERSIONS] == ["Llama", "GPT-2", "ResNet", "U-Net"]

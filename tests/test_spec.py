@@ -32,6 +32,7 @@ def test_spec_is_frozen_keyword_only_and_hashable():
         ({"memory": "long"}, "memory must be one of batch, running"),
         ({"activation": "gelu"}, "activation must be None, 'relu' or 'silu', but got 'gelu'"),
         ({"residual_rounding": "up"}, "residual_rounding must be one of rounded, unrounded, but got 'up'"),
+        ({"gating": "tanh"}, "gating must be one of silu_before, .*, but got 'tanh'"),
         ({"eps": float("nan")}, "eps must be a finite number or None, but got nan"),
         ({"weight_offset": float("inf")}, "weight_offset must be finite"),
         ({"statistic": "rms"}, "statistic='rms' has no centre to subtract; pass center=False"),
@@ -74,6 +75,13 @@ def test_contradictions_are_refused(answers, message):
             ek.nn.GroupNorm(2, 4, activation="silu"),
             NormSpec(statistic="moments", shares="sample_group", groups=2, activation="silu"),
         ),
+        (
+            ek.nn.GatedRMSNorm(8, eps=1e-6, groups=2, gating="silu_after"),
+            NormSpec(
+                statistic="rms", shares="token", center=False, eps=1e-6, bias=False, groups=2, gating="silu_after"
+            ),
+        ),
+        (ek.nn.LayerNorm((2, 4), groups=2), NormSpec(statistic="moments", shares="token", groups=2)),
         (
             ek.nn.AddRMSNorm(4, eps=1e-6),
             NormSpec(statistic="rms", shares="token", center=False, eps=1e-6, bias=False, residual_rounding="rounded"),
@@ -139,8 +147,9 @@ def test_what_cannot_be_hashed_is_no_choice(name, option):
 @pytest.mark.parametrize(
     ("reference", "options"),
     [
-        (F.layer_norm_reference, ["eps_mode", "weight_offset", "cast"]),
-        (F.rms_norm_reference, ["eps_mode", "weight_offset", "cast"]),
+        (F.layer_norm_reference, ["eps_mode", "weight_offset", "cast", "groups"]),
+        (F.rms_norm_reference, ["eps_mode", "weight_offset", "cast", "groups"]),
+        (F.gated_rms_norm_reference, ["gating", "eps_mode", "weight_offset", "cast", "groups"]),
         (F.add_layer_norm_reference, ["residual_rounding", "eps_mode", "weight_offset"]),
         (F.add_rms_norm_reference, ["residual_rounding", "eps_mode", "weight_offset"]),
         (F.batch_norm_reference, ["mask", "eps_mode", "weight_offset", "cast", "activation"]),
@@ -159,7 +168,8 @@ def test_references_name_their_options_and_refuse_others(reference, options):
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ({"groups": 2}, "groups=2 needs shares='sample_group'"),
+        ({"groups": 2, "shares": "channel"}, "groups=2 needs shares='sample_group' or 'token'"),
+        ({"gating": "silu_after", "shares": "channel"}, "gating needs shares='token', but shares='channel'"),
         ({"groups": 0, "shares": "sample_group"}, "groups=0 needs .* a positive whole number"),
         ({"groups": "x", "shares": "sample_group"}, "groups='x' needs .* a positive whole number"),
         ({"residual_rounding": "rounded", "shares": "channel"}, "residual_rounding needs shares='token'"),

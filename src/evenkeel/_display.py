@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from html import escape
 from typing import Any, ClassVar
 
 from evenkeel._errors import EvenkeelError
@@ -36,3 +37,17 @@ class Displayed:
 
     def _view(self, kind: str) -> Any:
         return getattr(importlib.import_module(self.views), kind)(self)
+
+
+class Summarised(Displayed):
+    """Base of results that show themselves as a line and a table: the functions `lead` and `table` of their views."""
+
+    def __str__(self) -> str:
+        return f"{self._view('lead')}\n{self._view('table')}"
+
+    def _repr_markdown_(self) -> str:
+        return f"{self._view('lead')}\n\n{self._view('table').markdown()}"
+
+    def _repr_html_(self) -> str | None:
+        """Return the same as HTML."""
+        return f"<p>{escape(self._view('lead'))}</p>{self._view('table').html()}"

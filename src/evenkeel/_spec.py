@@ -15,7 +15,7 @@ from evenkeel._errors import InvalidArgumentError, InvalidTypeError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Activation", "Cast", "EpsMode", "Memory", "NormSpec", "ResidualRounding", "Shares", "Statistic"]
+__all__ = ["Activation", "Cast", "EpsMode", "Gating", "Memory", "NormSpec", "ResidualRounding", "Shares", "Statistic"]
 
 Statistic = Literal["moments", "rms", "l2", "range", "quantile", "none"]
 Shares = Literal["token", "channel", "sample_channel", "sample_group", "feature"]
@@ -23,6 +23,7 @@ EpsMode = Literal["inside", "outside", "clamp"]
 Cast = Literal["late", "early", "weight"]
 Memory = Literal["batch", "running"]
 Activation = Literal["relu", "silu"]
+Gating = Literal["silu_before", "silu_after", "sigmoid_before", "sigmoid_after"]
 ResidualRounding = Literal["rounded", "unrounded"]
 
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -32,9 +33,10 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "cast": get_args(Cast),
     "memory": get_args(Memory),
     "activation": get_args(Activation),
+    "gating": get_args(Gating),
     "residual_rounding": get_args(ResidualRounding),
 }
-OPTIONAL = ("activation", "residual_rounding")  # which may be None
+OPTIONAL = ("activation", "gating", "residual_rounding")  # which may be None
 
 # The numbers by which the operators know the answers.
 ROW_STATISTICS = {"rms": 0, "moments": 1, "l2": 2}
@@ -54,19 +56,31 @@ class BaseNormOptions(TypedDict, total=False):
     weight_offset: float
 
 
-class RowNormOptions(BaseNormOptions, total=False):
-    """The keyword-only options of a row norm."""
+class CastNormOptions(BaseNormOptions, total=False):
+    """The keyword-only options of a norm that may round in several places."""
 
     cast: Cast
 
 
-class ChannelNormOptions(RowNormOptions, total=False):
+class RowNormOptions(CastNormOptions, total=False):
+    """The keyword-only options of a row norm."""
+
+    groups: int | None
+
+
+class ChannelNormOptions(CastNormOptions, total=False):
     """The keyword-only options of a channel norm."""
 
     activation: Activation | None
 
 
-OPTION_DEFAULTS: dict[str, Any] = {"eps_mode": "inside", "weight_offset": 0.0, "cast": "late", "activation": None}
+OPTION_DEFAULTS: dict[str, Any] = {
+    "eps_mode": "inside",
+    "weight_offset": 0.0,
+    "cast": "late",
+    "activation": None,
+    "groups": None,
+}
 
 
 class RowOptions(NamedTuple):
@@ -142,8 +156,12 @@ class NormSpec:
             rounded to the input's dtype, then multiplied by the weight) or ``weight`` (it is rounded to the weight's
             dtype if that has 16 bits, and the result has the promoted dtype: T5).
         memory: ``batch`` (statistics of the data at hand) or ``running`` (remembered statistics in inference).
-        groups: into how many groups the channels are divided, for ``sample_group``; None where that is left open.
+        groups: for ``sample_group``, into how many groups the channels are divided, None where that is left open; for
+            ``token``, into how many equal parts the trailing axes are, each with a statistic of its own (the groups of
+            Mamba 2, the heads of Cohere), None for one.
         activation: ``relu`` or ``silu`` after the affine, before the one rounding, or None.
+        gating: what a second input, the gate, does: its SiLU or sigmoid multiplies the input (``silu_before``: Mamba 2)
+            or the result (``silu_after``: Qwen3-Next, ``sigmoid_after``: GLM 5), before that is rounded; or None.
         residual_rounding: whether the sum of a residual connection is ``rounded`` to the stream's dtype before it is
             normalized or ``unrounded``; None where nothing is added.
 
@@ -169,6 +187,7 @@ class NormSpec:
     memory: Memory = "batch"
     groups: int | None = None
     activation: Activation | None = None
+    gating: Gating | None = None
     residual_rounding: ResidualRounding | None = None
 
     def __repr__(self) -> str:
@@ -215,8 +234,11 @@ class NormSpec:
                 "use shares='channel', 'sample_channel' or 'feature'"
             )
         countable = isinstance(self.groups, numbers.Integral) and self.groups > 0
-        if self.groups is not None and not (countable and self.shares == "sample_group"):
-            return f"groups={self.groups!r} needs shares='sample_group' and a positive whole number; leave it out"
+        if self.groups is not None and not (countable and self.shares in ("sample_group", "token")):
+            wanted = "shares='sample_group' or 'token' and a positive whole number"
+            return f"groups={self.groups!r} needs {wanted}; leave it out"
+        if self.gating is not None and self.shares != "token":
+            return f"gating needs shares='token', but shares={self.shares!r}; leave it out"
         if self.residual_rounding is not None and self.shares != "token":
             return f"residual_rounding needs shares='token', but shares={self.shares!r}; leave it out"
         return ""

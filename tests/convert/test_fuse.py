@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 import torch
+from hugging_face import MODELS
 from norm_models import Gemma, Llama, shaken
 from torch import nn
 
@@ -120,6 +121,88 @@ def test_arguments_by_name_are_followed_too(monkeypatch):
     assert len(seen) == 1
 
 
+class Cache:
+    """What a block hands on and writes into, as decoders their keys and values."""
+
+    def __init__(self):
+        self.kept = []
+
+
+class Decoder(Block):
+    """Takes what decoders of transformers take: tuples, an object, any keywords."""
+
+    def forward(self, x, positions=None, cache=None, **keywords):
+        cosine, sine = positions
+        if cache is not None:
+            self.keep(self.norm1(x), cache)
+        x = x + self.mix(self.norm1(x) * cosine + sine) * keywords["scale"]
+        return x + self.feed(self.norm2(x))
+
+    def keep(self, x, cache):
+        self.store(x, cache)
+
+
+class Store(nn.Module):
+    def forward(self, x, cache):
+        cache.kept.append(x.detach())
+
+
+class Decoding(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = Decoder(nn.LayerNorm)
+        self.block.store = Store()
+        self.cache = None
+
+    def forward(self, x, scale):
+        self.cache = Cache()
+        return self.block(x, positions=(x.cos(), x.sin()), cache=self.cache, scale=scale)
+
+
+def test_tuples_objects_and_keywords_are_handed_on(monkeypatch):
+    model, x = shaken(Decoding()).eval(), torch.randn(5, 16)
+    scale = torch.tensor(0.5)
+    wanted, kept = model(x, scale), model.cache.kept
+    found, reasons = fused(model, (x, scale))
+    assert reasons == {"block.norm2": ""}
+    certificate = found.apply(verify=(x, scale))
+    assert [check.what for check in certificate.entries[0].checks] == ["the result"]
+    seen = calls(monkeypatch)
+    torch.testing.assert_close(model(x, scale), wanted)
+    torch.testing.assert_close(model.cache.kept, kept)
+    assert len(seen) == 1
+    with pytest.raises(TypeError):  # a call of another pattern runs the code of the block
+        model.block(x)
+    found.revert()
+    assert torch.equal(model(x, scale), wanted)
+
+
+# the norm before the feed-forward of each of two blocks
+SERVED = {"Llama": "post_attention_layernorm", "GPT2": "ln_2", "ViT": "layernorm_after"}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the package's own making
+@pytest.mark.parametrize("name", SERVED)
+def test_the_blocks_of_transformers(name, monkeypatch):
+    torch.manual_seed(0)
+    built, inputs = MODELS[name].build(), MODELS[name].inputs()
+    kinds = [type(module) for module in built.modules()]
+    found, reasons = fused(built, inputs)
+    joined = [site for site, reason in reasons.items() if not reason]
+    assert len(joined) == 2
+    assert all(site.endswith(SERVED[name]) for site in joined)
+    assert all("the sum is made in the code of" in reason for reason in reasons.values() if reason)
+    with torch.no_grad():
+        wanted = built(**inputs)[0]
+        assert found.apply(verify=inputs).verified
+        seen = calls(monkeypatch)
+        torch.testing.assert_close(built(**inputs)[0], wanted)
+        assert len(seen) == 2
+        found.revert()
+        assert torch.equal(built(**inputs)[0], wanted)
+    assert [type(module) for module in built.modules()] == kinds
+
+
 def test_fused_models_are_copied_and_stored():
     model, x = shaken(nn.Sequential(Block(Llama))).eval(), torch.randn(5, 16)
     found, reasons = fused(model.float(), x, mode="accurate")
@@ -166,9 +249,11 @@ class Hooked(Block):
         self.norm2.register_forward_hook(lambda module, given, result: result * 2)
 
 
-class Open(Block):
-    def forward(self, x, **keywords):
-        return super().forward(x)
+class Drawing(Block):
+    """What is drawn while it is followed would stay."""
+
+    def forward(self, x):
+        return self.norm2(x + self.mix(self.norm1(x)) * torch.rand(()))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +263,7 @@ class Open(Block):
         (Branching, "the code of its block cannot be followed: symbolically traced variables cannot be used"),
         (Counting, "the code of its block, followed, gives other results"),
         (Hooked, "a LayerNorm here has hooks, which would see other values"),
-        (Open, "its block takes any number of arguments"),
+        (Drawing, "the code of its block makes a tensor of its own, which would stay as it is now"),
     ],
 )
 def test_what_cannot_be_proven_is_left_with_the_reason(kind, reason):

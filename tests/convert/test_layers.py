@@ -43,12 +43,12 @@ KEYS = {Llama: "RMSNorm", Gemma: "RMSNorm", nn.LayerNorm: "LayerNorm", nn.RMSNor
 
 def test_layers_have_a_forward_and_nothing_else(layers):
     plain = {name for name, _ in inspect.getmembers(nn.Module)}
-    for key in ("RMSNorm", "RMSNormZeroCentered", "LayerNorm"):
+    for key in ("RMSNorm", "RMSNormZeroCentered", "LayerNorm", "RMSNormGated"):
         layer = getattr(layers, key)
         assert issubclass(layer, nn.Module)
         assert layer.__init__ is nn.Module.__init__
         assert {name for name, _ in inspect.getmembers(layer)} <= plain
-        for kind in KEYS:
+        for kind in (Gated,) if key == "RMSNormGated" else KEYS:
             theirs, ours = (list(inspect.signature(c.forward).parameters.values()) for c in (kind, layer))
             assert [p.kind for p in theirs] == [p.kind for p in ours]
 
@@ -70,6 +70,33 @@ def test_norms_of_one_name_are_served_as_what_they_are(layers, dtype, monkeypatc
         net(x).float().square().sum().backward()
     for a, b in zip(model.parameters(), original.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=0.05 if dtype == torch.bfloat16 else 1e-4, atol=1e-2)
+
+
+class Gated(Llama):
+    def forward(self, hidden_states, gate=None):
+        y = super().forward(hidden_states)
+        return y if gate is None else (y * nn.functional.silu(gate.float())).to(y.dtype)
+
+
+class Masked(Llama):
+    def forward(self, hidden_states, mask=None):
+        y = super().forward(hidden_states)
+        return y if mask is None else y * mask
+
+
+@pytest.mark.parametrize(("kind", "count"), [(Gated, 1), (Masked, 0)])
+def test_a_gate_is_served_and_a_mask_is_left(kind, count, layers, monkeypatch):
+    norm = shaken(kind(8)).bfloat16()
+    original, x, gate = copy.deepcopy(norm), *torch.randn(2, 4, 8).bfloat16()
+    kernelize(norm, layers, {kind: "RMSNormGated"})
+    seen = []
+    right = functional.gated_rms_norm
+    monkeypatch.setattr(functional, "gated_rms_norm", lambda *a, **k: (seen.append(1), right(*a, **k))[1])
+    assert torch.equal(norm(x, gate), original(x, gate))
+    assert torch.equal(norm(x), original(x))
+    del seen[:]
+    norm(x, gate=gate) if kind is Gated else norm(x, gate)
+    assert len(seen) == count
 
 
 def test_what_is_not_recognised_runs_as_before(layers):

@@ -249,6 +249,36 @@ class Gated(nn.RMSNorm):
         return super().forward(x) if gate is None else super().forward(x) * gate
 
 
+def test_a_layer_norm_without_weights_takes_rows_of_any_size():
+    class Any(nn.LayerNorm):
+        def forward(self, x):
+            return layer(x, self.eps)
+
+    def layer(x, eps):
+        centred = x - x.mean(-1, keepdim=True)
+        return centred * torch.rsqrt(x.var(-1, unbiased=False, keepdim=True) + eps)
+
+    model = nn.Sequential(Any(16, elementwise_affine=False))
+    assert swap(model, quiet=True).swapped == 1
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(model(x), layer(x, 1e-5))
+
+
+def test_each_step_is_told():
+    told = []
+    model, x = rows(), torch.randn(4, 17)
+    plan(model, x, progress=told.append).apply(verify=x, progress=told.append)
+    assert told[0].startswith("recognising ")
+    assert [step for step in told if not step.startswith("recognising")] == [
+        "running the original, forward and backward",
+        "running it in float64",
+        "changing the model",
+        "comparing 1.norm",
+        "comparing 3",
+        "running the changed model, forward and backward",
+    ]
+
+
 def test_what_is_left_is_told_with_the_reason():
     model = nn.ModuleDict(
         {"gated": Gated(8), "ours": ek.nn.RMSNorm(8), "plain": nn.LayerNorm(8), "other": nn.Linear(8, 8)}

@@ -275,8 +275,12 @@ LOOK_ALIKES = {
         "its result has the shape",
     ),
     "a part of the axis": (
-        Written(lambda m, x: rms(x.unflatten(-1, (4, -1)), m.eps).flatten(-2).type_as(x) * m.gain),
+        Written(lambda m, x: torch.cat([rms(x[..., :4], m.eps), rms(x[..., 4:], m.eps)], -1).type_as(x) * m.gain),
         "a part of the last axis",
+    ),
+    "parts whose size no weight tells": (
+        Written(lambda m, x: rms(x.unflatten(-1, (-1, 2)), m.eps).flatten(-2).type_as(x), weight=False),
+        "a part of the last axis, whose size no weight tells",
     ),
     "the positions so far": (
         Written(lambda m, x: x / (x.square().cumsum(-2).mean(-1, keepdim=True) + m.eps).sqrt() * m.gain),

@@ -16,6 +16,7 @@ from evenkeel._options.convert import DEFAULT_ACTIONS
 from evenkeel.cli import interrupts
 from evenkeel.cli.models import build_model
 from evenkeel.cli.output import Output, print_json
+from evenkeel.cli.steps import Steps
 from evenkeel.convert import plan
 
 if TYPE_CHECKING:
@@ -39,20 +40,19 @@ def convert_model(
     verify: bool,
 ) -> None:
     """Convert a model, print the certificate, and write what was asked for."""
-    model = build_model(name) if directory is None else read_directory(directory)
-    inputs = None if input_file is None else read_inputs(input_file, model)
-    following = [name for name in actions if name not in DEFAULT_ACTIONS]
-    if inputs is None and (verify or following):
-        inputs = random_inputs(model, "--verify" if verify else f"--actions {following[0]}")
-    names = model.state_dict().keys()
-    certificate = plan(model, inputs, actions=actions, mode=mode).apply(verify=inputs if verify else None)
-    if out is not None and directory is not None:
-        from evenkeel.cli.hugging_face import write_directory
-
-        check_names(names, model.state_dict().keys())
-        write_directory(model, directory, out)
-    elif out is not None:
-        write_weights(model, out)
+    with Steps() as steps:
+        steps(f"reading {name}")
+        model = build_model(name) if directory is None else read_directory(directory)
+        inputs = None if input_file is None else read_inputs(input_file, model)
+        following = [name for name in actions if name not in DEFAULT_ACTIONS]
+        if inputs is None and (verify or following):
+            inputs = random_inputs(model, "--verify" if verify else f"--actions {following[0]}")
+        names = model.state_dict().keys()
+        planned = plan(model, inputs, actions=actions, mode=mode, progress=steps)
+        certificate = planned.apply(verify=inputs if verify else None, progress=steps)
+        if out is not None:
+            steps(f"writing {path_as_text(out)}")
+            write(model, directory, out, names)
     if output.as_json:
         print_json({"source": name} | certificate.to_dict() | {"out": out, "report": output.html})
     else:
@@ -60,6 +60,17 @@ def convert_model(
     if out is not None:
         output.say(f"written to {path_as_text(out)}")
     output.write("certificate", certificate.save)
+
+
+def write(model: nn.Module, directory: Path | None, out: Path, names: Collection[str]) -> None:
+    """Write the weights of a model, or the directory that it came from with its new weights."""
+    if directory is None:
+        write_weights(model, out)
+        return
+    from evenkeel.cli.hugging_face import write_directory
+
+    check_names(names, model.state_dict().keys())
+    write_directory(model, directory, out)
 
 
 def check_names(before: Collection[str], after: Collection[str]) -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from evenkeel._display import Displayed
+from evenkeel._display import Summarised
 from evenkeel._errors import InvalidArgumentError
 from evenkeel._files import write_text_atomically
 from evenkeel.convert._site import Mode
-from evenkeel.convert._verify import Check
+from evenkeel.convert._verify import WHOLE, Check
+from evenkeel.recognition import spec_line
 
 __all__ = ["Certificate", "Entry"]
 
@@ -51,7 +52,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificate(Displayed):
+class Certificate(Summarised):
     """What a plan did, with the errors of each norm and of the model beside the original's own.
 
     Attributes:
@@ -83,10 +84,8 @@ class Certificate(Displayed):
     plan: Any = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, plan: Any, checks: dict[str, list[Check]] | None, reference: str) -> Certificate:
+    def of(cls, plan: Any, checks: dict[tuple[str, str], list[Check]] | None, reference: str) -> Certificate:
         """Gather what was done."""
-        from evenkeel.convert._views import spec_line
-
         found = checks or {}
         entries = tuple(
             Entry(
@@ -97,12 +96,12 @@ class Certificate(Displayed):
                 reason=site.reason,
                 sought=site.sought,
                 note=site.note,
-                checks=tuple(found.get(site.name, ())),
+                checks=tuple(found.get(site.key, ())),
             )
             for site in plan.sites
         )
         versions = {"torch": str(torch.__version__)}
-        whole = tuple(found.get("", ()))
+        whole = tuple(found.get(WHOLE, ()))
         return cls(
             entries=entries,
             mode=plan.mode,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import operator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +14,7 @@ from evenkeel import functional as F
 from evenkeel.convert._uses import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
 
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Fused", "Pattern", "follow", "fused_class"]
 
-SIMPLE = (bool, int, float, str, type(None))
+SIMPLE = (bool, int, float, str, type(None), torch.dtype, torch.device)
+INSIDE = "block."  # of the names that fx gives what a block holds
 ADDITIONS = (operator.add, torch.add)
 
 
@@ -40,45 +41,86 @@ def add_then_norm(
     )
 
 
-class Pattern:
-    """How a module was called: its tensors are free, its other arguments are what they were.
+@dataclass(frozen=True)
+class Free:
+    """The place of an argument that may be another at each call: a tensor, or an object that is only handed on.
 
-    Raises:
-        RefusedError: an argument is neither, or may be any number of arguments.
+    Attributes:
+        kind: `torch.Tensor`, or the class of the object.
     """
 
-    def __init__(self, module: nn.Module, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        signature = inspect.signature(module.forward)
-        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in signature.parameters.values()):
-            raise RefusedError("its block takes any number of arguments")
-        bound = signature.bind(*arguments, **keywords)
-        bound.apply_defaults()
-        self.values = tuple(bound.arguments.items())
-        strange = [value for _, value in self.values if not isinstance(value, (torch.Tensor, *SIMPLE))]
-        if strange:
-            raise RefusedError(f"its block takes a {type(strange[0]).__name__}, whose parts fx does not follow")
-        self.given = (len(arguments), tuple(keywords))
-        names = [name for name, _ in self.values]
-        self.places = [*range(len(arguments)), *(names.index(name) for name in keywords)]
-        self.fixed = {name: value for name, value in self.values if not isinstance(value, torch.Tensor)}
+    kind: type
+
+    def takes(self, value: Any) -> bool:
+        """Whether a value may stand here."""
+        return isinstance(value, self.kind) if self.kind is torch.Tensor else type(value) is self.kind
+
+
+class Pattern:
+    """How a module was called: tensors and objects are free, numbers, words and the nesting are what they were."""
+
+    def __init__(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+        self.made = pattern_of((tuple(arguments), dict(keywords)))
+        self.count = len(self.placed(arguments, keywords) or ())
 
     def placed(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any] | None:
-        """All arguments in the order of the signature; None of a call of another pattern."""
-        if (len(arguments), tuple(keywords)) != self.given:
-            return None
-        found = [value for _, value in self.values]
-        for place, value in zip(self.places, (*arguments, *keywords.values()), strict=True):
-            expected = found[place]
-            is_tensor = isinstance(expected, torch.Tensor)
-            if is_tensor != isinstance(value, torch.Tensor) or not (is_tensor or same(value, expected)):
-                return None
-            found[place] = value
-        return found
+        """The free parts of a call, in order; None of a call of another pattern."""
+        found: list[Any] = []
+        return found if collect((tuple(arguments), dict(keywords)), self.made, found) else None
+
+    def filled(self, parts: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments and keywords of a call with these free parts."""
+        arguments, keywords = fill(self.made, iter(parts))
+        return arguments, keywords
 
 
-def same(a: Any, b: Any) -> bool:
-    """Whether two plain values are one."""
-    return type(a) is type(b) and bool(a == b)
+def pattern_of(value: Any) -> Any:
+    """The same nested tuples, lists and dictionaries with what is free marked."""
+    if type(value) in (tuple, list):
+        return type(value)(pattern_of(item) for item in value)
+    if type(value) is dict:
+        return {key: pattern_of(item) for key, item in value.items()}
+    if isinstance(value, torch.Tensor):
+        return Free(torch.Tensor)
+    return value if isinstance(value, SIMPLE) else Free(type(value))
+
+
+def collect(value: Any, pattern: Any, found: list[Any]) -> bool:
+    """Append the parts of a value that are free in a pattern, in its order; False of a value of another pattern."""
+    if type(pattern) is Free:
+        found.append(value)
+        return pattern.takes(value)
+    if type(value) is not type(pattern):
+        return False
+    if type(pattern) in (tuple, list):
+        return len(value) == len(pattern) and all(collect(v, p, found) for v, p in zip(value, pattern, strict=True))
+    if type(pattern) is dict:
+        return value.keys() == pattern.keys() and all(collect(value[key], p, found) for key, p in pattern.items())
+    return bool(value == pattern)
+
+
+def fill(pattern: Any, parts: Iterator[Any]) -> Any:
+    """A pattern with parts in its free places."""
+    if type(pattern) is Free:
+        return next(parts)
+    if type(pattern) in (tuple, list):
+        return type(pattern)(fill(item, parts) for item in pattern)
+    if type(pattern) is dict:
+        return {key: fill(item, parts) for key, item in pattern.items()}
+    return pattern
+
+
+class Flat(nn.Module):
+    """A block whose arguments are the free parts of a pattern, one by one: fx follows no nested ones."""
+
+    def __init__(self, block: nn.Module, pattern: Pattern) -> None:
+        super().__init__()
+        self.block, self.pattern = block, pattern
+
+    def forward(self, *parts: Any) -> Any:
+        """Run the code of the block."""
+        arguments, keywords = self.pattern.filled(parts)
+        return self.block.forward(*arguments, **keywords)
 
 
 class Level(fx.Tracer):
@@ -88,6 +130,12 @@ class Level(fx.Tracer):
         """Whether a module is called and not followed: all are."""
         return True
 
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
+        """A placeholder for each free part."""
+        root: Any = self.root
+        names = (f"part_{k}" for k in range(root.pattern.count))
+        return root_fn, [root, *(self.create_proxy("placeholder", name, (), {}) for name in names)]
+
 
 def follow(module: nn.Module, pattern: Pattern) -> fx.Graph:
     """Follow a module's forward in the mode that it is in.
@@ -96,9 +144,17 @@ def follow(module: nn.Module, pattern: Pattern) -> fx.Graph:
         RefusedError: what it does depends on values or shapes, or fx cannot follow it.
     """
     try:
-        return Level().trace(copy.deepcopy(module), pattern.fixed)
+        graph = Level().trace(Flat(copy.deepcopy(module), pattern))
     except Exception as error:  # fx has many kinds for what it cannot follow
-        raise RefusedError(f"the code of its block cannot be followed: {str(error) or type(error).__name__}") from error
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise RefusedError(f"the code of its block cannot be followed: {line}") from error
+    for node in graph.nodes:
+        node.type = None  # the annotations of the code
+        if node.op in ("call_module", "get_attr"):
+            if not node.target.startswith(INSIDE):
+                raise RefusedError("the code of its block makes a tensor of its own, which would stay as it is now")
+            node.target = node.target.removeprefix(INSIDE)
+    return graph
 
 
 def fuse(graph: fx.Graph, module: nn.Module, norms: Mapping[int, NormSpec]) -> set[int]:

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from evenkeel.convert._follow import Pattern, code_of, fused_class
-from evenkeel.convert._graph import Node
+from evenkeel.convert._graph import ModuleCall, Node, tensors_in
 from evenkeel.convert._modules import Passing, class_for
 from evenkeel.convert._placement import Sum, residual_sums
 from evenkeel.convert._site import Change, Site, Swap, refusal
@@ -174,11 +174,13 @@ def find_residual_sums(search: Search) -> Iterator[Site]:
         site = site_of(found, "fuse_residual_add")
         sites.append(site)
         try:
-            block = block_of(search, found, nodes, read)
+            call = block_of(search, found, nodes, read)
         except RefusedError as error:
             site.reason = str(error)
         else:
+            block = call.module
             blocks[id(block)] = block
+            site.watched = (call.name,) if call.name else ()
             wanted.setdefault(id(block), []).append((site, found))
     calls = calls_of(search, list(blocks.values())) if blocks else {}
     for key, group in wanted.items():
@@ -186,8 +188,8 @@ def find_residual_sums(search: Search) -> Iterator[Site]:
     yield from sites
 
 
-def block_of(search: Search, found: Found, nodes: list[Node], read: list[Sum]) -> nn.Module:
-    """The module in whose code both the sum and the norm are.
+def block_of(search: Search, found: Found, nodes: list[Node], read: list[Sum]) -> ModuleCall:
+    """The call of the module in whose code both the sum and the norm are.
 
     Raises:
         RefusedError: there is none, or the norm is none that the kernels of sums serve.
@@ -206,7 +208,8 @@ def block_of(search: Search, found: Found, nodes: list[Node], read: list[Sum]) -
     addends = [value.dtype for value in total.node.inputs[:2]]
     if len({*addends, node.outputs[0].dtype}) > 1:
         raise RefusedError("stream, branch and result have different dtypes")
-    simple = spec.statistic in ("moments", "rms") and spec.shares == "token" and spec.activation is None
+    simple = spec.statistic in ("moments", "rms") and spec.shares == "token"
+    simple = simple and not (spec.activation or spec.gating or spec.groups)
     if not simple or layout is None or layout.channel_axis != -1 or spec.memory != "batch":
         raise RefusedError("no kernel adds before this norm")
     roles = found.recognition.roles
@@ -220,16 +223,20 @@ def block_of(search: Search, found: Found, nodes: list[Node], read: list[Sum]) -
     if reason:
         raise RefusedError(reason)
     refuse_hooks(found.module)
-    return made.module
+    return made
 
 
-def calls_of(search: Search, blocks: list[nn.Module]) -> dict[int, tuple[Any, Any]]:
-    """Run the model, and keep the arguments that blocks are called with."""
+def calls_of(search: Search, blocks: list[nn.Module]) -> dict[int, tuple[Any, Any] | str]:
+    """Run the model, and keep what each block is called with, or why that cannot be kept."""
     assert search.call is not None
-    kept: dict[int, tuple[Any, Any]] = {}
+    kept: dict[int, tuple[Any, Any] | str] = {}
 
     def keep(module: nn.Module, arguments: Any, keywords: Any) -> None:
-        kept.setdefault(id(module), (arguments, keywords))
+        if id(module) not in kept:
+            try:  # the call may write into them: a cache of keys and values
+                kept[id(module)] = copy.deepcopy((arguments, keywords))
+            except Exception as error:  # they are of any class
+                kept[id(module)] = f"its block takes what cannot be copied: {str(error) or type(error).__name__}"
 
     twin = search.model
     buffers = [(buffer, buffer.clone()) for buffer in twin.buffers()]
@@ -246,15 +253,16 @@ def calls_of(search: Search, blocks: list[nn.Module]) -> dict[int, tuple[Any, An
     return kept
 
 
-def join(block: nn.Module, call: tuple[Any, Any], group: list[tuple[Site, Found]]) -> None:
+def join(block: nn.Module, call: tuple[Any, Any] | str, group: list[tuple[Site, Found]]) -> None:
     """Join the sums and norms of a block, or say at each site why not."""
     norms = {}
     for _, found in group:
         assert found.recognition.spec is not None
         norms[id(found.module)] = replace(found.recognition.spec, cast="late")
     try:
-        arguments, keywords = call
-        pattern = Pattern(block, arguments, keywords)
+        if isinstance(call, str):
+            raise RefusedError(call)
+        pattern = Pattern(*call)
         kind, joined = fused_class(block, pattern, norms, lambda mode, graph: check(block, mode, graph, pattern, call))
     except RefusedError as error:
         for site, _ in group:
@@ -275,27 +283,24 @@ def check(block: nn.Module, training: bool, graph: fx.Graph, pattern: Pattern, c
         RefusedError: it gives something else, or changes its arguments.
     """
     function = code_of(graph, block)
-    results = []
+    results: list[list[torch.Tensor]] = []
     with isolated():
         for own in (True, False):
-            twin, (arguments, keywords) = copy.deepcopy(block).train(training), copy.deepcopy(call)
+            twin, seen = copy.deepcopy(block).train(training), []
             torch.manual_seed(0)
-            placed = pattern.placed(arguments, keywords)
-            assert placed is not None
-            # twice: what a call leaves behind may change the next
-            result = [twin(*arguments, **keywords) if own else function(twin, *placed) for _ in range(2)]
-            results.append([*flat(result), *flat(placed), *twin.buffers()])
+            for _ in range(2):  # what a call leaves behind in the block may change the next
+                arguments, keywords = copy.deepcopy(call)
+                placed = pattern.placed(arguments, keywords)
+                assert placed is not None
+                try:
+                    result = twin(*arguments, **keywords) if own else function(twin, *placed)
+                except Exception as error:  # a block is the user's own code
+                    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+                    raise RefusedError(f"the code of its block does not run apart from the model: {line}") from error
+                seen += [*tensors_in(result), *tensors_in(placed)]
+            results.append([*seen, *twin.buffers()])
     same = len(results[0]) == len(results[1]) and all(
         torch.equal(torch.nan_to_num(a), torch.nan_to_num(b)) for a, b in zip(*results, strict=True)
     )
     if not same:
         raise RefusedError("the code of its block, followed, gives other results")
-
-
-def flat(value: Any) -> list[torch.Tensor]:
-    """The tensors of nested lists, tuples and mappings."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        return [tensor for item in value.values() for tensor in flat(item)]
-    return [tensor for item in value for tensor in flat(item)] if isinstance(value, list | tuple) else []

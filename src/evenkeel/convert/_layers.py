@@ -24,24 +24,26 @@ __all__ = ["kernel_repository", "serve"]
 
 # the names under which models offer their norms to `kernelize`
 KEYS = ("RMSNorm", "RMSNormZeroCentered", "LayerNorm")
+GATED_KEYS = ("RMSNormGated",)
 PACKAGE, VARIANT = "evenkeel_norms", "torch-universal"
 LAYER = '''
 
 class {key}(nn.Module):
     """Serves what the module computes by evenkeel's kernels; what is not recognised runs as before."""
 
-    def forward(self, hidden_states):
-        return serve(self, hidden_states)
+    def forward(self, hidden_states{gate}):
+        return serve(self, hidden_states{given})
 '''
 _known: WeakKeyDictionary[nn.Module, dict[torch.dtype, Recognition | None]] = WeakKeyDictionary()
 
 
-def serve(module: nn.Module, x: Tensor) -> Tensor:
+def serve(module: nn.Module, x: Tensor, gate: Tensor | None = None) -> Tensor:
     """Compute a norm whose forward `kernelize` replaced: by our kernels where it is recognised, or as its class does.
 
     Args:
         module: the norm, with its own class, parameters and attributes.
         x: its input.
+        gate: its second input, where it has one.
 
     Returns:
         Its result.
@@ -52,13 +54,16 @@ def serve(module: nn.Module, x: Tensor) -> Tensor:
         [[1.0, 1.0]]
     """
     found = recognized(module, x.dtype)
-    if found is None or found.spec is None or found.layout is None or found.roles is None or x.ndim not in found.ranks:
-        result: Tensor = type(module).forward(module, x)
+    given = (x,) if gate is None else (x, gate)
+    roles = None if found is None or x.ndim not in found.ranks else found.roles
+    if roles is not None and gate is not None and roles.gate is None:  # what it is given besides is no gate
+        roles = None
+    if found is None or found.spec is None or found.layout is None or roles is None:
+        result: Tensor = type(module).forward(module, *given)
         return result
-    roles = found.roles
     names = (roles.weight, roles.bias, roles.mean, roles.variance)
     tensors = Tensors(*(None if name is None else getattr(module, name) for name in names))
-    return apply_norm(found.spec, found.layout, x, tensors, backend="auto")
+    return apply_norm(found.spec, found.layout, x, tensors, gate=gate, backend="auto")
 
 
 def recognized(module: nn.Module, dtype: torch.dtype) -> Recognition | None:
@@ -105,7 +110,8 @@ def kernel_repository(path: str | os.PathLike[str]) -> Path:
         raise InvalidArgumentError(f"kernel_repository: {root} holds other files; name a new directory")
     variant = root / "build" / VARIANT
     variant.mkdir(parents=True, exist_ok=True)
-    layers = "".join(LAYER.format(key=key) for key in KEYS)
+    layers = "".join(LAYER.format(key=key, gate="", given="") for key in KEYS)
+    layers += "".join(LAYER.format(key=key, gate=", gate=None", given=", gate") for key in GATED_KEYS)
     head = "from evenkeel.convert import serve\nfrom torch import nn\n"
     write_text_atomically(variant / "layers.py", head + layers)
     write_text_atomically(variant / "__init__.py", "from . import layers\n\n__all__ = ['layers']\n")

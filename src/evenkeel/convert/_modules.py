@@ -43,12 +43,12 @@ class AnyLayout(nn.Module):
         """What this module does."""
         return self.norm_spec
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor, gate: Tensor | None = None) -> Tensor:
         """Normalize."""
         roles = self.norm_roles
         names = (roles.weight, roles.bias, roles.mean, roles.variance)
         tensors = Tensors(*(None if name is None else getattr(self, name) for name in names))
-        return apply_norm(self.norm_spec, self.norm_layout, input, tensors, backend="auto")
+        return apply_norm(self.norm_spec, self.norm_layout, input, tensors, gate=gate, backend="auto")
 
 
 def replacement(
@@ -68,10 +68,13 @@ def replacement(
     weight = getattr(module, "weight", None) if roles.weight is not None else None
     plain = named and spec.activation is None and layout.channel_axis == -1 and spec.shares == "token"
     if plain and weight is not None and weight.ndim == layout.axes and spec.statistic in ("moments", "rms"):
-        shape = {"normalized_shape": tuple(weight.shape), "elementwise_affine": True}
-        return (ours.LayerNorm if spec.statistic == "moments" else ours.RMSNorm), options | shape
+        options |= {"normalized_shape": tuple(weight.shape), "elementwise_affine": True, "groups": spec.groups}
+        if spec.gating is not None:
+            return ours.GatedRMSNorm, options | {"gating": spec.gating}
+        return (ours.LayerNorm if spec.statistic == "moments" else ours.RMSNorm), options
     if (
         isinstance(module, nn.LayerNorm)
+        and type(module).forward is nn.LayerNorm.forward  # another may take rows of any size
         and spec.statistic == "moments"
         and plain
         and weight is None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from torch import nn
 
-from evenkeel._display import Displayed
+from evenkeel._display import Summarised
 from evenkeel._errors import ConversionError, InvalidArgumentError, InvalidTypeError
 from evenkeel.convert._actions import ACTIONS
 from evenkeel.convert._certificate import Certificate
@@ -25,7 +25,7 @@ __all__ = ["Plan", "plan", "swap", "to_rms_norm"]
 
 
 @dataclass(kw_only=True)
-class Plan(Displayed):
+class Plan(Summarised):
     """What is changed in a model, and what is left and why.
 
     Attributes:
@@ -60,7 +60,7 @@ class Plan(Displayed):
 
         return f"Plan({counted(self.sites, done=self.certificate is not None)}, mode={self.mode!r})"
 
-    def apply(self, verify: Any = None) -> Certificate:
+    def apply(self, verify: Any = None, *, progress: Callable[[str], None] | None = None) -> Certificate:
         """Change the model, and compare with the original where a batch is given.
 
         Args:
@@ -68,6 +68,7 @@ class Plan(Displayed):
                 alone with a residual around it, the results of what a norm was folded into, and the whole model are
                 compared with a run in float64: results and gradients. Copies are run: the model's statistics,
                 gradients and random numbers stay.
+            progress: called with what comes next, in words.
 
         Returns:
             What was changed and how far it is from the original; also kept as `certificate`.
@@ -79,7 +80,9 @@ class Plan(Displayed):
         if self.certificate is not None:
             raise ConversionError("the plan is applied already; call revert() first")
         served = [site for site in self.sites if site.change is not None]
-        before = Verification.before(self.model, served, Call.of(verify)) if verify is not None else None
+        tell = progress or silent
+        before = Verification.before(self.model, served, Call.of(verify), tell) if verify is not None else None
+        tell("changing the model")
         try:
             for site in served:
                 assert site.change is not None
@@ -88,7 +91,7 @@ class Plan(Displayed):
             for site in served:
                 assert site.change is not None
                 site.change.check()
-            checks = None if before is None else verify_changes(before, self.model, served, self._weights.touched)
+            checks = None if before is None else verify_changes(before, self.model, served, self._weights.touched, tell)
         except BaseException:
             self._undo()
             raise
@@ -127,6 +130,10 @@ class Plan(Displayed):
         self._weights.restore()
 
 
+def silent(step: str) -> None:
+    """Tell nobody what comes next."""
+
+
 def plan(
     model: nn.Module,
     example_inputs: Any = None,
@@ -134,6 +141,7 @@ def plan(
     actions: Sequence[str] = ("swap",),
     mode: Mode = "exact",
     where: Callable[[nn.Module, str], bool] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """Find the norms of a model and decide what is done with each; nothing is changed.
 
@@ -149,6 +157,7 @@ def plan(
         mode: ``exact`` swaps what keeps its rounding, ``accurate`` also what rounds in other places than any spec, and
             rounds once.
         where: (module, name) -> whether to look at it.
+        progress: called with what comes next, in words: large models take minutes.
 
     Returns:
         The plan, which shows itself as a table.
@@ -177,7 +186,8 @@ def plan(
     needing = [name for name, action in chosen.items() if action.needs_inputs]
     if needing and example_inputs is None:
         raise InvalidArgumentError(f"plan: {needing[0]} follows the data flow; give example_inputs")
-    search = Search(model, None if example_inputs is None else Call.of(example_inputs), mode, where)
+    call = None if example_inputs is None else Call.of(example_inputs)
+    search = Search(model, call, mode, where, progress=progress or silent)
     sites = [site for action in chosen.values() for site in action.find(search)]
     return Plan(model=model, sites=sites, mode=mode, _search=search)
 

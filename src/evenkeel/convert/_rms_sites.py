@@ -82,6 +82,8 @@ def convert(search: Search, found: Found, site: Site, node: Node, writers: Write
     assert spec is not None
     if layout.axes != 1 or layout.channel_axis != -1:
         raise RefusedError("it normalizes other axes than the last")
+    if spec.groups is not None:
+        raise RefusedError("its statistics are those of parts of a row, each with a mean of its own")
     if spec.activation is not None:
         raise RefusedError(f"it applies {spec.activation} after the affine")
     if node.inputs[0] in writers.before:

@@ -30,6 +30,7 @@ class Search:
         mode: ``exact`` or ``accurate``.
         where: (module, name) -> whether to look at it.
         taken: the ids of the modules that an action before changes so that there is nothing left to do.
+        progress: called with what comes next.
     """
 
     model: nn.Module
@@ -37,6 +38,7 @@ class Search:
     mode: Mode
     where: Callable[[nn.Module, str], bool] | None = None
     taken: set[int] = field(default_factory=set)
+    progress: Callable[[str], None] = lambda step: None
 
     @cached_property
     def seen(self) -> dict[int, Tensor]:
@@ -49,17 +51,18 @@ class Search:
     @cached_property
     def norms(self) -> list[Found]:
         """The norms of the model."""
-        return list(survey(self.model, self.seen, self.where))
+        return list(survey(self.model, self.seen, self.where, self.progress))
 
     @cached_property
     def every_norm(self) -> list[Found]:
         """The norms of the model, also those that nobody looks at."""
-        return self.norms if self.where is None else list(survey(self.model, self.seen))
+        return self.norms if self.where is None else list(survey(self.model, self.seen, progress=self.progress))
 
     @cached_property
     def graph(self) -> Graph:
         """The data flow, in which the call of a norm is one operation."""
         assert self.call is not None
+        self.progress("following the data flow")
         units = [found.module for found in self.every_norm if found.recognition.spec is not None]
         return trace(
             self.model, self.call, [*units, *(m for m in self.model.modules() if isinstance(m, FeatureAffine))]

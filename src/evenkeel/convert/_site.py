@@ -71,6 +71,11 @@ class Site:
     rescaled: tuple[str, ...] = field(default=(), repr=False)
 
     @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from other sites of a plan: its action and its name."""
+        return self.sought, self.name
+
+    @property
     def is_swap(self) -> bool:
         """Whether the module itself computes what it did, by other means."""
         return self.action == "swap"
@@ -127,6 +132,8 @@ def refusal(module: nn.Module, found: Recognition, mode: Mode, dtype: torch.dtyp
         return found.reason
     if spec.activation is not None and spec.shares in ("token", "sample_channel"):
         return f"it applies {spec.activation} after the norm, for which there is no kernel over {spec.shares}"
+    if roles.gate not in (None, "gate"):
+        return f"its gate is called {roles.gate}, and callers may name it"
     own = {*dict(module.named_parameters(recurse=False)), *dict(module.named_buffers(recurse=False))}
     named = [name for name in (roles.weight, roles.bias, roles.mean, roles.variance) if name is not None]
     if not {name.removeprefix("parametrizations.").partition(".")[0] for name in named} <= own | set(dir(module)):

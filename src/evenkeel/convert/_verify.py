@@ -22,17 +22,18 @@ from evenkeel.recognition import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch import Tensor
 
     from evenkeel.convert._site import Site
 
-__all__ = ["Check", "Verification", "verify_changes"]
+__all__ = ["WHOLE", "Check", "Verification", "verify_changes"]
 
 # A result may be so many times as far from float64 as the original's, and so many ulps further: two roundings of the
 # same sums in another order are a draw.
 TIMES, MORE = 2.0, 4.0
+WHOLE = ("", "")
 MOST_ELEMENTS = 2**20  # of a norm's input that is compared
 
 
@@ -89,30 +90,32 @@ class Verification:
     theirs: Run
     exact: Run
     reference: torch.dtype
-    inputs: dict[str, Tensor]
+    inputs: dict[str, tuple[Tensor, ...]]
     originals: dict[str, nn.Module]
     watched: dict[str, str]
 
     @classmethod
-    def before(cls, model: nn.Module, sites: Sequence[Site], call: Call) -> Verification:
+    def before(cls, model: nn.Module, sites: Sequence[Site], call: Call, tell: Callable[[str], None]) -> Verification:
         """Run copies of the original.
 
         Raises:
             ConversionError: the model cannot be copied, or does not run on the call.
         """
-        inputs: dict[str, Tensor] = {}
+        inputs: dict[str, tuple[Tensor, ...]] = {}
         original = copied(model)
         rescaled = {name for site in sites for name in site.rescaled}
         watched = inside(model, [name for site in sites for name in site.watched if name not in rescaled])
         swaps = [site for site in sites if site.is_swap]
         for name, own in inside(model, [site.name for site in swaps]).items():
-            original.get_submodule(own).register_forward_pre_hook(noting(inputs, name))
+            original.get_submodule(own).register_forward_pre_hook(noting(inputs, name), with_kwargs=True)
         with isolated():
             cotangents = [random_like(y, seed) for seed, y in enumerate(results_of(original, call))]
             inputs = dict(inputs)
+            tell("running the original, forward and backward")
             theirs = run(original, call, cotangents, watched)
             try:
                 reference = torch.float64
+                tell("running it in float64")
                 exact = run(copied(model).double(), call.changed(torch.Tensor.double), cotangents, watched)
             except ConversionError:
                 reference = torch.float32
@@ -142,12 +145,13 @@ def nudged(model: nn.Module) -> nn.Module:
     return model
 
 
-def noting(inputs: dict[str, Tensor], name: str) -> Any:
-    """A hook that keeps the first input of a module."""
+def noting(inputs: dict[str, tuple[Tensor, ...]], name: str) -> Any:
+    """A hook that keeps the first input of a module, and its gate."""
 
-    def note(module: nn.Module, given: tuple[Any, ...]) -> None:
-        if given and isinstance(given[0], torch.Tensor):
-            inputs.setdefault(name, given[0].detach().clone())
+    def note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+        found = [value for value in (*given, *named.values()) if isinstance(value, torch.Tensor)]
+        if found and given and found[0] is given[0]:
+            inputs.setdefault(name, tuple(tensor.detach().clone() for tensor in found))
 
     return note
 
@@ -195,8 +199,12 @@ def keeping(kept: list[Tensor]) -> Any:
 
 
 def verify_changes(
-    before: Verification, model: nn.Module, sites: Sequence[Site], touched: set[int]
-) -> dict[str, list[Check]]:
+    before: Verification,
+    model: nn.Module,
+    sites: Sequence[Site],
+    touched: set[int],
+    tell: Callable[[str], None],
+) -> dict[tuple[str, str], list[Check]]:
     """Compare the changed model with the original, site by site and as a whole.
 
     Args:
@@ -204,31 +212,34 @@ def verify_changes(
         model: the changed model.
         sites: where it was changed.
         touched: the ids of the parameters with other values, whose gradients are others too.
+        tell: called with what comes next.
 
     Returns:
-        The checks by the name of the site; those of the model under "".
+        The checks by the key of the site; those of the model under `WHOLE`.
 
     Raises:
         ConversionError: a site, or the model, is too far from the run in float64.
     """
-    checks: dict[str, list[Check]] = {}
+    checks: dict[tuple[str, str], list[Check]] = {}
     with isolated():
         for site in sites:
             if site.is_swap and site.name in before.inputs:
+                tell(f"comparing {site.name or 'the model'}")
                 original = with_weights_of(before.originals[site.name], site.module, touched)
-                checks[site.name] = check_site(site, original, before.inputs[site.name])
-                demand(site.name, checks[site.name])
+                checks[site.key] = check_site(site, original, before.inputs[site.name])
+                demand(site.name, checks[site.key])
+        tell("running the changed model, forward and backward")
         ours = run(copied(model), before.call, before.cotangents, before.watched)
         for site in sites:
             names = [name for name in site.watched if name in ours.inner]
             if any(before.exact.inner[name] for name in names):
                 found = compare_inner(names, ours, before)
-                checks[site.name] = [*checks.get(site.name, []), found]
+                checks[site.key] = [*checks.get(site.key, []), found]
                 demand(site.name, [found], before.reference)
         named = unwrapped(model).named_parameters(remove_duplicate=False)
         changed = {name for name, p in named if id(p) in touched}
-        checks[""] = compare(ours, before.theirs, before.exact, changed)
-        demand("the model", checks[""], before.reference)
+        checks[WHOLE] = compare(ours, before.theirs, before.exact, changed)
+        demand("the model", checks[WHOLE], before.reference)
     return checks
 
 
@@ -294,17 +305,25 @@ def relative(found: Sequence[Tensor | None], exact: Sequence[Tensor | None]) -> 
     return (error / size) ** 0.5 / eps if size else (0.0 if error == 0 else float("inf"))
 
 
-def check_site(site: Site, original: nn.Module, x: Tensor) -> list[Check]:
+def check_site(site: Site, original: nn.Module, given: tuple[Tensor, ...]) -> list[Check]:
     """Compare a norm with a residual around it: a backward that writes into the stream's gradient shows there."""
+    x = given[0]
     if x.numel() > MOST_ELEMENTS and x.shape[0] > 1:
-        x = x[: max(1, MOST_ELEMENTS * x.shape[0] // x.numel())]
+        given = tuple(tensor[: max(1, MOST_ELEMENTS * x.shape[0] // x.numel())] for tensor in given)
+        x = given[0]
     mine = bare_copy(site.module)
     cotangent = random_values(x.shape, 2000).to(x.device).to(x.dtype)
     device = x.device
     modules = [mine.to(device), copy.deepcopy(original).to(device), copy.deepcopy(original).to(device).double()]
-    inputs = [x, x, x.double()]
-    ours, theirs, exact = (residual(m, given, cotangent) for m, given in zip(modules, inputs, strict=True))
-    labels = ["the result", "the gradient of the stream", *(f"the gradient of {name}" for name in learned(mine))]
+    inputs = [given, given, tuple(map(torch.Tensor.double, given))]
+    ours, theirs, exact = (residual(m, tensors, cotangent) for m, tensors in zip(modules, inputs, strict=True))
+    gates = ["the gradient of the gate"] * (len(given) - 1)
+    labels = [
+        "the result",
+        "the gradient of the stream",
+        *gates,
+        *(f"the gradient of {name}" for name in learned(mine)),
+    ]
     return [
         Check(what, far(a, right), far(b, right))
         for what, a, b, right in zip(labels, ours, theirs, exact, strict=True)
@@ -317,13 +336,13 @@ def learned(module: nn.Module) -> list[str]:
     return [name for name, p in module.named_parameters() if p.requires_grad]
 
 
-def residual(module: nn.Module, x: Tensor, cotangent: Tensor) -> list[Tensor | None]:
-    """The result of a module, and the gradients of ``x + module(x)`` in the input and the parameters."""
+def residual(module: nn.Module, given: tuple[Tensor, ...], cotangent: Tensor) -> list[Tensor | None]:
+    """The result of a module, and the gradients of ``x + module(x)`` in the inputs and the parameters."""
     with torch.enable_grad():
-        stream = x.detach().clone().requires_grad_()
-        y = module(stream.clone())
+        stream, *gates = (tensor.detach().clone().requires_grad_() for tensor in given)
+        y = module(stream.clone(), *gates)
         total = stream + y
-        wanted = [stream, *(p for p in module.parameters() if p.requires_grad)]
+        wanted = [stream, *gates, *(p for p in module.parameters() if p.requires_grad)]
         gradients = torch.autograd.grad(total, wanted, cotangent.clone().to(total.dtype), allow_unused=True)
     return [y.detach(), *gradients]
 

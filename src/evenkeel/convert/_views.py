@@ -1,9 +1,8 @@
-"""What `evenkeel._display.Displayed` shows of recognitions, plans and certificates."""
+"""What `evenkeel._display.Summarised` shows of plans and certificates."""
 
 from __future__ import annotations
 
 import re
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 from evenkeel.recognition import spec_line
@@ -14,22 +13,7 @@ if TYPE_CHECKING:
     from evenkeel.convert._verify import Check
     from evenkeel.report import Table
 
-__all__ = ["html", "markdown", "spec_line", "text"]
-
-
-def text(item: Any) -> str:
-    """Return a line and a table."""
-    return f"{lead(item)}\n{table(item)}"
-
-
-def markdown(item: Any) -> str:
-    """Return the same as Markdown."""
-    return f"{lead(item)}\n\n{table(item).markdown()}"
-
-
-def html(item: Any) -> str:
-    """Return the same as HTML."""
-    return f"<p>{escape(lead(item))}</p>{table(item).html()}"
+__all__ = ["counted", "lead", "table"]
 
 
 def lead(item: Any) -> str:

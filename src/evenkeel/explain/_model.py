@@ -12,9 +12,9 @@ from torch import nn
 from evenkeel._errors import InvalidInputError
 from evenkeel._options.names import NEAREST, nearest
 from evenkeel.explain._data import Check, Explanation
-from evenkeel.explain._norms import norm_of
-from evenkeel.explain._recognise import CLOSE, Guess, distance, may_be_norm, recognise
+from evenkeel.explain._recognise import CLOSE, Guess, distance, recognise
 from evenkeel.explain._walk import explain
+from evenkeel.recognition import survey
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,7 +26,7 @@ WHOLE = 1_000_000  # activations with more numbers are explained by one row
 
 
 def norm_layers(model: nn.Module) -> list[str]:
-    """The names of a model's layers that may be norms, by type, by its name, or by an ε among their attributes.
+    """The names of a model's layers that are norms, by what they compute, or look like one.
 
     Args:
         model: any module.
@@ -39,7 +39,7 @@ def norm_layers(model: nn.Module) -> list[str]:
         >>> norm_layers(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4)))
         ['1']
     """
-    return [name for name, module in model.named_modules() if name and may_be_norm(module)]
+    return [found.names[0] for found in survey(model) if found.names[0]]
 
 
 def walk_layer(
@@ -54,8 +54,8 @@ def walk_layer(
 ) -> Explanation:
     """Explain a norm inside a model on the activation that reaches it.
 
-    The model runs once in evaluation mode without gradients. What the layer computes is told from its type and
-    attributes, and believed only where the walk reproduces the layer's own output; the last check shows how well.
+    The model runs once in evaluation mode without gradients. What the layer computes is told from what
+    copies of it do, and believed only where the walk reproduces the layer's own output; the last check shows how well.
 
     Args:
         model: any module.
@@ -85,10 +85,9 @@ def walk_layer(
     module = modules[layer]
     x, y, calls = capture(model, module, layer, input, call)
     kind = f"{layer} is a {type(module).__name__}"
-    guess, error = recognise(module, x, y)
-    if guess is None or error > CLOSE:
-        closest = "" if guess is None else f" (the closest, {norm_of(guess.spec).key}, is off by {error:.3g} ulps)"
-        raise InvalidInputError(f"explain: {kind}, which does none of the norms known{closest}; {candidates(model)}")
+    guess, reason = recognise(module, x, y)
+    if guess is None:
+        raise InvalidInputError(f"explain: {kind}, which does none of the norms known ({reason}); {candidates(model)}")
     x, y, show, part = cut(x, y, guess, row)
     explanation = explain(guess.set_up(x), show, backward, upstream)
     times = f", called {calls} times; call {call} (counted from 0) is explained" if calls > 1 else ""
@@ -105,8 +104,8 @@ def cut(x: Tensor, y: Tensor, guess: Guess, row: int) -> tuple[Tensor, Tensor, i
 
     Returns the activation and output to explain, the group to show, and a sentence about the cut.
     """
-    axes = guess.given.get("axis")
-    if axes is None or x.numel() <= WHOLE:
+    axes = guess.given.get("axis", (1,))
+    if axes == (1,) or x.numel() <= WHOLE:
         return x, y, row, ""
     rows = x.reshape(-1, *x.shape[x.ndim - len(axes) :])
     if not 0 <= row < len(rows):

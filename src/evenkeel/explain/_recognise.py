@@ -1,59 +1,33 @@
-"""Which norm a layer of a model is: guesses from its type and attributes, believed where they repeat its output."""
+"""Which norm a layer of a model is, as `evenkeel.recognition` tells it, in the options of a walk."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from evenkeel._spec import NormSpec
-from evenkeel.explain._norms import find_norm, norm_of
+from evenkeel.explain._norms import NORMS, find_norm, norm_of
 from evenkeel.explain._setup import Setup, set_up
 from evenkeel.explain._walk import output_of
+from evenkeel.recognition import Layout, Recognition, recognize
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from torch import Tensor, nn
 
-    from torch import Tensor
+__all__ = ["CLOSE", "Guess", "distance", "recognise"]
 
-__all__ = ["CLOSE", "Guess", "distance", "may_be_norm", "recognise"]
-
-# torch.nn's norms, of which ours are subclasses; the first that fits counts.
-TYPES: tuple[tuple[type[nn.Module], str], ...] = (
-    (nn.modules.instancenorm._InstanceNorm, "instance"),
-    (nn.modules.batchnorm._NormBase, "batch"),
-    (nn.GroupNorm, "group"),
-    (nn.LayerNorm, "layer"),
-    (nn.RMSNorm, "rms"),
-)
-EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "layer_norm_eps", "norm_eps")
-LARGE, PROBED = 100_000, 64  # of an activation with more numbers, so many rows tell norms of rows apart
-# Two guesses that differ by less than this cannot be told apart: the layer's own rounding is as large.
-ALIKE = 1.0
-CLOSE = 8.0  # ulps of a row's largest value: a right guess is within 3, a wrong one off by thousands
-
-
-def may_be_norm(module: nn.Module) -> bool:
-    """Whether a module is a norm by its type, by its name, or by an ε: some have their ε in the code."""
-    if any(isinstance(module, kind) for kind, _ in TYPES):
-        return True
-    named = own_eps(module) is not None or "norm" in type(module).__name__.lower()
-    return named and not list(module.children())
-
-
-def own_eps(module: nn.Module) -> float | None:
-    """Return a module's ε, under whichever name it keeps it, or None."""
-    values = (getattr(module, name, None) for name in EPS_NAMES)
-    return next((float(eps) for eps in values if isinstance(eps, int | float)), None)
+LARGE, PROBED = 100_000, 64  # of an activation with more numbers, so many rows are compared
+CLOSE = 8.0  # ulps of a row's largest value: a right norm is within 3, a wrong one off by thousands
 
 
 @dataclass(frozen=True, kw_only=True)
 class Guess:
-    """What a layer may compute.
+    """What a layer computes.
 
     Attributes:
         spec: its norm and options.
@@ -69,24 +43,72 @@ class Guess:
         return set_up(x, norm_of(self.spec), self.spec, given)
 
 
-def recognise(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Guess | None, float]:
-    """Return the guess closest to a layer's output, and its distance in ulps.
+def recognise(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Guess | None, str]:
+    """Return what a layer computes, believed where a walk repeats its output, or None and the reason."""
+    alpha = getattr(module, "alpha", None)
+    if isinstance(alpha, torch.Tensor) and alpha.numel() == 1:  # it has no statistics, but a walk
+        guess: Guess | None = squashing(module, alpha)
+    else:
+        found = recognize(module)
+        if x.ndim not in found.ranks and x.numel() <= LARGE:
+            shown = recognize(module, example=x)
+            found = shown if shown.spec is not None else found
+        if found.spec is None:
+            return None, found.reason
+        guess = guess_of(module, found, x)
+    if guess is None:
+        return None, "a walk knows no norm with these axes, groups or gates"
+    inputs, outputs = part_of(x, y, guess)
+    error = distance(output_of(guess.set_up(inputs)), outputs)
+    if error > CLOSE:
+        return None, f"the closest, {norm_of(guess.spec).key}, is off by {error:.3g} ulps"
+    return guess, ""
 
-    The first of equals counts: where ε cannot be told apart, that is the usual mode.
-    """
-    tried = []
-    for guess in guesses(module, x):
-        inputs, outputs = probe(x, y, guess)
-        tried.append((distance(output_of(guess.set_up(inputs)), outputs), guess))
-    least = min((error for error, _ in tried), default=math.inf)
-    return next(((guess, error) for error, guess in tried if error <= least + ALIKE), (None, math.inf))
+
+def squashing(module: nn.Module, alpha: Tensor) -> Guess:
+    """DyT of the last axes."""
+    affine = {name: tensor_of(module, name) for name in ("weight", "bias")}
+    axes = next((tensor.ndim for tensor in affine.values() if tensor is not None), 1)
+    given = affine | {"axis": tuple(range(-axes, 0)), "alpha": alpha.item()}
+    return Guess(spec=find_norm("dyt").spec, given=given)
 
 
-def probe(x: Tensor, y: Tensor, guess: Guess) -> tuple[Tensor, Tensor]:
-    """Take enough rows of a large activation to tell norms of rows apart."""
-    if "axis" not in guess.given or x.numel() <= LARGE:
+def guess_of(module: nn.Module, found: Recognition, x: Tensor) -> Guess | None:
+    """Return a recognised norm as a walk takes it; None of one that no walk shows."""
+    spec, layout, roles = found.spec, found.layout, found.roles
+    assert spec is not None
+    assert layout is not None
+    assert roles is not None
+    known = any((norm.spec.statistic, norm.spec.shares) == (spec.statistic, spec.shares) for norm in NORMS)
+    if not known or spec.gating is not None or (spec.shares == "token" and spec.groups is not None):
+        return None
+    spec = replace(spec, activation=None, cast="late")  # a walk knows neither; its distance tells
+    given: dict[str, Any] = {part: tensor_of(module, getattr(roles, part)) for part in ("weight", "bias")}
+    if layout.channel_axis == 1:
+        given = {part: None if tensor is None else tensor.reshape(-1) for part, tensor in given.items()}
+    if spec.shares == "token":
+        return Guess(spec=spec, given=given | {"axis": axes_of(layout)})
+    if layout.channel_axis != 1 and x.ndim > 2:
+        return None
+    if spec.shares == "sample_group":
+        return Guess(spec=spec, given=given | {"groups": layout.groups})
+    if spec.memory == "running":
+        spec = replace(spec, shares="channel")
+        given |= {part: tensor_of(module, getattr(roles, part)) for part in ("mean", "variance")}
+    return Guess(spec=spec, given=given)
+
+
+def axes_of(layout: Layout) -> tuple[int, ...]:
+    """The axes of a norm of rows: counted from the end, or the one of the channels."""
+    return (1,) if layout.channel_axis == 1 else tuple(range(-layout.axes, 0))
+
+
+def part_of(x: Tensor, y: Tensor, guess: Guess) -> tuple[Tensor, Tensor]:
+    """Take enough rows of a large activation to compare."""
+    axes = guess.given.get("axis", (1,))
+    if axes == (1,) or x.numel() <= LARGE:
         return x, y
-    tail = x.shape[x.ndim - len(guess.given["axis"]) :]
+    tail = x.shape[x.ndim - len(axes) :]
     return x.reshape(-1, *tail)[:PROBED], y.reshape(-1, *tail)[:PROBED]
 
 
@@ -104,57 +126,7 @@ def distance(result: np.ndarray, output: Tensor) -> float:
     return float(np.abs(result - expected)[fine].max()) / unit
 
 
-def spec_of(module: nn.Module) -> NormSpec:
-    """Return what a module says of itself: its own spec, or its type and options; an unknown one is an RMSNorm."""
-    own = getattr(module, "spec", None)
-    if isinstance(own, NormSpec):
-        return own
-    key = next((key for kind, key in TYPES if isinstance(module, kind)), "rms")
-    spec, eps = find_norm(key).spec, own_eps(module)
-    mode: Any = getattr(module, "eps_mode", "inside")
-    offset = float(getattr(module, "weight_offset", 0.0))
-    return replace(spec, eps=spec.eps if eps is None else eps, eps_mode=mode, weight_offset=offset)
-
-
-def guesses(module: nn.Module, x: Tensor) -> Iterator[Guess]:
-    """Yield what a module may compute, likeliest first."""
-    spec = spec_of(module)
-    affine = {"weight": tensor_of(module, "weight"), "bias": tensor_of(module, "bias")}
-    if spec.shares == "token":
-        yield from row_guesses(module, x, spec, affine)
-    elif spec.shares == "sample_group":
-        yield Guess(spec=spec, given=affine | {"groups": module.num_groups})
-    else:
-        mean, variance = tensor_of(module, "running_mean"), tensor_of(module, "running_var")
-        if mean is not None:
-            spec = replace(spec, shares="channel")
-        yield Guess(spec=spec, given=affine | {"mean": mean, "variance": variance})
-
-
-def row_guesses(module: nn.Module, x: Tensor, spec: NormSpec, affine: dict[str, Tensor | None]) -> Iterator[Guess]:
-    """Yield LayerNorm and RMSNorm of the last axes in every mode, with the weight and ε of the attributes."""
-    weight, bias = affine["weight"], affine["bias"]
-    declared = getattr(module, "normalized_shape", None)
-    axes = weight.ndim if weight is not None else len(declared) if isinstance(declared, tuple) else 1
-    if axes == 0 or axes > x.ndim or (weight is not None and tuple(x.shape[x.ndim - axes :]) != tuple(weight.shape)):
-        return
-    axis = tuple(range(-axes, 0))
-    alpha = tensor_of(module, "alpha")
-    if alpha is not None and alpha.numel() == 1:
-        yield Guess(spec=find_norm("dyt").spec, given=affine | {"axis": axis, "alpha": alpha.item()})
-    layer = find_norm("layer").spec
-    kinds = (layer,) if bias is not None or spec.statistic == "moments" else (find_norm("rms").spec, layer)
-    for eps in [spec.eps] if spec.eps is not None else [None, 1e-6, 1e-5, 1e-12, 0.0]:
-        for offset in dict.fromkeys((spec.weight_offset, 0.0, 1.0) if weight is not None else (0.0,)):
-            for mode in dict.fromkeys((spec.eps_mode, "inside", "outside", "clamp")):
-                for kind in kinds:
-                    number = kind.eps if eps is None else eps
-                    guess = replace(kind, eps=number, eps_mode=mode, weight_offset=offset)
-                    parameters = affine if kind is layer else {"weight": weight}
-                    yield Guess(spec=guess, given=parameters | {"axis": axis})
-
-
-def tensor_of(module: nn.Module, name: str) -> Tensor | None:
-    """Return a floating tensor attribute, or None."""
-    value = getattr(module, name, None)
+def tensor_of(module: nn.Module, name: str | None) -> Tensor | None:
+    """Return a floating tensor of a module or of one inside, or None."""
+    value = None if name is None else attrgetter(name)(module)
     return value.detach().cpu() if isinstance(value, torch.Tensor) and value.dtype.is_floating_point else None

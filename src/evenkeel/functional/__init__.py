@@ -17,6 +17,7 @@ from evenkeel.functional._columns import (
     has_infinity,
 )
 from evenkeel.functional._dyt import dyt, dyt_reference
+from evenkeel.functional._gated_rms_norm import gated_rms_norm, gated_rms_norm_reference
 from evenkeel.functional._group_norm import group_norm, group_norm_reference
 from evenkeel.functional._images import image_moments, image_normalize, image_normalize_reference
 from evenkeel.functional._instance_norm import instance_norm, instance_norm_reference
@@ -42,6 +43,8 @@ __all__ = [
     "dyt",
     "dyt_reference",
     "finite_column_affine",
+    "gated_rms_norm",
+    "gated_rms_norm_reference",
     "group_norm",
     "group_norm_reference",
     "has_infinity",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch.overrides import has_torch_function_variadic
 
 from evenkeel._errors import InvalidInputError
-from evenkeel._spec import RowNormOptions
+from evenkeel._spec import CastNormOptions
 from evenkeel.functional._channel_checks import check_channels, check_pair, check_vectors, expand_mask
 from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel, small_channels
 from evenkeel.functional._channels import count_shared, tracked_reference, update_running
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from evenkeel._spec import Cast, EpsMode
 
 
-@keyword_options(RowNormOptions)
+@keyword_options(CastNormOptions)
 def instance_norm_reference(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -35,7 +35,7 @@ def instance_norm_reference(
     eps: float = 1e-5,
     *,
     mask: Tensor | None = None,
-    **options: Unpack[RowNormOptions],
+    **options: Unpack[CastNormOptions],
 ) -> Tensor:
     """`instance_norm` in plain PyTorch, for any floating dtype: the definition (no argument checks)."""
     spec = channel_spec("instance_norm", "sample_channel", eps, **options)

@@ -8,6 +8,12 @@ from torch.overrides import has_torch_function_variadic
 
 from evenkeel._spec import RowNormOptions
 from evenkeel.functional._common import overridden
+from evenkeel.functional._grouped_rows import (
+    grouped_rows,
+    grouped_rows_reference,
+    refuse_memory_efficient,
+    whole_groups,
+)
 from evenkeel.functional._rows import rows
 from evenkeel.functional._rows_reference import rows_reference
 from evenkeel.functional._specs import keyword_options, row_spec
@@ -32,6 +38,8 @@ def layer_norm_reference(
 ) -> Tensor:
     """`layer_norm` in plain PyTorch, for any floating dtype: the definition (shapes are not checked)."""
     spec = row_spec("layer_norm", "moments", eps, **options)
+    if spec.groups is not None:
+        return grouped_rows_reference(input, None, weight, bias, len(normalized_shape), spec)
     return rows_reference(input, weight, bias, len(normalized_shape), spec)
 
 
@@ -45,6 +53,7 @@ def layer_norm(
     eps_mode: EpsMode = "inside",
     weight_offset: float = 0.0,
     cast: Cast = "late",
+    groups: int | None = None,
     backend: str = "auto",
     out: Tensor | None = None,
     memory_efficient: bool = False,
@@ -68,6 +77,8 @@ def layer_norm(
         cast: ``late`` rounds once at the end to the input's dtype; ``early`` rounds the normalized value first and
             then applies weight and bias in the promoted dtype; ``weight`` rounds it to the weight's dtype, if that
             has 16 bits, and returns the promoted dtype.
+        groups: into how many equal parts a row is, each with a statistic of its own and its share of the affine: the
+            groups of Mamba 2, the heads of Cohere with normalized_shape (heads, size); None for one.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; it chooses the kernels of the value and the first
             derivative. Higher derivatives, forward mode and vmap always run the reference.
         out: a tensor to write the result into, resized to fit; not differentiable. It may be the input itself.
@@ -94,7 +105,13 @@ def layer_norm(
     """
     if has_torch_function_variadic(input, weight, bias, out):
         more: dict[str, Any] = {"weight": weight, "bias": bias, "eps": eps, "eps_mode": eps_mode, "cast": cast}
-        more |= {"weight_offset": weight_offset, "backend": backend, "out": out, "memory_efficient": memory_efficient}
+        more |= {"weight_offset": weight_offset, "groups": groups, "backend": backend, "out": out}
+        more |= {"memory_efficient": memory_efficient}
         return overridden(layer_norm, (input, weight, bias, out), input, normalized_shape, **more)
+    if groups is not None:
+        groups = whole_groups("layer_norm", groups)
+        spec = row_spec("layer_norm", "moments", eps, eps_mode, weight_offset, cast, groups=groups)
+        refuse_memory_efficient(memory_efficient)
+        return grouped_rows("layer_norm", spec, input, normalized_shape, weight, bias, backend, out=out)
     spec = row_spec("layer_norm", "moments", eps, eps_mode, weight_offset, cast)
     return rows("layer_norm", spec, input, normalized_shape, weight, bias, backend, out, memory_efficient)

@@ -8,6 +8,12 @@ from torch.overrides import has_torch_function_variadic
 
 from evenkeel._spec import RowNormOptions, machine_epsilon
 from evenkeel.functional._common import overridden
+from evenkeel.functional._grouped_rows import (
+    grouped_rows,
+    grouped_rows_reference,
+    refuse_memory_efficient,
+    whole_groups,
+)
 from evenkeel.functional._rows import rows
 from evenkeel.functional._rows_reference import rows_reference
 from evenkeel.functional._specs import keyword_options, row_spec
@@ -31,7 +37,10 @@ def rms_norm_reference(
 ) -> Tensor:
     """`rms_norm` in plain PyTorch, for any floating dtype: the definition (shapes are not checked)."""
     eps = machine_epsilon(input.dtype) if eps is None else eps
-    return rows_reference(input, weight, None, len(normalized_shape), row_spec("rms_norm", "rms", eps, **options))
+    spec = row_spec("rms_norm", "rms", eps, **options)
+    if spec.groups is not None:
+        return grouped_rows_reference(input, None, weight, None, len(normalized_shape), spec)
+    return rows_reference(input, weight, None, len(normalized_shape), spec)
 
 
 def rms_norm(
@@ -43,6 +52,7 @@ def rms_norm(
     eps_mode: EpsMode = "inside",
     weight_offset: float = 0.0,
     cast: Cast = "late",
+    groups: int | None = None,
     backend: str = "auto",
     out: Tensor | None = None,
     memory_efficient: bool = False,
@@ -65,6 +75,8 @@ def rms_norm(
         cast: ``late`` rounds once at the end to the input's dtype; ``early`` rounds the normalized value first and
             then multiplies by the weight in the promoted dtype (the order of Hugging Face's Llama); ``weight`` rounds
             it to the weight's dtype, if that has 16 bits, and returns the promoted dtype (that of its T5).
+        groups: into how many equal parts a row is, each with a statistic of its own and its share of the affine: the
+            groups of Mamba 2, the heads of Cohere with normalized_shape (heads, size); None for one.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``; it chooses the kernels of the value and the first
             derivative.
         out: a tensor to write the result into, resized to fit; not differentiable. It may be the input itself.
@@ -93,9 +105,14 @@ def rms_norm(
     """
     if has_torch_function_variadic(input, weight, out):
         more: dict[str, Any] = {"weight": weight, "eps": eps, "eps_mode": eps_mode, "cast": cast, "backend": backend}
-        more |= {"weight_offset": weight_offset, "out": out, "memory_efficient": memory_efficient}
+        more |= {"weight_offset": weight_offset, "groups": groups, "out": out, "memory_efficient": memory_efficient}
         return overridden(rms_norm, (input, weight, out), input, normalized_shape, **more)
     if eps is None:
         eps = machine_epsilon(getattr(input, "dtype", None))  # what is no tensor is refused below
+    if groups is not None:
+        groups = whole_groups("rms_norm", groups)
+        spec = row_spec("rms_norm", "rms", eps, eps_mode, weight_offset, cast, groups=groups)
+        refuse_memory_efficient(memory_efficient)
+        return grouped_rows("rms_norm", spec, input, normalized_shape, weight, None, backend, out=out)
     spec = row_spec("rms_norm", "rms", eps, eps_mode, weight_offset, cast)
     return rows("rms_norm", spec, input, normalized_shape, weight, None, backend, out, memory_efficient)

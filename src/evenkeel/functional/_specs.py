@@ -25,7 +25,7 @@ from evenkeel.functional._common import as_number
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from evenkeel._spec import Activation, Cast, EpsMode, ResidualRounding, Shares, Statistic
+    from evenkeel._spec import Activation, Cast, EpsMode, Gating, ResidualRounding, Shares, Statistic
 
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
@@ -67,13 +67,15 @@ def row_spec(
     weight_offset: float = 0.0,
     cast: Cast = "late",
     residual_rounding: ResidualRounding | None = None,
+    groups: int | None = None,
+    gating: Gating | None = None,
 ) -> CallSpec:
     """The spec of a row norm's call."""
     if type(eps) is not float:  # a tensor, say, whose value may change
         eps = as_number(name, "eps", eps)
     if type(weight_offset) is not float:
         weight_offset = as_number(name, "weight_offset", weight_offset)
-    key = (statistic, eps, eps_mode, weight_offset, cast, residual_rounding)
+    key = (statistic, eps, eps_mode, weight_offset, cast, residual_rounding, groups, gating)
     if not _is_compiling():  # a graph that looked into the cache would be compiled again once the cache has changed
         try:
             return _specs[key]
@@ -90,6 +92,8 @@ def row_spec(
         weight_offset=weight_offset,
         cast=cast,
         residual_rounding=residual_rounding,
+        groups=groups,
+        gating=gating,
     )
 
 

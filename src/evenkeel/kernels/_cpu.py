@@ -48,6 +48,8 @@ def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, 
         return "it has no kernel for cast='early' in this dtype yet"
     if spec is not None and spec.cast == "weight":
         return "it has no kernel for cast='weight' where input and weight differ in dtype"
+    if pattern == "rows" and spec is not None and (spec.groups is not None or spec.gating is not None):
+        return "it has no kernel for groups or gates of rows; functional runs it on the parts, the rest by torch"
     dtypes = DTYPES[pattern]
     for tensor in tensors:
         plain = tensor is None or (tensor.is_cpu and tensor.dtype in dtypes and type(tensor) in PLAIN_TYPES)

@@ -13,6 +13,7 @@ from evenkeel.nn._batch_norm import (
 )
 from evenkeel.nn._dyt import DyT
 from evenkeel.nn._feature_affine import FeatureAffine, PixelNormalize
+from evenkeel.nn._gated_rms_norm import GatedRMSNorm
 from evenkeel.nn._group_norm import GroupNorm
 from evenkeel.nn._instance_norm import (
     InstanceNorm1d,
@@ -34,6 +35,7 @@ __all__ = [
     "BatchNorm3d",
     "DyT",
     "FeatureAffine",
+    "GatedRMSNorm",
     "GroupNorm",
     "InstanceNorm1d",
     "InstanceNorm2d",

@@ -34,6 +34,7 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
         eps_mode: ``inside``, ``outside`` or ``clamp``.
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         cast: ``late``, ``early`` or ``weight``.
+        groups: into how many equal parts a row is, each with a statistic of its own; None for one.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
         memory_efficient: keep the output for the backward instead of the input.
 
@@ -45,7 +46,7 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
     Source: Ba, Kiros, Hinton, "Layer Normalization", 2016.
     """
 
-    _options = (*NormOptions._options, "memory_efficient")
+    _options = (*NormOptions._options, "groups", "memory_efficient")
     _answers = {"statistic": "moments", "shares": "token"}
 
     def __init__(
@@ -60,6 +61,7 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
         eps_mode: EpsMode = "inside",
         weight_offset: float = 0.0,
         cast: Cast = "late",
+        groups: int | None = None,
         backend: str = "auto",
         memory_efficient: bool = False,
     ) -> None:
@@ -68,6 +70,7 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
             eps_mode=eps_mode,
             weight_offset=weight_offset,
             cast=cast,
+            groups=groups,
             backend=backend,
             memory_efficient=memory_efficient,
         )
@@ -83,6 +86,7 @@ class LayerNorm(NormOptions, torch.nn.LayerNorm):
             eps_mode=self.eps_mode,
             weight_offset=self.weight_offset,
             cast=self.cast,
+            groups=self.groups,
             backend=self.backend,
             memory_efficient=self.memory_efficient,
         )

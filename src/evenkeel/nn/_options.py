@@ -21,6 +21,8 @@ DEFAULTS: dict[str, Any] = {
     "cast": "late",
     "backend": "auto",
     "activation": None,
+    "gating": "silu_before",
+    "groups": None,
     "residual_rounding": "rounded",
     "memory_efficient": False,
 }
@@ -61,6 +63,7 @@ class NormOptions(torch.nn.Module):
     cast: Cast = "late"
     backend: str = "auto"
     activation: Activation | None = None
+    groups: int | None = None
     memory_efficient: bool = False
     __prepare_scriptable__ = refuse_script
 
@@ -90,8 +93,10 @@ class NormOptions(torch.nn.Module):
             weight_offset=self.weight_offset,
             cast=self.cast,
             memory="running" if getattr(self, "track_running_stats", False) else "batch",
-            groups=getattr(self, "num_groups", None),
-            activation=self.activation,
+            groups=self.groups if "groups" in self._options else getattr(self, "num_groups", None),
+            # what a class that was swapped calls so is something else
+            activation=self.activation if "activation" in self._options else None,
+            gating=getattr(self, "gating", None) if "gating" in self._options else None,
             residual_rounding=getattr(self, "residual_rounding", None),
         )
 

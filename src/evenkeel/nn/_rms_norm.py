@@ -35,6 +35,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         eps_mode: ``inside``, ``outside`` or ``clamp``.
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         cast: ``late``, ``early`` or ``weight``.
+        groups: into how many equal parts a row is, each with a statistic of its own; None for one.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
         memory_efficient: keep the output for the backward instead of the input.
 
@@ -47,7 +48,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
     Source: Zhang, Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
 
-    _options = (*NormOptions._options, "memory_efficient")
+    _options = (*NormOptions._options, "groups", "memory_efficient")
     _answers = {"statistic": "rms", "shares": "token", "center": False}
 
     def __init__(
@@ -61,6 +62,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
         eps_mode: EpsMode = "inside",
         weight_offset: float = 0.0,
         cast: Cast = "late",
+        groups: int | None = None,
         backend: str = "auto",
         memory_efficient: bool = False,
     ) -> None:
@@ -69,6 +71,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
             eps_mode=eps_mode,
             weight_offset=weight_offset,
             cast=cast,
+            groups=groups,
             backend=backend,
             memory_efficient=memory_efficient,
         )
@@ -83,6 +86,7 @@ class RMSNorm(NormOptions, torch.nn.RMSNorm):
             eps_mode=self.eps_mode,
             weight_offset=self.weight_offset,
             cast=self.cast,
+            groups=self.groups,
             backend=self.backend,
             memory_efficient=self.memory_efficient,
         )

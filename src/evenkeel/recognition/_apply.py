@@ -55,18 +55,25 @@ def apply_norm(
     x: Tensor,
     tensors: Tensors,
     *,
+    gate: Tensor | None = None,
     backend: str = "reference",
     momentum: float | None = None,
 ) -> Tensor:
     """Normalize ``x``: with the remembered statistics if there are any and ``momentum`` is None.
 
-    With a momentum, the statistics are the batch's, which the remembered ones take in.
+    With a momentum, the statistics are the batch's, which the remembered ones take in. The gate is a second input of
+    the input's shape.
     """
     options: dict[str, Any] = {"eps_mode": spec.eps_mode, "backend": backend}
     if spec.statistic != "l2":
         options |= {"weight_offset": spec.weight_offset, "cast": spec.cast}
     weight, bias, mean, variance = tensors.flat(layout)
     if spec.shares == "token":
+        if spec.statistic != "l2":
+            options["groups"] = spec.groups
+        if spec.gating is not None:
+            shape = normalized_shape(x, layout)
+            return F.gated_rms_norm(x, gate, shape, weight, spec.epsilon(x.dtype), gating=spec.gating, **options)
         rows = x.movedim(1, -1) if layout.channel_axis == 1 else x
         y = ACTIVATIONS[spec.activation](apply_rows(spec, rows, normalized_shape(x, layout), weight, bias, options))
         return moved(y, -1, 1, layout) if layout.channel_axis == 1 else y

@@ -76,7 +76,7 @@ def weighted_before(y: Tensor, x: Tensor, dims: list[int], weight: Tensor) -> st
 
 def shared_axes(layout: Layout, ndim: int) -> list[int] | None:
     """The axes of the statistics, or None where they are parts of an axis."""
-    if layout.shares == "token":
+    if layout.shares == "token" and layout.groups is None:
         return [1] if layout.channel_axis == 1 else list(range(-layout.axes, 0))
     if layout.shares in ("channel", "sample_channel"):
         axis = layout.channel_axis % ndim

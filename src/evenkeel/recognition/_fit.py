@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import torch
 
 from evenkeel._errors import EvenkeelError
-from evenkeel._spec import ACTIVATIONS, NormSpec
+from evenkeel._spec import ACTIVATIONS, Gating, NormSpec
 from evenkeel.recognition._apply import Tensors, apply_norm
 from evenkeel.recognition._explain import explanation
-from evenkeel.recognition._probes import RefusedError, distance
+from evenkeel.recognition._probes import RefusedError, distance, gate_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +38,7 @@ class Roles:
         bias: the learned shift.
         mean: the remembered mean.
         variance: the remembered variance.
+        gate: the argument of forward that gates.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -49,6 +50,7 @@ class Roles:
     bias: str | None = None
     mean: str | None = None
     variance: str | None = None
+    gate: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,12 +61,16 @@ class Fit:
     layout: Layout
     roles: Roles
 
-    def __call__(self, x: Tensor, values: Mapping[str, Tensor], momentum: float | None = None) -> Tensor:
-        """What the spec's reference computes."""
+    def __call__(
+        self, x: Tensor, values: Mapping[str, Tensor], momentum: float | None = None, gate: Tensor | None = None
+    ) -> Tensor:
+        """What the spec's reference computes; with the gate that goes with the input where it takes one."""
         roles = self.roles
         names = (roles.weight, roles.bias, roles.mean, roles.variance)
         tensors = Tensors(*(None if name is None else values[name] for name in names))
-        return apply_norm(self.spec, self.layout, x, tensors, momentum=momentum)
+        if gate is None and self.spec.gating is not None:
+            gate = gate_for(x)
+        return apply_norm(self.spec, self.layout, x, tensors, gate=gate, momentum=momentum)
 
     def with_answers(self, **answers: object) -> Fit:
         """The same with other answers of the spec."""
@@ -76,8 +82,11 @@ def tolerance(name: str) -> float:
     return TOLERANCE * (40.0 if "shift" in name or name == "positive" else 1.0)  # a mean of many deviations cancels
 
 
-def forms(layout: Layout, learned: list[str]) -> Iterator[Fit]:
-    """Yield every form with these learned tensors; eps is still open."""
+def forms(layout: Layout, learned: list[str], gate: str | None = None) -> Iterator[Fit]:
+    """Yield every form with these learned tensors, gated by an argument of that name; eps is still open."""
+    if gate is not None:
+        yield from gated_forms(layout, learned, gate)
+        return
     count = len(learned)
     parts: list[tuple[str | None, ...]] = [(None, None)]
     if count == 1:
@@ -96,27 +105,55 @@ def forms(layout: Layout, learned: list[str]) -> Iterator[Fit]:
                 weight=weight is not None,
                 bias=bias is not None,
                 weight_offset=offset,
-                groups=layout.groups if layout.shares == "sample_group" else None,
+                groups=None if statistic == "l2" else layout.groups,
                 activation=activation,
             )
             yield Fit(spec, layout, Roles(weight, bias))
 
 
+def gated_forms(layout: Layout, learned: list[str], gate: str) -> Iterator[Fit]:
+    """Yield RMSNorms whose input or result a gate multiplies."""
+    if layout.shares != "token" or layout.channel_axis != -1 or len(learned) > 1:
+        return
+    weight = learned[0] if learned else None
+    for gating, offset in itertools.product(get_args(Gating), (0.0, 1.0) if learned else (0.0,)):
+        spec = NormSpec(
+            statistic="rms",
+            shares="token",
+            center=False,
+            weight=weight is not None,
+            bias=False,
+            weight_offset=offset,
+            groups=layout.groups,
+            gating=gating,
+        )
+        yield Fit(spec, layout, Roles(weight, gate=gate))
+
+
 def fit_form(
-    run: Callable[[Tensor], Tensor], layout: Layout, x: Tensor, values: dict[str, Tensor], learned: list[str]
+    run: Callable[[Tensor], Tensor],
+    layout: Layout,
+    x: Tensor,
+    values: dict[str, Tensor],
+    learned: list[str],
+    gate: str | None = None,
 ) -> Fit:
     """Find the form that repeats the result on a large input, where eps does not count.
 
     Raises:
         RefusedError: none does, or several do.
     """
+    if layout.shares == "token" and layout.groups is not None and not learned:
+        raise RefusedError("its statistics are those of a part of the last axis, whose size no weight tells")
     y = run(x)
-    errors = [(error_of(form, x, values, y), form) for form in forms(layout, learned)]
+    errors = [(error_of(form, x, values, y), form) for form in forms(layout, learned, gate)]
     fitting = [form for error, form in errors if error <= TOLERANCE]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         raise RefusedError(f"{len(fitting)} specs repeat it: {fitting[0].spec!r} and {fitting[1].spec!r}")
+    if gate is not None:
+        raise RefusedError(f"no norm whose input or result the SiLU or sigmoid of {gate} multiplies repeats its result")
     raise RefusedError(explanation(y, x, layout, values, learned) or nearest(errors))
 
 

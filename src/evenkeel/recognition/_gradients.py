@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from evenkeel.recognition._copies import floating_tensors
-from evenkeel.recognition._probes import RefusedError, distance, random_values
+from evenkeel.recognition._probes import RefusedError, distance, gate_for, random_values
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,15 +32,17 @@ def check_gradients(subject: Subject, fit: Fit, shape: tuple[int, ...], *, train
     copy = subject.copy(subject.wide, values, training=training)
     tensors = floating_tensors(copy)
     wanted = [n for n in (fit.roles.weight, fit.roles.bias) if n is not None and tensors[n].requires_grad]
+    gated = fit.roles.gate is not None
     with torch.enable_grad():
-        inputs = x.clone().requires_grad_()
+        inputs = [x.clone().requires_grad_(), *([gate_for(x).requires_grad_()] if gated else [])]
         try:
-            y = copy(inputs)
-            theirs = torch.autograd.grad(y, [inputs, *(tensors[n] for n in wanted)], cotangent.to(y.dtype))
+            y = copy(*inputs)
+            theirs = torch.autograd.grad(y, [*inputs, *(tensors[n] for n in wanted)], cotangent.to(y.dtype))
         except RuntimeError as error:
             raise RefusedError(f"it has no gradients: {str(error).splitlines()[0][:100]}") from error
         mine = own_gradients(fit, x, values, wanted, cotangent, training=training)
-    for name, own, other in zip(["the input", *wanted], mine, theirs, strict=True):
+    named = ["the input", *([fit.roles.gate] if gated else []), *wanted]
+    for name, own, other in zip(named, mine, theirs, strict=True):
         if (off := distance(other, own)) > CLOSE:
             raise RefusedError(f"its gradient of {name} is not that of its result: off by {off:.1g} of the largest")
 
@@ -52,5 +54,6 @@ def own_gradients(
     leaves = {name: values[name].clone().requires_grad_() for name in wanted}
     inputs = x.clone().requires_grad_()
     given = {name: tensor.clone() for name, tensor in values.items()} | leaves
-    y = fit(inputs, given, 0.0 if training else None)
-    return torch.autograd.grad(y, [inputs, *leaves.values()], cotangent)
+    gates = [] if fit.roles.gate is None else [gate_for(x).requires_grad_()]
+    y = fit(inputs, given, 0.0 if training else None, *gates)
+    return torch.autograd.grad(y, [inputs, *gates, *leaves.values()], cotangent)

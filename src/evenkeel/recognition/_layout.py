@@ -37,7 +37,7 @@ class Layout:
         shares: as in `evenkeel.NormSpec`; None where every element stands for itself.
         axes: how many trailing axes share one statistic, for ``token``.
         channel_axis: the axis that the parameters belong to: 1, or -1 for the last.
-        groups: into how many groups the channels are divided.
+        groups: into how many groups the channels, or the trailing axes, are divided.
         contiguous: whether the result of a contiguous input is contiguous, so that it can be viewed.
 
     Example:
@@ -123,6 +123,8 @@ def layout_of(indices: list[set[int]], shape: Sequence[int], size: tuple[int, ..
     part = [axis for axis in range(rank) if not (whole[axis] or single[axis])]
     if rank > 2 and part == [1] and single[0] and all(whole[2:]) and is_block(indices[1], shape[1]):
         return Layout(shares="sample_group", channel_axis=1, groups=shape[1] // len(indices[1]))
+    if part == [rank - 1] and all(single[:-1]) and size == (shape[-1],) and is_block(indices[-1], shape[-1]):
+        return Layout(shares="token", groups=shape[-1] // len(indices[-1]))
     if part:
         along = "the last axis" if part == [rank - 1] else f"axis {part[0]}"
         return f"its statistics are those of a part of {along}, which a spec cannot say"
@@ -142,6 +144,8 @@ def whole_axes(full: tuple[int, ...], shape: Sequence[int], size: tuple[int, ...
     if rank > 2 and full == positions and len(size) == 1 and shape[1] == size[0]:
         return Layout(shares="sample_channel", channel_axis=1)
     if full == tuple(range(rank - axes, rank)):
+        if axes < len(size) and tuple(shape[rank - len(size) :]) == size:  # weights of each head, say
+            return Layout(shares="token", axes=len(size), groups=math.prod(size[:-axes]))
         return Layout(shares="token", axes=axes)
     if full == (1,):
         return Layout(shares="token", channel_axis=1)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["RefusedError", "attempt", "distance", "isolated", "largest", "probes", "random_values", "ulps"]
+__all__ = ["RefusedError", "attempt", "distance", "gate_for", "isolated", "largest", "probes", "random_values", "ulps"]
 
 SCALES = (1e4, 1.0, 1e-4, 1e-2, 1e2, 1e-15, 1e-8, 1e6)
 SHIFT = 8.0  # in standard deviations: enough to tell what is centred, and few bits of float32
@@ -62,6 +62,11 @@ def attempt(module: nn.Module, *inputs: Tensor) -> Tensor:
 def random_values(shape: Sequence[int], seed: int) -> Tensor:
     """Normal numbers in float64, the same in every process."""
     return torch.randn(tuple(shape), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def gate_for(x: Tensor) -> Tensor:
+    """The gate that goes with an input: the same for inputs of one shape."""
+    return random_values(x.shape, 77).to(x.dtype)
 
 
 def probes(shape: Sequence[int], dtype: torch.dtype) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from evenkeel._display import Displayed
+from evenkeel._display import Summarised
 from evenkeel._spec import NormSpec
 from evenkeel.recognition._fit import Roles
 from evenkeel.recognition._layout import Layout
@@ -16,7 +16,7 @@ __all__ = ["Recognition"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recognition(Displayed):
+class Recognition(Summarised):
     """The norm that a module computes, or why it is none that a spec describes.
 
     Attributes:

@@ -15,10 +15,10 @@ from evenkeel.recognition._fit import Fit, fit_eps, fit_form
 from evenkeel.recognition._gradients import check_gradients
 from evenkeel.recognition._layout import Layout, candidate_shapes, feature_shape, layout_of, sharing
 from evenkeel.recognition._memory import fit_frozen, fit_memory
-from evenkeel.recognition._probes import RefusedError, attempt, distance, isolated, probes, random_values
+from evenkeel.recognition._probes import RefusedError, attempt, distance, gate_for, isolated, probes, random_values
 from evenkeel.recognition._recognition import Recognition
 from evenkeel.recognition._rounding import Agreement, agreement, fit_cast, signed_values
-from evenkeel.recognition._subject import Subject, joined
+from evenkeel.recognition._subject import FURTHER, Subject, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,10 +65,16 @@ def recognize(module: nn.Module, *, example: Tensor | None = None) -> Recognitio
         raise InvalidTypeError(f"recognize: expected a torch.nn.Module, but got {type(module).__name__}; pass a layer")
     evidence: list[str] = []
     with isolated():
+        subject = None
         try:
-            return examine(Subject(module), example, evidence)
+            subject = Subject(module)
+            return examine(subject, example, evidence)
         except RefusedError as refusal:
-            return Recognition(reason=str(refusal), evidence=tuple(evidence), agreement={})
+            reason = str(refusal)
+            if subject is not None and subject.gate is not None:
+                evidence.append(f"with {subject.gate} as a gate: {reason}")
+                reason = f"{FURTHER}: {subject.gate}"
+            return Recognition(reason=reason, evidence=tuple(evidence), agreement={})
 
 
 def examine(subject: Subject, example: Tensor | None, evidence: list[str]) -> Recognition:
@@ -96,6 +102,7 @@ def examine(subject: Subject, example: Tensor | None, evidence: list[str]) -> Re
     evidence.append(f"results agree in {names} on {len(probes(shape, torch.float64))} inputs of 1e-15 to 1e6")
     check_own_values(subject, fit, shape, training=training)
     check_gradients(subject, fit, shape, training=training)
+    check_gate(subject, fit, x, values, training=training)
     still_contiguous = subject.runner(subject.wide, values, training=training)(x).is_contiguous()
     fit = replace(fit, layout=replace(fit.layout, contiguous=still_contiguous))
     ranks = ranks_taken(subject, fit, example, training=training)
@@ -168,7 +175,7 @@ def fit_statistics(
     values = {name: tensor.to(subject.wide) for name, tensor in subject.values().items()}
     run = subject.runner(subject.wide, values, training=training)
     inputs = probes(shape, subject.wide)
-    form = fit_form(run, layout, inputs["scale 10000"], values, learned)
+    form = fit_form(run, layout, inputs["scale 10000"], values, learned, subject.gate)
     signed = signed_values(subject, form)
     plain = subject.values(seed=3)
     if form.roles.bias is not None:  # eps shows in results that are small beside a bias
@@ -194,6 +201,29 @@ def check_own_values(subject: Subject, fit: Fit, shape: tuple[int, ...], *, trai
     for name, probe in probes(shape, subject.wide).items() if all(map(usable, own.values())) else ():
         if distance(run(probe), fit(probe, dict(own), 0.0 if training else None)) > 1e-3:
             raise RefusedError(f"with its own parameters it is no {fit.spec!r} on the input '{name}'")
+
+
+def check_gate(subject: Subject, fit: Fit, x: Tensor, values: dict[str, Tensor], *, training: bool) -> None:
+    """Refuse what is another norm with other gates, or without one where it may be called so."""
+    if fit.roles.gate is None:
+        return
+    copy = subject.copy(subject.wide, values, training=training)
+    wide = {name: tensor.to(subject.wide) for name, tensor in values.items()}
+    given_gate = gate_for(x)
+    copy(x.clone(), given_gate)
+    if not torch.equal(given_gate, gate_for(x)):
+        raise RefusedError("it changes its gate in place")
+    for (name, gate), small in itertools.product(probes(tuple(x.shape), subject.wide).items(), (False, True)):
+        given = 1e-4 * x if small else x
+        if distance(attempt(copy, given, gate), fit(given, wide, gate=gate)) > CLOSE:
+            raise RefusedError(f"its gate does something else on the gate '{name}'")
+    try:
+        y = type(copy).forward(copy, x.clone())
+    except Exception:  # it needs its gate
+        return
+    plain = fit.with_answers(gating=None)
+    if not isinstance(y, torch.Tensor) or distance(y.detach(), plain(x, wide)) > CLOSE:
+        raise RefusedError("without it, it computes something else")
 
 
 def usable(tensor: Tensor) -> bool:

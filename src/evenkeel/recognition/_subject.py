@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from evenkeel.recognition._copies import CannotCopyError, bare_copy, floating_tensors, refill
-from evenkeel.recognition._probes import RefusedError, attempt, random_values
+from evenkeel.recognition._probes import RefusedError, attempt, gate_for, random_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from torch import Tensor, nn
 
-__all__ = ["Subject"]
+__all__ = ["FURTHER", "Subject"]
+
+FURTHER = "its forward takes further inputs"
 
 
 class Subject:
@@ -25,10 +27,11 @@ class Subject:
         original: a copy with the values of the module.
         wide: the dtype in which its arithmetic is looked at: float64, or float32 where it refuses that.
         declared: its small float attributes: one may be its eps.
+        gate: the name of its second input, where it takes one.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        refuse_further_inputs(module)
+        self.gate = second_input(module)
         try:
             self.original = bare_copy(module)
         except CannotCopyError as error:
@@ -60,6 +63,8 @@ class Subject:
         for buffer in fresh.buffers():
             if not buffer.is_floating_point():
                 buffer.zero_()
+        if self.gate is not None:
+            fresh.forward = with_gate(fresh.forward)
         return fresh
 
     def runner(
@@ -104,11 +109,20 @@ class Subject:
         return inputs, {name: run(x) for name, x in inputs.items()}, cast
 
 
-def refuse_further_inputs(module: nn.Module) -> None:
-    """Refuse a module whose forward does not take one input alone: a caller may pass a gate or a mask too.
+def with_gate(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A forward of two inputs as one of a single input, whose gate goes with it."""
+
+    def gated(x: Tensor, gate: Tensor | None = None) -> Tensor:
+        return forward(x, gate_for(x) if gate is None else gate)
+
+    return gated
+
+
+def second_input(module: nn.Module) -> str | None:
+    """The name of a second input, which may be a gate; None of a module that takes one input alone.
 
     Raises:
-        RefusedError: it takes none, or more than one.
+        RefusedError: it takes none, or more than two.
     """
     try:
         parameters = list(inspect.signature(module.forward).parameters.values())
@@ -118,8 +132,9 @@ def refuse_further_inputs(module: nn.Module) -> None:
     named = [p for p in parameters if p.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)]
     if not parameters:
         raise RefusedError("its forward takes no input")
-    if len(named) > 1:
-        raise RefusedError(f"its forward takes further inputs: {joined(p.name for p in named[1:])}")
+    if len(named) > 2 or any(p.kind is kinds.KEYWORD_ONLY for p in named[1:]):
+        raise RefusedError(f"{FURTHER}: {joined(p.name for p in named[1:])}")
+    return named[1].name if len(named) == 2 else None
 
 
 def joined(names: Iterable[str]) -> str:

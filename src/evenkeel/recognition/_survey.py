@@ -38,6 +38,7 @@ def survey(
     model: nn.Module,
     seen: Mapping[int, Tensor] | None = None,
     where: Callable[[nn.Module, str], bool] | None = None,
+    progress: Callable[[str], None] = lambda step: None,
 ) -> Iterator[Found]:
     """Yield the norms of a model, in the order of its modules.
 
@@ -45,11 +46,16 @@ def survey(
         model: the model.
         seen: the inputs that modules get, by the modules' ids, as from `seen_inputs`.
         where: (module, name) -> whether to look at it.
+        progress: called with what comes next.
     """
     known: dict[Any, Recognition] = {}
     for module, names in candidates(model):
         if where is None or where(module, names[0]):
+            progress(f"recognising {names[0] or 'the model'}")
             found = recognized(module, None if seen is None else seen.get(id(module)), known)
+            # what is around a norm and does nothing else is none of its own
+            if found.spec is not None and any(recognized(c, None, known).spec is not None for c in module.children()):
+                continue
             if found.spec is not None or (not is_own(module) and looks_like_norm(module, found)):
                 yield Found(module, names, found)
 

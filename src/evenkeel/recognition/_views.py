@@ -1,8 +1,7 @@
-"""What `evenkeel._display.Displayed` shows of recognitions."""
+"""What `evenkeel._display.Summarised` shows of recognitions."""
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,7 +9,7 @@ if TYPE_CHECKING:
     from evenkeel.recognition._recognition import Recognition
     from evenkeel.report import Table
 
-__all__ = ["html", "markdown", "spec_line", "text"]
+__all__ = ["lead", "spec_line", "table"]
 
 # the answers of a spec that a line tells where they are not these
 USUAL: dict[str, Any] = {
@@ -19,23 +18,9 @@ USUAL: dict[str, Any] = {
     "cast": "late",
     "groups": None,
     "activation": None,
+    "gating": None,
     "memory": "batch",
 }
-
-
-def text(item: Any) -> str:
-    """Return a line and a table."""
-    return f"{lead(item)}\n{table(item)}"
-
-
-def markdown(item: Any) -> str:
-    """Return the same as Markdown."""
-    return f"{lead(item)}\n\n{table(item).markdown()}"
-
-
-def html(item: Any) -> str:
-    """Return the same as HTML."""
-    return f"<p>{escape(lead(item))}</p>{table(item).html()}"
 
 
 def lead(found: Recognition) -> str:
@@ -73,6 +58,7 @@ def told_of(answer: tuple[str, Any]) -> str:
     """An unusual answer in words."""
     name, value = answer
     words = {"eps_mode": f"eps {value}", "weight_offset": f"{value:g} + weight" if name == "weight_offset" else ""}
+    words |= {"gating": f"gated by {str(value).replace('_', ' ')}"}
     words |= {"cast": f"{value} cast", "groups": f"{value} groups", "activation": str(value), "memory": "remembered"}
     return words[name]
 

@@ -53,7 +53,9 @@ def find_sites(model: nn.Module, seen: Mapping[int, Tensor] | None = None) -> li
     sites = []
     for found in survey(model, seen):
         told = completed(found.module, found.recognition)
-        if told.spec is not None and told.layout is not None and told.roles is not None:
+        if told.spec is None or told.spec.gating is not None:  # of a norm with two inputs nothing is measured
+            continue
+        if told.layout is not None and told.roles is not None:
             name = found.names[0] or type(found.module).__name__
             sites.append(Site(name, found.module, told.spec, told.layout, told.roles, told.frozen))
     return sites
