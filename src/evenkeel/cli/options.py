@@ -11,6 +11,7 @@ import typer
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
+from evenkeel._options.urls import scheme_of
 
 # The panels of --help.
 INPUT, OUTPUT, RUNNING = "Input", "Output", "Running"
@@ -25,11 +26,18 @@ def parse_path(value: str) -> Path:
 
 
 def parse_source(value: str) -> str:
-    """Return what names data: a file or directory that is there, or a pattern that may stand for some."""
+    """Return what names data: a file or directory that is there, a pattern that may stand for some, or a URL."""
+    if scheme_of(value):
+        return value
     plain = parse_path(value.partition("::")[0])
     if "*" not in plain.name and not plain.exists():
         raise typer.BadParameter(f"there is no file or directory {plain}")
     return value
+
+
+def parse_target(value: str) -> str:
+    """Return a path to write or a URL, as typed."""
+    return value if scheme_of(value) else str(parse_path(value))
 
 
 def parse_statistics(value: str) -> Path:
