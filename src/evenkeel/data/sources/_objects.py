@@ -100,7 +100,9 @@ class StoredObject:
                 data = bytes(self.place.store.files.cat_file(self.place.path, start=start, end=stop))
             else:
                 data = self._handle.read_at(stop - start, start)
-            if len(data) != stop - start:
+            if len(data) > stop - start:
+                raise whole_only(self.place)
+            if len(data) < stop - start:
                 raise EOFError(f"a range of {stop - start} bytes ended early, after {len(data)}")
             return data
 
@@ -120,13 +122,18 @@ def probed(place: StoredFile) -> tuple[int, str, Any]:
     if files := place.store.files:
         info = files.info(place.path)
         if info.get("size") is None or info.get("partial") is False:
-            raise SourceError(f"{place.url}: the server does not serve parts of files; download it first")
+            raise whole_only(place)
         return int(info["size"]), version_in(info) or str(files.ukey(place.path)), None
     filesystem = place.store.filesystem
     handle = filesystem.open_input_file(place.path)
     facts = {name: value.decode() for name, value in handle.metadata().items()}
     version = version_in(facts) or str(filesystem.get_file_info([place.path])[0].mtime_ns)
     return handle.size(), version, handle
+
+
+def whole_only(place: StoredFile) -> SourceError:
+    """The error about a web server that knows no ranges."""
+    return SourceError(f"{place.url}: the server does not serve parts of files; download it first")
 
 
 def version_in(facts: dict[str, Any]) -> str:

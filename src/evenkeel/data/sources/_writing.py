@@ -82,7 +82,10 @@ def copy_object(file: StoredFile, target: StoredFile) -> None:
         filesystem.copy_file(file.path, target.path)
         return
     try:
-        with filesystem.open_input_stream(file.path) as source, filesystem.open_output_stream(target.path) as sink:
+        with (
+            filesystem.open_input_stream(file.path, compression=None) as source,
+            filesystem.open_output_stream(target.path, compression=None) as sink,
+        ):
             while data := source.read(COPIED):
                 sink.write(data)
     except BaseException:  # closing completes the object, a part of one too
@@ -158,7 +161,7 @@ def open_stream(place: StoredFile, rewinds: bool = False) -> Any:
             "but from the first byte to the last; write .parquet or .feather there"
         )
     make_folder(place)
-    return place.store.filesystem.open_output_stream(place.path)
+    return place.store.filesystem.open_output_stream(place.path, compression=None)
 
 
 def write_bytes(place: Place, data: bytes) -> None:
