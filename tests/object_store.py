@@ -162,7 +162,7 @@ class ObjectStore:
                 self.put(f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())
         return f"s3://bucket/{key}"
 
-    def keys(self):
+    def objects(self):
         infos = self.files.get_file_info(pf.FileSelector("bucket", recursive=True))
         return sorted(info.path.removeprefix("bucket/") for info in infos if info.type == pf.FileType.File)
 

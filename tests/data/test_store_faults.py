@@ -96,7 +96,11 @@ def test_an_object_that_is_replaced_while_it_is_read_is_told(store, url):
 def test_parts_of_one_object_are_of_one_version(store, monkeypatch):
     monkeypatch.setattr("evenkeel.data.sources._files.PART_BYTES", 10_000)
     table = pa.table({"a": np.arange(10_000.0)})
-    store.put("x.parquet", table_bytes(table, lambda t, sink: pq.write_table(t, sink, row_group_size=2000)))
+
+    def put(rows):
+        store.put("x.parquet", table_bytes(rows, lambda t, sink: pq.write_table(t, sink, row_group_size=2000)))
+
+    put(table)
     seen = itertools.count()
 
     def replace(request):

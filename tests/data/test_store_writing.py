@@ -32,7 +32,7 @@ def test_a_file_is_transformed_into_the_store_and_out_of_it(suffix, store, scale
     )
     assert written == f"s3://bucket/out/x.{suffix}"
     assert read(store, f"out/x.{suffix}") == expected.read_bytes()
-    assert [key for key in store.keys() if ".tmp" in key] == []
+    assert [key for key in store.objects() if ".tmp" in key] == []
     local = transform_files(scaler, f"{url}/part-3.parquet", tmp_path / f"y.{suffix}", storage_options=store.options)
     assert local.read_bytes() == expected.read_bytes()
 
@@ -40,7 +40,7 @@ def test_a_file_is_transformed_into_the_store_and_out_of_it(suffix, store, scale
 def test_a_directory_becomes_a_directory(store, scaler, folder):
     url = store.upload(folder, "data")
     transform_files(scaler, url, "s3://bucket/scaled", storage_options=store.options)
-    assert [key for key in store.keys() if not key.startswith("data/")] == [
+    assert [key for key in store.objects() if not key.startswith("data/")] == [
         f"scaled/part-{number}.parquet" for number in range(5)
     ]
     found = fit_statistics("s3://bucket/scaled", storage_options=store.options)
@@ -54,7 +54,7 @@ def test_nothing_appears_before_all_of_it_is_written(store, scaler, folder):
     seen = []
 
     def look(done, total, rows):
-        seen.append([key for key in store.keys() if not key.startswith(("data/", ".scaled.tmp/"))])
+        seen.append([key for key in store.objects() if not key.startswith(("data/", ".scaled.tmp/"))])
 
     transform_files(scaler, url, "s3://bucket/scaled", progress=look, storage_options=store.options)
     assert seen
@@ -80,7 +80,7 @@ def test_an_error_leaves_what_was_there(wrong, store, scaler, folder, tmp_path):
     with store.faults(refuse), pytest.raises((EvenkeelError, KeyboardInterrupt)) as caught:
         transform_files(scaler, source, "s3://bucket/x.parquet", progress=stop, storage_options=store.options)
     assert read(store, "x.parquet") == b"old"
-    assert [key for key in store.keys() if ".tmp" in key] == []
+    assert [key for key in store.objects() if ".tmp" in key] == []
     if wrong == "store":
         assert "cannot write s3://bucket/x.parquet: no space is left in the store" in str(caught.value)
 
@@ -97,7 +97,7 @@ def test_what_a_store_cannot_hold(out, message, store, scaler, folder):
     options = store.options if out.startswith("s3") else None
     with pytest.raises(InvalidArgumentError, match=message):
         transform_files(scaler, folder / "part-3.parquet", out, storage_options=options)
-    assert store.keys() == []
+    assert store.objects() == []
 
 
 @pytest.mark.parametrize("suffix", ["json", "safetensors"])

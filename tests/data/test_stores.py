@@ -44,7 +44,7 @@ def test_a_member_of_an_archive_is_named_in_the_url(store, gappy, tmp_path):
     store.put("x.npz", (tmp_path / "x.npz").read_bytes())
     second = f"{tmp_path}/x.npz::second"
     assert bits("s3://bucket/x.npz::second", storage_options=store.options) == bits(second)
-    with pytest.raises(SourceError, match="choose one as s3://bucket/x.npz::NAME"):
+    with pytest.raises(SourceError, match=r"choose one as s3://bucket/x\.npz::NAME"):
         fit("s3://bucket/x.npz", storage_options=store.options)
 
 
@@ -117,7 +117,7 @@ def test_requests_are_under_way_while_rows_are_read(store):
     assert max(request.size for request in requests) <= 1 << 22  # blocks, so what waits is bounded
 
 
-def test_a_large_row_group_is_read_column_beside_column(store, monkeypatch):
+def test_a_large_row_group_is_read_column_beside_column(store, tmp_path, monkeypatch):
     monkeypatch.setattr("evenkeel.data.sources._parquet.PIECE_ROWS", 20_000)
     monkeypatch.setattr("evenkeel.data.sources._parquet.TURN", 1 << 15)
     monkeypatch.setattr("evenkeel.data.sources._objects.SMALL", 0)
@@ -126,7 +126,8 @@ def test_a_large_row_group_is_read_column_beside_column(store, monkeypatch):
     store.put("x.parquet", data)
     with store.watched() as requests:
         found = bits("s3://bucket/x.parquet", storage_options=store.options)
-    assert found == bits(table) or fit_statistics(table).rows == 100_000
+    (tmp_path / "x.parquet").write_bytes(data)
+    assert found == bits(tmp_path / "x.parquet")
     assert sum(request.size for request in requests if request.method == "GET") < 1.1 * len(data) + (1 << 16)
 
 

@@ -22,7 +22,7 @@ from evenkeel.cli import interrupts
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.cli.output import Output, print_json
 from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data.sources import dropped_columns, locate, numeric_columns, place_exists
+from evenkeel.data.sources import dropped_columns, is_query, locate, numeric_columns, place_exists
 from evenkeel.data.statistics import check_mergeable
 from evenkeel.data.views import (
     describe,
@@ -59,7 +59,7 @@ def fit_files(
     as_json: bool,
 ) -> int:
     """Fit a scaler and write it; the states of finished files wait beside it."""
-    place = locate(source, storage)
+    place = source if is_query(source) else locate(source, storage)
     states = out.with_name(f"{out.name}.partial")
     if not resume:
         states.unlink(missing_ok=True)
@@ -82,8 +82,8 @@ def fit_source(
     """Fit a scaler; an error about the file of states is one about the file to write."""
     try:
         with make_watcher("fit", quiet=quiet) as watcher, warnings_as_lines(), torch_threads(threads):
-            progress = watcher.fragment_done
-            return library.fit(source, **options, workers=threads, resume=states, progress=progress)
+            options |= {"resume": None if is_query(source) else states, "progress": watcher.fragment_done}
+            return library.fit(source, **options, workers=threads)
     except EvenkeelError as error:
         if states.exists() or str(states) not in str(error):
             raise
@@ -139,8 +139,8 @@ def check_files(
     """Compare data with that of a fit."""
     reference = statistics_of(library.load(stats))
     names = columns or (list(reference.names) if reference.names else None)
-    place = locate(source, storage)
-    present = numeric_columns(place)
+    place = source if is_query(source) else locate(source, storage)
+    present = None if is_query(source) else numeric_columns(place)
     if present is not None and (missing := [name for name in names or () if name not in present]):
         failure = f"{source} lacks the numeric columns {', '.join(missing)}; it has {', '.join(present)}"
         if output.as_json:
@@ -227,7 +227,7 @@ def load_scaler(path: Path) -> Any:
 
 def report_columns(source: Any, fitted: Scaler, columns: object) -> None:
     """Say on stderr which columns --numeric left out, and which ones a scaler can do nothing with."""
-    if columns == "numeric" and (dropped := dropped_columns(source)):
+    if columns == "numeric" and not is_query(source) and (dropped := dropped_columns(source)):
         listed = [f"{name} ({kind})" for name, kind in dropped.items()]
         rest = f" and {len(listed) - DROPPED_SHOWN} more" if len(listed) > DROPPED_SHOWN else ""
         typer.echo(f"left out, as they hold no numbers: {', '.join(listed[:DROPPED_SHOWN])}{rest}", err=True)

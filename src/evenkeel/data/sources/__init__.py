@@ -18,6 +18,7 @@ from evenkeel.data.sources._listing import format_of, is_directory, key_of, list
 from evenkeel.data.sources._objects import opened
 from evenkeel.data.sources._open import open_source
 from evenkeel.data.sources._source import Fragment, Skip, Source
+from evenkeel.data.sources._sql import is_query
 from evenkeel.data.sources._stores import Place, StoredFile, locate
 from evenkeel.data.sources._writing import WRITERS, inside, open_writer, write_bytes, writing
 
@@ -40,6 +41,7 @@ __all__ = [
     "format_of",
     "inside",
     "is_directory",
+    "is_query",
     "key_of",
     "list_files",
     "locate",

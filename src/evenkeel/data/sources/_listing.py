@@ -16,6 +16,7 @@ from evenkeel.data._packages import require_package
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._stores import HTTP, Place, StoredFile
+from evenkeel.data.sources._tables import DELTA_LOG, delta_keys, refuse_splits
 from evenkeel.data.sources._transfers import retried
 
 # Up to so many directories are listed each on its own, so many at a time; more are listed in one go, a thousand objects
@@ -44,7 +45,10 @@ def local_files(path: Path) -> Listing:
     """The files of a path of this machine."""
     plain = Path(str(path).partition("::")[0])
     if plain.is_dir():
-        return Listing(list(directory_files(plain)), plain, True)
+        names = os.listdir(plain)
+        refuse_splits(names, plain)
+        keys = delta_keys(plain) if DELTA_LOG in names else None
+        return Listing([plain / key for key in keys] if keys else list(directory_files(plain)), plain, True)
     if "*" in path.name and not plain.exists():
         matching = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
         if not matching:
@@ -87,7 +91,12 @@ def stored_files(place: StoredFile) -> Listing:
     info = info_of(place)
     kinds = require_package("pyarrow.fs").FileType
     if info.type == kinds.Directory:
-        files = [file for file in all_below(place, recursive=True) if not is_hidden(key_of(file, place))]
+        below = {key_of(file, place): file for file in all_below(place, recursive=True)}
+        names = {key.partition("/")[0] for key in below}
+        refuse_splits(names, place)
+        if DELTA_LOG in names:
+            return Listing([below[key] for key in delta_keys(place)], place, True)
+        files = [file for key, file in below.items() if not is_hidden(key)]
         return Listing(in_order(data_files(files, place), place), place, True)
     if info.type == kinds.NotFound:
         raise SourceError(f"there is no object or directory {place}; check its name, and the endpoint and region")

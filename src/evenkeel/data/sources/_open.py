@@ -15,6 +15,7 @@ from evenkeel.data.sources._datasets import is_dataset, open_dataset
 from evenkeel.data.sources._files import open_path, open_paths
 from evenkeel.data.sources._memory import is_frame, open_array, open_frame
 from evenkeel.data.sources._source import Source
+from evenkeel.data.sources._sql import is_query, open_query
 from evenkeel.data.sources._stores import StoredFile, locate_all
 from evenkeel.data.sources._stream import open_stream
 
@@ -41,6 +42,8 @@ def open_source(
     skip = on_error == "skip"
     if isinstance(source, Source):
         return source
+    if is_query(source):
+        return open_query(source, columns)
     source = locate_all(source, storage_options)
     if isinstance(source, Path | StoredFile):
         return open_path(source, columns, skip=skip)
