@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import channels, columns, compiled, images, model, parquet, rows
+from benchmarks import channels, columns, compiled, images, model, parquet, rows, stores
 from benchmarks.timing import MODEL_OWNERS, Case, Result, model_rows
 from evenkeel.cli.info import collect_info
 
@@ -30,6 +30,7 @@ SUITES: dict[str, Callable[[], Iterator[Case | model.ModelCase]]] = {
     "columns": columns.cases,
     "images": images.cases,
     "parquet": parquet.cases,
+    "stores": stores.cases,
     "compiled": compiled.cases,
 }
 

@@ -161,7 +161,7 @@ def test_the_command_killed_and_resumed_gives_the_same_file(store, url, folder, 
         try:
             partial = tmp_path / "s.json.partial"
             deadline = time.monotonic() + 60
-            while not (partial.exists() and partial.read_bytes().count(b'"version"') >= 3):
+            while not (partial.exists() and partial.read_bytes().count(b'"version": "') >= 3):
                 assert time.monotonic() < deadline
                 assert process.poll() is None, process.stderr.read()
                 time.sleep(0.05)

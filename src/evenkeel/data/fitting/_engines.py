@@ -20,6 +20,7 @@ from evenkeel._options.names import EngineName, NanPolicy
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources import Fragment, Skip
 from evenkeel.data.statistics import Statistics
+from evenkeel.functional import kernels_available
 
 if TYPE_CHECKING:
     Engine = Callable[[Sequence[Fragment], "Recipe", "Workers"], Iterator["Outcome"]]
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 # Fragments begun ahead of the one that is merged next, for each worker: finished states wait here, and they are small.
 AHEAD = 8
 RAY_STORE_BYTES = 256 << 20
+UNLIKE_WORKERS = (
+    "some processes of this Ray cluster have the compiled kernels and some do not: the last digits of sums may differ; "
+    "install the same evenkeel on all nodes"
+)
 
 
 @dataclass(frozen=True)
@@ -132,16 +137,24 @@ def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: Workers) -> 
         def compute(row: dict[str, Any]) -> dict[str, Any]:
             torch.set_num_threads(1)
             parts, recipe = ray.get(shared)
-            return {"id": row["id"], **pack(recipe, parts[row["id"]])}
+            return {"id": row["id"], "compiled": has_kernels(), **pack(recipe, parts[row["id"]])}
 
         rows = ray.data.range(len(fragments), override_num_blocks=min(len(fragments), 1000)).map(compute)
         early: dict[int, dict[str, Any]] = {}
-        following = 0
+        following, compare = 0, has_kernels()
         for row in rows.iter_rows():
+            if row["compiled"] != compare:
+                compare = row["compiled"]
+                warnings.warn(UNLIKE_WORKERS, stacklevel=2)
             early[row["id"]] = row
             while following in early:
                 yield unpack(early.pop(following))
                 following += 1
+
+
+def has_kernels() -> bool:
+    """Whether this process computes with the compiled kernels."""
+    return kernels_available()["cpu"].startswith("available")
 
 
 def pack(recipe: Recipe, fragment: Fragment) -> dict[str, Any]:
