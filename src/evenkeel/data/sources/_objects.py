@@ -73,16 +73,16 @@ class StoredObject:
         """All of it."""
         return self.read(0, self.size)
 
-    def file(self, *, sequential: bool = False) -> RangedFile:
-        """The object as a Python file; `sequential` reads ahead from the first byte on."""
-        file = RangedFile(self)
+    def file(self, *, sequential: bool = False, views: bool = False) -> RangedFile:
+        """The object as a Python file; `sequential` reads ahead from the first byte on, `views` as in `RangedFile`."""
+        file = RangedFile(self, views=views)
         if sequential:
             file.plan([(0, self.size)])
         return file
 
     def arrow_file(self, *, sequential: bool = False) -> Any:
         """The object as a file of PyArrow."""
-        return require_package("pyarrow").PythonFile(self.file(sequential=sequential), mode="r")
+        return require_package("pyarrow").PythonFile(self.file(sequential=sequential, views=True), mode="r")
 
     def verify(self) -> None:
         """Raise `SourceError` where the object was replaced since; what one request read is of one version anyway."""
@@ -204,11 +204,12 @@ class RangedFile(io.RawIOBase):
 
     Args:
         item: the object.
+        views: whether reads may give views of what was read ahead, as PyArrow takes them, and not bytes.
     """
 
-    def __init__(self, item: StoredObject) -> None:
+    def __init__(self, item: StoredObject, *, views: bool = False) -> None:
         super().__init__()
-        self.item, self.position = item, 0
+        self.item, self.views, self.position = item, views, 0
         self.blocks: list[Block] = []  # in the order of the plan
         self.places: list[Block] = []  # in the order of the file
         self.starts: list[int] = []
@@ -261,7 +262,8 @@ class RangedFile(io.RawIOBase):
         while self.position < stop:
             parts.append(self._some(self.position, stop))
             self.position += len(parts[-1])
-        return parts[0] if len(parts) == 1 and isinstance(parts[0], bytes) else b"".join(parts)
+        whole = len(parts) == 1 and (self.views or isinstance(parts[0], bytes))
+        return parts[0] if whole else b"".join(parts)  # type: ignore[return-value]
 
     def readall(self) -> bytes:
         """The rest."""

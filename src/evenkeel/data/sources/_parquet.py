@@ -89,9 +89,14 @@ def open_file(
     """
     parquet = require_package("pyarrow.parquet")
     buffer = min(max(BUFFERS // max(columns, 1), PAGE), COLUMN_BUFFER)
-    stored = None if isinstance(path, Path) else path.file()
-    source = path if stored is None else require_package("pyarrow").PythonFile(stored, mode="r")
-    with parquet.ParquetFile(source, pre_buffer=False, buffer_size=buffer) as file:
+    stored = None if isinstance(path, Path) else path.file(views=True)
+    source, metadata, whole = path, None, False
+    if stored is not None:
+        source = require_package("pyarrow").PythonFile(stored, mode="r")
+        metadata = parquet.read_metadata(source)
+        whole = all(metadata.row_group(index).num_rows <= PIECE_ROWS for index in range(metadata.num_row_groups))
+    options = {"metadata": metadata, "pre_buffer": False, "buffer_size": 0 if whole else buffer}
+    with parquet.ParquetFile(source, **options) as file:
         require_columns(names, file.schema_arrow.names)
         groups = range(file.metadata.num_row_groups) if parts is None else parts
 
