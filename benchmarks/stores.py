@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
@@ -20,13 +21,12 @@ from evenkeel.data import fit_statistics
 COLUMNS = [f"c{index}" for index in range(0, 8, 2)]
 
 
-def start_server() -> dict[str, Any]:
+def start_server(folder: Path) -> dict[str, Any]:
     """The options of a client of a server in a process of its own, which ends with this program."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen([sys.executable, "-m", "benchmarks.file_server", str(folder), str(port)])
     atexit.register(server.wait)
     atexit.register(server.terminate)
     for _ in range(600):
@@ -54,10 +54,7 @@ def fit(options: dict[str, Any]) -> int:
 
 def cases() -> Iterator[Case]:
     """Yield the cases: half of the columns of a directory."""
-    options = start_server()
-    files = pf.S3FileSystem(**options, allow_bucket_creation=True)
-    files.create_dir("bench")
-    pf.copy_files(str(write_directory(8, "none")), "bench/data", destination_filesystem=files)
+    options = start_server(write_directory(8, "none"))
     yield Case(
         name=f"fit statistics of 4 of 8 columns in an S3 server, {FILES}x{ROWS}x8 float32",
         calls={"evenkeel": partial(fit, options), "scan": partial(scan, options)},

@@ -34,7 +34,7 @@ NOTES = {
         "A copy is here one read of the table: torch's sum of the same elements, which runs at the speed of memory."
     ),
     "parquet": "*scan* is PyArrow reading the same directory and doing nothing with it.",
-    "stores": "*scan* is PyArrow reading the same columns from the same server on this machine and doing nothing with them.",
+    "stores": "*scan* is PyArrow reading the same columns from the same server, which is on this machine too.",
     "compiled": (
         "An operator of ours is opaque to Inductor: it does not fuse with its neighbours. *operator* is that, *traced* "
         'lets Inductor see plain PyTorch code (`backend="reference"`) and fuse it, *torch* is torch.nn\'s module, '

@@ -140,7 +140,7 @@ def check_files(
     reference = statistics_of(library.load(stats))
     names = columns or (list(reference.names) if reference.names else None)
     place = source if is_query(source) else locate(source, storage)
-    present = None if is_query(source) else numeric_columns(place)
+    present = None if isinstance(place, str) else numeric_columns(place)
     if present is not None and (missing := [name for name in names or () if name not in present]):
         failure = f"{source} lacks the numeric columns {', '.join(missing)}; it has {', '.join(present)}"
         if output.as_json:
