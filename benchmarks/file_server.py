@@ -16,6 +16,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers HEAD, GET of ranges, and the listing of a bucket."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     wbufsize = 1 << 16  # headers in one packet
     root = Path()
 

@@ -47,6 +47,7 @@ class Generated(Exception):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
     def answer(self):
         request = Request(self)

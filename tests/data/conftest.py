@@ -27,20 +27,3 @@ def gappy():
     x = np.random.default_rng(0).normal([0, 100, -5], [1, 10, 0.1], (ROWS, 3))
     x[3, 1] = x[7, 1] = np.nan
     return x
-
-
-@pytest.fixture(scope="session")
-def served():
-    from object_store import ObjectStore
-
-    store = ObjectStore()
-    yield store
-    store.stop()
-
-
-@pytest.fixture
-def store(served, monkeypatch):
-    """An S3 server with an empty bucket, behind a proxy; pauses between attempts are short."""
-    monkeypatch.setattr("evenkeel.data.sources._transfers.PAUSE", 0.01)
-    yield served
-    served.clear()

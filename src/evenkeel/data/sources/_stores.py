@@ -18,6 +18,7 @@ from evenkeel.data._packages import require_package
 MANGLED = re.compile(r"(s3a?|gs|gcs|abfss?|hdfs|https?):/[^/]")
 HTTP = ("http", "https")
 # Where the usual chain of AWS keeps what PyArrow does not look for itself.
+VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 AWS_ENDPOINTS, AWS_REGIONS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
 READ_ATTEMPTS = 3  # of PyArrow's client itself, for each of ours
 
@@ -39,7 +40,8 @@ class Store:
     @property
     def filesystem(self) -> Any:
         """PyArrow's filesystem of this store, made once in each process."""
-        key = f"{self!r}{self.options!r}"
+        variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+        key = f"{self!r}{self.options!r}{variables!r}"  # a client keeps the credentials that it finds
         with CONNECTING:
             if key not in CONNECTED:
                 CONNECTED[key] = connect(self)
