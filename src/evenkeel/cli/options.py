@@ -22,6 +22,8 @@ def parse_path(value: str) -> Path:
     """Return a path as typed, which an unset variable of a script must not turn into the present directory."""
     if not value:
         raise typer.BadParameter("the path is empty; give one, or leave the option out")
+    if scheme_of(value):
+        raise typer.BadParameter(f"expected a path of this machine, but got the URL {value}")
     return Path(value)
 
 
