@@ -2,8 +2,10 @@
 
 import functools
 import http.server
+import os
 import re
-import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +19,7 @@ from data_sources import FILES
 from object_store import table_bytes
 from PIL import Image
 
+import evenkeel
 from evenkeel import EvenkeelError, InvalidArgumentError, SourceError
 from evenkeel.data import ImageNormalize, fit, fit_statistics
 from evenkeel.data.sources import list_files, locate, numeric_columns, open_source
@@ -208,12 +211,6 @@ def test_a_file_url_is_a_path(folder):
     assert bits(folder.as_uri()) == bits(folder)
 
 
-def closed_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @pytest.mark.parametrize(
     ("source", "changes", "message"),
     [
@@ -221,7 +218,7 @@ def closed_port():
         ("s3://nobody/x.csv", {}, "there is no object or directory s3://nobody/x.csv; check its name, and the"),
         ("s3://bucket/none-*.csv", {}, "no object matches s3://bucket/none-"),
         ("s3://bucket/x.xyz", {}, "x.xyz: the name tells no format"),
-        ("s3://bucket/x.csv", {"endpoint_override": f"http://127.0.0.1:{1}"}, "the store cannot be reached"),
+        ("s3://bucket/x.csv", {"endpoint_override": "http://127.0.0.1:1"}, "the store cannot be reached"),
         ("s3://bucket/x.csv", {"colour": "red"}, "storage_options: s3:// does not take these: .*colour"),
         ("foo://bucket/x.csv", {}, "no filesystem is known for foo:// URLs; there are s3"),
         ("s3://key:secret@bucket/x.csv", {}, "must hold no user and no password; give those in storage_options"),
@@ -244,3 +241,32 @@ def test_options_are_for_urls_and_secrets_are_not_shown(store):
     with pytest.raises(InvalidArgumentError, match="not for ndarray"):
         fit(np.eye(2), storage_options={"region": "x"})
     assert "test" not in repr(locate("s3://bucket/x", store.options))
+
+
+MEASURED = """
+import sys
+from evenkeel.data import fit_statistics
+
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) // 1024
+
+options = dict(word.split("=", 1) for word in sys.argv[1:])
+fit_statistics("s3://bucket/big/0.parquet", columns=["c0"], workers=1, storage_options=options)
+before = peak()
+fit_statistics("s3://bucket/big", workers=2, storage_options=options)
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_whatever_the_size(store):
+    columns = {
+        f"c{index}": np.random.default_rng(index).normal(size=1_000_000).astype(np.float32) for index in range(8)
+    }
+    data = table_bytes(pa.table(columns), lambda t, sink: pq.write_table(t, sink, compression="none"))
+    for number in range(6):  # 190 MB
+        store.put(f"big/{number}.parquet", data)
+    command = [sys.executable, "-c", MEASURED, *store.typed[1::2]]
+    environment = os.environ | {"PYTHONPATH": str(Path(evenkeel.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert int(result.stdout) < 3 * (32 + 8)

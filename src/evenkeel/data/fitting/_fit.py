@@ -129,7 +129,7 @@ def fit(
     are merged in a balanced tree in the source's order. So the result has the same bits whatever the number of
     workers and whichever the engine; quantile sketches are random and the same within their bound.
 
-    A worker takes at most 64 MB (32 MB for Parquet without quantiles) whatever the source's size, of a store 16 MB more
+    A worker takes at most 64 MB (32 MB for Parquet without quantiles) whatever the source's size, of a store 8 MB more
     that are read ahead, and the same once more; beyond that one block of a table of more than some tens of columns, one
     compressed array or Arrow batch, one structured array, or 8 bytes for each pixel of one image. A header that says
     more than the file holds is an error before memory is taken.

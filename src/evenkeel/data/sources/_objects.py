@@ -21,8 +21,8 @@ Range = tuple[int, int]  # first byte, and the one after the last
 
 # A smaller object is read whole, at once: a second request would take longer than its bytes.
 SMALL = 1 << 20
-# The most that a request reads, and that a file reads ahead of its reader: four requests under way.
-BLOCK, AHEAD = 1 << 22, 1 << 24
+# The most that a request reads, and that a file reads ahead of its reader: 16 MB took twice the memory, and as long.
+BLOCK, AHEAD = 1 << 22, 1 << 23
 # Bytes that nobody needs are read where they cost less than a request more.
 HOLE = 1 << 16
 REQUESTS = 32  # under way in a process
