@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import channels, columns, compiled, convert, images, model, parquet, rows, watching
+from benchmarks import channels, columns, compiled, convert, images, model, parquet, rows, stores, watching
 from benchmarks.timing import MODEL_OWNERS, Measurable, Result, model_rows
 from evenkeel.cli.info import collect_info
 
@@ -31,6 +31,7 @@ SUITES: dict[str, Callable[[], Iterator[Measurable]]] = {
     "columns": columns.cases,
     "images": images.cases,
     "parquet": parquet.cases,
+    "stores": stores.cases,
     "compiled": compiled.cases,
     "watching": watching.cases,
 }

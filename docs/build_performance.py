@@ -26,6 +26,7 @@ SUITES = {
     "columns": "Statistics and scaling of tables",
     "images": "Pictures",
     "parquet": "Parquet directories",
+    "stores": "Object stores",
     "compiled": "Inside torch.compile",
     "watching": "Training under the doctor's watch",
 }
@@ -34,6 +35,7 @@ NOTES = {
         "A copy is here one read of the table: torch's sum of the same elements, which runs at the speed of memory."
     ),
     "parquet": "*scan* is PyArrow reading the same directory and doing nothing with it.",
+    "stores": "*scan* is PyArrow reading the same columns from the same server, which is on this machine too.",
     "compiled": (
         "An operator of ours is opaque to Inductor: it does not fuse with its neighbours. *operator* is that, *traced* "
         'lets Inductor see plain PyTorch code (`backend="reference"`) and fuse it, *torch* is torch.nn\'s module, '

@@ -32,3 +32,20 @@ def browser() -> "Iterator[Browser]":
         started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield started
         started.close()
+
+
+@pytest.fixture(scope="session")
+def served():
+    from object_store import ObjectStore
+
+    store = ObjectStore()
+    yield store
+    store.stop()
+
+
+@pytest.fixture
+def store(served, monkeypatch):
+    """An S3 server with an empty bucket, behind a proxy; pauses between attempts are short."""
+    monkeypatch.setattr("evenkeel.data.sources._transfers.PAUSE", 0.01)
+    yield served
+    served.clear()

@@ -115,9 +115,22 @@ def run_command(line):
         assert set(re.findall(r"[a-z]+", "".join(re.findall(r"\[(.+?)\]", line)))) <= set(extras), line
 
 
+@pytest.fixture
+def bucket(folder, store, monkeypatch):
+    """A bucket with the files that the pages name, which the commands find by the variables of AWS."""
+    for name in ("measurements/1", "measurements/2", "new"):
+        store.put(f"{name}.parquet", Path(f"{name}.parquet").read_bytes())
+    host, port = store.proxy.server_address
+    variables = {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test", "REGION": "us-east-1"}
+    for name, value in (variables | {"ENDPOINT_URL": f"http://{host}:{port}"}).items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
-def test_code_runs(path, folder, pytestconfig):
+def test_code_runs(path, folder, pytestconfig, request):
     text = path.read_text()
+    if "s3://" in "".join(code for _, language, code in FENCE.findall(text) if language == "sh"):
+        request.getfixturevalue("bucket")
     blocks = FENCE.findall(text)
     assert 2 * len(blocks) == text.count("```")
     assert {language for _, language, _ in blocks} <= {"python", "sh"}

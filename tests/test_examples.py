@@ -2,13 +2,18 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
+import typer.main
+import yaml
 from nbclient import NotebookClient
+
+from evenkeel.cli.app import app
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = sorted((EXAMPLES / "notebooks").glob("*.ipynb"))
@@ -147,3 +152,15 @@ def test_the_doctor_sees_a_batch_of_two(tmp_path):
     assert "batch-too-small at * (2)" in small
     assert numbers(kept, r"(\S+)% in evaluation")[0] > evaluation + 10
     assert "nothing found" in kept
+
+
+@pytest.mark.parametrize("name", ["cluster", "kuberay"])
+def test_recipes_for_ray_run_commands_that_are_there(name):
+    path = EXAMPLES / "ray" / f"{name}.yaml"
+    words = yaml.safe_load(path.read_text())
+    text = words["spec"]["entrypoint"] if name == "kuberay" else path.read_text().partition('"')[2].partition('"')[0]
+    program, *command = shlex.split(text)
+    assert program == "evenkeel"
+    options = {o for p in typer.main.get_command(app).commands["data"].commands["fit"].params for o in p.opts}
+    assert [word for word in command if word.startswith("--") and word not in options] == []
+    assert f"examples/ray/{name}.yaml" in (EXAMPLES.parent / "docs" / "data.md").read_text()

@@ -134,7 +134,7 @@ def test_a_parquet_file_cut_short_while_it_is_read_is_an_error(on_error, quantil
     for name, rows in (("a", 300_000), ("b", 400_000)):
         table = pa.table({"a": np.random.default_rng(0).normal(size=rows)})
         pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=100_000, compression="none")
-    opened, cut = _parquet.opened, []
+    opened, cut = _parquet.open_file, []
 
     @contextmanager
     def opened_and_cut(path, *arguments):
@@ -144,7 +144,7 @@ def test_a_parquet_file_cut_short_while_it_is_read_is_an_error(on_error, quantil
                 cut.append(path)
             yield found
 
-    monkeypatch.setattr(_parquet, "opened", opened_and_cut)
+    monkeypatch.setattr(_parquet, "open_file", opened_and_cut)
     if on_error == "raise":
         with pytest.raises(SourceError, match=r"b\.parquet: cannot be read"):
             fit(tmp_path, quantiles=quantiles)

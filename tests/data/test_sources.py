@@ -132,7 +132,7 @@ def test_parquet_is_read_a_few_columns_at_a_time(group, most, expected, tmp_path
     nulls = pa.array(columns["e"], mask=np.arange(5000) % 5 == 0)
     path = tmp_path / "x.parquet"
     pq.write_table(pa.table(columns | {"e": nulls, "word": ["x"] * 5000}), path, row_group_size=group)
-    with _parquet.opened(path, "edcba", 2, None) as (file, sizes):
+    with _parquet.open_file(path, "edcba", 2, None) as (file, sizes, _):
         bunches = list(_parquet.column_bunches(file.schema_arrow, "edcba", 5000))
         assert bunches == [["e", "d"], ["c", "b"], ["a"]]
         for names in bunches:

@@ -17,11 +17,12 @@ import evenkeel
 from evenkeel import data as library
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._files import path_as_text
+from evenkeel._options.urls import scheme_of
 from evenkeel.cli import interrupts
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.cli.output import Output, print_json
 from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data.sources import dropped_columns, numeric_columns
+from evenkeel.data.sources import dropped_columns, is_query, locate, numeric_columns, place_exists
 from evenkeel.data.statistics import check_mergeable
 from evenkeel.data.views import (
     describe,
@@ -47,18 +48,27 @@ DROPPED_SHOWN = 12
 
 @interrupts.raising()
 def fit_files(
-    source: str, out: Path, options: dict[str, Any], *, threads: int | None, resume: bool, quiet: bool, as_json: bool
+    source: str,
+    storage: dict[str, Any],
+    out: Path,
+    options: dict[str, Any],
+    *,
+    threads: int | None,
+    resume: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Fit a scaler and write it; the states of finished files wait beside it."""
+    place = source if is_query(source) else locate(source, storage)
     states = out.with_name(f"{out.name}.partial")
     if not resume:
         states.unlink(missing_ok=True)
     with interrupts.advising(lambda: "the same command with --resume continues" if states.exists() else ""):
-        fitted = fit_source(source, out, states, options, threads=threads, quiet=quiet)
+        fitted = fit_source(place, out, states, options, threads=threads, quiet=quiet)
     library.save(fitted, out)
     states.unlink(missing_ok=True)
     report_skipped(fitted.contract_.source["skipped"])
-    report_columns(source, fitted, options["columns"])
+    report_columns(place, fitted, options["columns"])
     print_item(fitted, out, as_json=as_json)
     if not as_json:
         see = f"see also: evenkeel data show {shlex.quote(path_as_text(out))}"
@@ -67,13 +77,13 @@ def fit_files(
 
 
 def fit_source(
-    source: str, out: Path, states: Path, options: dict[str, Any], *, threads: int | None, quiet: bool
+    source: Any, out: Path, states: Path, options: dict[str, Any], *, threads: int | None, quiet: bool
 ) -> Scaler:
     """Fit a scaler; an error about the file of states is one about the file to write."""
     try:
         with make_watcher("fit", quiet=quiet) as watcher, warnings_as_lines(), torch_threads(threads):
-            progress = watcher.fragment_done
-            return library.fit(source, **options, workers=threads, resume=states, progress=progress)
+            options |= {"resume": None if is_query(source) else states, "progress": watcher.fragment_done}
+            return library.fit(source, **options, workers=threads)
     except EvenkeelError as error:
         if states.exists() or str(states) not in str(error):
             raise
@@ -95,26 +105,29 @@ def show_file(file: Path, output: Output) -> int:
 @interrupts.raising()
 def apply_to_files(
     source: str,
-    out: Path,
+    storage: dict[str, Any],
+    out: str,
     stats: Path,
-    columns: list[str] | None,
-    on_mismatch: str,
+    options: dict[str, Any],
     *,
+    force: bool,
     threads: int | None,
     quiet: bool,
 ) -> int:
     """Write a transformed copy."""
-    scaler = load_scaler(stats)
+    if scheme_of(out) and not force and place_exists(locate(out, storage)):
+        raise InvalidArgumentError(f"--out: {out} exists already; replace it with --force, or name another")
+    scaler, options = load_scaler(stats), options | {"storage_options": storage}
     with make_watcher("apply", quiet=quiet) as watcher, warnings_as_lines(), torch_threads(threads):
-        options: dict[str, Any] = {"columns": columns, "on_mismatch": on_mismatch}
-        library.transform_files(scaler, source, out, **options, progress=watcher.block_done)
-    typer.echo(f"written to {path_as_text(out)}")
+        written = library.transform_files(scaler, source, out, **options, progress=watcher.block_done)
+    typer.echo(f"written to {path_as_text(written) if isinstance(written, Path) else written}")
     return 0
 
 
 @interrupts.raising()
 def check_files(
     source: str,
+    storage: dict[str, Any],
     stats: Path,
     columns: list[str] | None,
     limits: DriftLimits,
@@ -126,7 +139,8 @@ def check_files(
     """Compare data with that of a fit."""
     reference = statistics_of(library.load(stats))
     names = columns or (list(reference.names) if reference.names else None)
-    present = numeric_columns(Path(source))
+    place = source if is_query(source) else locate(source, storage)
+    present = None if isinstance(place, str) else numeric_columns(place)
     if present is not None and (missing := [name for name in names or () if name not in present]):
         failure = f"{source} lacks the numeric columns {', '.join(missing)}; it has {', '.join(present)}"
         if output.as_json:
@@ -136,7 +150,7 @@ def check_files(
         return DRIFTED
     with make_watcher("check", quiet=quiet) as watcher, warnings_as_lines(), torch_threads(threads):
         keep, progress = reference.keeps_quantiles, watcher.fragment_done
-        current = library.fit_statistics(source, columns=names, quantiles=keep, workers=threads, progress=progress)
+        current = library.fit_statistics(place, columns=names, quantiles=keep, workers=threads, progress=progress)
     report = library.compare(reference, current, limits=limits)
     print_drift(report, current.rows, stats, as_json=output.as_json)
     output.write(
@@ -211,9 +225,9 @@ def load_scaler(path: Path) -> Any:
     return item
 
 
-def report_columns(source: str, fitted: Scaler, columns: object) -> None:
+def report_columns(source: Any, fitted: Scaler, columns: object) -> None:
     """Say on stderr which columns --numeric left out, and which ones a scaler can do nothing with."""
-    if columns == "numeric" and (dropped := dropped_columns(Path(source))):
+    if columns == "numeric" and not is_query(source) and (dropped := dropped_columns(source)):
         listed = [f"{name} ({kind})" for name, kind in dropped.items()]
         rest = f" and {len(listed) - DROPPED_SHOWN} more" if len(listed) > DROPPED_SHOWN else ""
         typer.echo(f"left out, as they hold no numbers: {', '.join(listed[:DROPPED_SHOWN])}{rest}", err=True)

@@ -11,6 +11,7 @@ import typer
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
+from evenkeel._options.urls import scheme_of
 
 # The panels of --help.
 INPUT, OUTPUT, RUNNING = "Input", "Output", "Running"
@@ -21,15 +22,24 @@ def parse_path(value: str) -> Path:
     """Return a path as typed, which an unset variable of a script must not turn into the present directory."""
     if not value:
         raise typer.BadParameter("the path is empty; give one, or leave the option out")
+    if scheme_of(value):
+        raise typer.BadParameter(f"expected a path of this machine, but got the URL {value}")
     return Path(value)
 
 
 def parse_source(value: str) -> str:
-    """Return what names data: a file or directory that is there, or a pattern that may stand for some."""
+    """Return what names data: a file or directory that is there, a pattern that may stand for some, or a URL."""
+    if scheme_of(value):
+        return value
     plain = parse_path(value.partition("::")[0])
     if "*" not in plain.name and not plain.exists():
         raise typer.BadParameter(f"there is no file or directory {plain}")
     return value
+
+
+def parse_target(value: str) -> str:
+    """Return a path to write or a URL, as typed."""
+    return value if scheme_of(value) else str(parse_path(value))
 
 
 def parse_statistics(value: str) -> Path:

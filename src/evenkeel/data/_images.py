@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -17,7 +17,7 @@ from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import check_integer
 from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._contract import OnMismatch, report
-from evenkeel.data.sources import IMAGES, read_image
+from evenkeel.data.sources import IMAGES, locate, read_images
 from evenkeel.data.statistics import Definition, ImageStatistics, Layout, check_definition
 from evenkeel.functional import image_normalize
 from evenkeel.nn import PixelNormalize
@@ -141,16 +141,18 @@ class ImageNormalize:
         channels: int = 3,
         layout: Layout | None = None,
         max_value: float | None = None,
+        storage_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Self:
         """Constants fitted on images; the definition has to be named, because the two differ by a fifth.
 
         Args:
-            images: a folder (searched through), one batch, or an iterable of images or batches of any sizes.
+            images: a folder or its URL (searched through), one batch, or an iterable of images or batches of any sizes.
             definition: ``pooled`` or ``per-image``; see `ImageStatistics`.
             channels: 1 (grey), 3 or 4.
             layout: of arrays; None infers it.
             max_value: the value that becomes 1; None takes 255 for uint8, 65535 for uint16 and 1 for floats.
+            storage_options: for the client of the store that a URL names; see `evenkeel.data.fit`.
             **options: the constructor's other arguments.
 
         Raises:
@@ -162,7 +164,7 @@ class ImageNormalize:
         if max_value is not None:
             check_depth(max_value)
         statistics, depths = ImageStatistics(), set()
-        for image in _images_of(images):
+        for image in _images_of(images, storage_options):
             array, order = _as_image(image, channels, layout)
             depths.add(_depth(image if hasattr(image, "dtype") else array) if max_value is None else float(max_value))
             statistics.update(array, layout=order)
@@ -298,14 +300,10 @@ def _depth(image: Any) -> float:
     return depths.get(name, 1.0)
 
 
-def _images_of(images: Any) -> Iterator[Any]:
+def _images_of(images: Any, storage_options: Mapping[str, Any] | None) -> Iterator[Any]:
     """Yield the images of a folder in the order of their paths, of an iterable, or the one batch itself."""
     if isinstance(images, str | Path):
-        folder = Path(images)
-        if not folder.is_dir():
-            raise InvalidInputError(f"{folder} is not a folder of images")
-        files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGES.suffixes)
-        yield from map(read_image, files)
+        yield from read_images(locate(images, storage_options))
     elif hasattr(images, "shape") or hasattr(images, "getbands"):
         yield images
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,10 @@ import numpy as np
 import torch
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidTypeError, StateError
-from evenkeel._files import replace_file
 from evenkeel.data._contract import OnMismatch, check_on_mismatch
 from evenkeel.data._images import ImageNormalize
 from evenkeel.data.scalers import SCALERS, scaler_class
+from evenkeel.data.sources import Place, locate, opened, write_bytes
 from evenkeel.data.statistics import (
     GroupStatistics,
     State,
@@ -41,15 +42,21 @@ KINDS = sorted(SCALERS.values())  # of scalers
 IMAGE_OPTIONS = ("mean", "std", "layout", "max_value", "channel_order", "definition", "on_mismatch")
 
 
-def save(item: Statistics | GroupStatistics | Scaler | ImageNormalize, path: str | os.PathLike[str]) -> Path:
+def save(
+    item: Statistics | GroupStatistics | Scaler | ImageNormalize,
+    path: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Path | str:
     """Write statistics, a fitted scaler or image constants to a file, with the input contract.
 
     Args:
         item: `Statistics`, `GroupStatistics`, a fitted scaler or an `ImageNormalize`.
-        path: ending in ``.json`` (readable) or ``.safetensors``; both hold the same, to the last bit.
+        path: ending in ``.json`` (readable) or ``.safetensors``; both hold the same, to the last bit. A URL too.
+        storage_options: for the client of the store that a URL names; see `evenkeel.data.fit`.
 
     Returns:
-        The path written; the file appears whole or not at all.
+        The path or URL written; the file appears whole or not at all.
 
     Raises:
         InvalidArgumentError: the path ends otherwise.
@@ -62,31 +69,30 @@ def save(item: Statistics | GroupStatistics | Scaler | ImageNormalize, path: str
         ...     load(save(Statistics().update(np.eye(2)), f"{folder}/stats.json")).mean
         array([0.5, 0.5])
     """
-    target = Path(path)
+    target = locate(path, storage_options)
     _check_suffix(target)
     state = _describe(item)
     if target.suffix == ".json":
         data = (json.dumps(FORMAT.to_plain(state), indent=1, allow_nan=False) + "\n").encode()
     else:
         data = FORMAT.to_bytes(state)
-    try:
-        replace_file(target, data)
-    except OSError as error:
-        raise EvenkeelError(
-            f"cannot write {target}: {error.strerror or error}; choose a folder that exists and is writable"
-        ) from error
-    return target
+    write_bytes(target, data)
+    return target if isinstance(target, Path) else str(target)
 
 
 def load(
-    path: str | os.PathLike[str], *, on_mismatch: OnMismatch = "raise"
+    path: str | os.PathLike[str],
+    *,
+    on_mismatch: OnMismatch = "raise",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Statistics | GroupStatistics | Scaler | ImageNormalize:
     """Read what `save` wrote, in no more memory than 64 times the file's size, whatever the file says.
 
     Args:
-        path: the file.
+        path: the file, or its URL.
         on_mismatch: what the scaler or image constants do from now on with data that contradicts the contract:
             ``raise``, ``warn`` or ``ignore``.
+        storage_options: for the client of the store that a URL names; see `evenkeel.data.fit`.
 
     Returns:
         An object of the kind that was saved.
@@ -106,11 +112,12 @@ def load(
         Traceback (most recent call last):
         evenkeel._errors.ContractError: ...the values look divided by 255...
     """
-    source = Path(path)
+    source = locate(path, storage_options)
     _check_suffix(source)
     check_on_mismatch(on_mismatch)
     try:
-        data = source.read_bytes()
+        with opened(source) as item:
+            data = item.read_bytes()
     except OSError as error:
         raise EvenkeelError(f"cannot read {source}: {error.strerror or error}; check the path") from error
     try:
@@ -120,7 +127,7 @@ def load(
         raise StateError(f"{source}: {error}") from error
 
 
-def _check_suffix(path: Path) -> None:
+def _check_suffix(path: Place) -> None:
     if path.suffix not in (".json", ".safetensors"):
         raise InvalidArgumentError(f"expected a path ending in .json or .safetensors, but got {path}")
 

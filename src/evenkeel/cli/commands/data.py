@@ -10,6 +10,7 @@ import typer
 from evenkeel._errors import InvalidArgumentError
 from evenkeel._options.limits import DriftLimits
 from evenkeel._options.names import SCALERS, EngineName, NanPolicy, OnError, OnMismatch
+from evenkeel._options.urls import parse_storage_options, scheme_of
 from evenkeel.cli.options import (
     INPUT,
     OUTPUT,
@@ -29,7 +30,7 @@ from evenkeel.cli.options import (
     option,
     parse_source,
     parse_statistics,
-    path_option,
+    parse_target,
     split_names,
     threads_option,
 )
@@ -48,12 +49,16 @@ data = typer.Typer(
 )
 
 Source = Annotated[
-    str, typer.Argument(metavar="IN", help="File, directory or quoted pattern with *.", parser=parse_source)
+    str, typer.Argument(metavar="IN", help="File, directory or quoted pattern with *; or a URL.", parser=parse_source)
 ]
 Statistics = Annotated[
     Path, option(f"{STATISTICS}.", "--stats", panel=INPUT, metavar="<path>", parser=parse_statistics)
 ]
 Columns = Annotated[str | None, option("Names, or positions from 0 in an array, comma-separated.", panel=INPUT)]
+Storage = Annotated[
+    list[str] | None,
+    option("Of the store that a URL names, as name=value.", "--storage-option", panel=INPUT, metavar="<option>"),
+]
 Threads = Annotated[int | None, threads_option("the processors, at most 16")]
 
 
@@ -79,6 +84,7 @@ def fit(
     source: Source,
     *,
     columns: Columns = None,
+    storage: Storage = None,
     numeric: Annotated[bool, flag("--numeric", "Leave out columns that hold no numbers.", INPUT)] = False,
     on_error: Annotated[
         str, choice("Files that cannot be read", get_args(OnError), panel=INPUT, default="raise")
@@ -92,6 +98,9 @@ def fit(
     force: Force = False,
     as_json: Json = False,
     engine: Annotated[str, choice("Readers", get_args(EngineName), panel=RUNNING, default="local")] = "local",
+    address: Annotated[
+        str | None, option("Of the Ray cluster: host:port, or auto for that of this machine.", panel=RUNNING)
+    ] = None,
     threads: Threads = None,
     resume: Resume = False,
     quiet: Quiet = False,
@@ -100,10 +109,11 @@ def fit(
     check_output(out, "--out", force=force, endings=STATISTICS_ENDINGS)
     names = split_names("--columns", columns)
     options = {"scaler": scaler, "nan_policy": nan_policy, "quantiles": quantiles, "on_error": on_error}
-    options |= {"engine": engine, "columns": "numeric" if numeric and names is None else names}
+    options |= {"engine": engine, "address": address, "columns": "numeric" if numeric and names is None else names}
+    stored = parse_storage_options(storage or ())
     from evenkeel.cli.data import fit_files
 
-    return fit_files(source, out, options, threads=threads, resume=resume, quiet=quiet, as_json=as_json)
+    return fit_files(source, stored, out, options, threads=threads, resume=resume, quiet=quiet, as_json=as_json)
 
 
 @data.command(
@@ -134,23 +144,37 @@ def apply(
     *,
     stats: Statistics,
     columns: Columns = None,
+    storage: Storage = None,
     on_mismatch: Annotated[
         str, choice("Data unlike that of the fit", get_args(OnMismatch), panel=INPUT, default="raise")
     ] = "raise",
-    out: Annotated[Path, path_option("File to write, or a new directory for those of one.", "--out", panel=OUTPUT)],
+    out: Annotated[
+        str,
+        option(
+            "File to write, or a new directory for those of one; or a URL.",
+            "--out",
+            panel=OUTPUT,
+            metavar="<path>",
+            parser=parse_target,
+        ),
+    ],
     force: Force = False,
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> int:
     """Write a transformed copy of a file or directory, in bounded memory."""
-    if not Path(source).is_dir():
-        check_output(out, "--out", force=force)
-    elif out.exists():
+    if scheme_of(source) or scheme_of(out):
+        if not scheme_of(out) and not Path(out).is_dir():
+            check_output(Path(out), "--out", force=force)
+    elif not Path(source).is_dir():
+        check_output(Path(out), "--out", force=force)
+    elif Path(out).exists():
         raise InvalidArgumentError(f"--out: {out} exists already; name a directory that does not")
-    names = split_names("--columns", columns)
+    names, stored = split_names("--columns", columns), parse_storage_options(storage or ())
     from evenkeel.cli.data import apply_to_files
 
-    return apply_to_files(source, out, stats, names, on_mismatch, threads=threads, quiet=quiet)
+    options = {"columns": names, "on_mismatch": on_mismatch}
+    return apply_to_files(source, stored, out, stats, options, force=force, threads=threads, quiet=quiet)
 
 
 @data.command(
@@ -163,6 +187,7 @@ def check(
     source: Source,
     stats: Statistics,
     columns: Columns = None,
+    storage: Storage = None,
     max_shift: Annotated[float, limit("Of a mean, in standard deviations.", LIMITS.shift)] = LIMITS.shift,
     max_spread: Annotated[float, limit("Ratio of standard deviations, either way.", LIMITS.spread)] = LIMITS.spread,
     max_outside: Annotated[float, limit("Share of the range seen, beyond it.", LIMITS.outside)] = LIMITS.outside,
@@ -178,11 +203,11 @@ def check(
     """Compare data with that of the fit: exit code 0 if it is alike, 1 if not."""
     limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     check_output(html, "--html", force=force)
-    names = split_names("--columns", columns)
+    names, stored = split_names("--columns", columns), parse_storage_options(storage or ())
     from evenkeel.cli.data import check_files
 
     output = Output(html, open_page, as_json)
-    return check_files(source, stats, names, limits, output, threads=threads, quiet=quiet)
+    return check_files(source, stored, stats, names, limits, output, threads=threads, quiet=quiet)
 
 
 @data.command(

@@ -20,14 +20,19 @@ from evenkeel._options.names import EngineName, NanPolicy
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources import Fragment, Skip
 from evenkeel.data.statistics import Statistics
+from evenkeel.functional import kernels_available
 
 if TYPE_CHECKING:
-    Engine = Callable[[Sequence[Fragment], "Recipe", int | None], Iterator["Outcome"]]
+    Engine = Callable[[Sequence[Fragment], "Recipe", "Workers"], Iterator["Outcome"]]
 
 
 # Fragments begun ahead of the one that is merged next, for each worker: finished states wait here, and they are small.
 AHEAD = 8
 RAY_STORE_BYTES = 256 << 20
+UNLIKE_WORKERS = (
+    "some processes of this Ray cluster have the compiled kernels and some do not: the last digits of sums may differ; "
+    "install the same evenkeel on all nodes"
+)
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,21 @@ class Outcome:
         statistics: its state, or None where it could not be read.
         skipped: what was left out.
         data: the state as bytes, where another process sent it.
+        version: of the objects that were read, where a store tells it.
     """
 
     statistics: Statistics | None
     skipped: Sequence[Skip] = ()
     data: bytes | None = None
+    version: str = ""
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who reads: so many at a time (None for the present thread), and the address of a Ray cluster."""
+
+    count: int | None
+    address: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,25 +87,26 @@ class Recipe:
         statistics = self.empty()
         try:
             with reading(fragment.label):
-                fragment.add_to(statistics, skipped if self.skip else None)
+                version = fragment.add_to(statistics, skipped if self.skip else None)
         except (SourceError, InvalidTypeError) as error:  # a damaged file may hold words for numbers
             if not self.skip:
                 raise
             return Outcome(None, [Skip(fragment.label, str(error))])
-        return Outcome(statistics, skipped)
+        return Outcome(statistics, skipped, version=version)
 
 
-def run_local(fragments: Sequence[Fragment], recipe: Recipe, workers: int | None) -> Iterator[Outcome]:
+def run_local(fragments: Sequence[Fragment], recipe: Recipe, workers: Workers) -> Iterator[Outcome]:
     """Yield the outcome of each fragment in order, read by so many threads of this process, or by the present one."""
-    if workers is None:
+    count = workers.count
+    if count is None:
         yield from (recipe.run(fragment) for fragment in fragments)
         return
-    with serial_kernels(), ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with serial_kernels(), ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         waiting: deque[Future[Outcome]] = deque()
         try:
             for fragment in fragments:
                 waiting.append(pool.submit(recipe.run, fragment))
-                if len(waiting) >= AHEAD * workers:
+                if len(waiting) >= AHEAD * count:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -109,11 +125,11 @@ def serial_kernels() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: int | None) -> Iterator[Outcome]:
+def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: Workers) -> Iterator[Outcome]:
     """Yield the outcome of each fragment in order, read by the workers of Ray Data.
 
-    Ray runs as it is where the program has started it or RAY_ADDRESS names a cluster, which then must see the same
-    paths; otherwise a small one is started in this machine and shut down at the end.
+    Ray runs as it is where the program has started it, or an address (or RAY_ADDRESS) names a cluster, which then must
+    see the same paths; otherwise a small one is started in this machine and shut down at the end.
     """
     with ray_running(workers) as ray:
         shared = ray.put((list(fragments), recipe))
@@ -121,16 +137,24 @@ def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: int | None) 
         def compute(row: dict[str, Any]) -> dict[str, Any]:
             torch.set_num_threads(1)
             parts, recipe = ray.get(shared)
-            return {"id": row["id"], **pack(recipe, parts[row["id"]])}
+            return {"id": row["id"], "compiled": has_kernels(), **pack(recipe, parts[row["id"]])}
 
         rows = ray.data.range(len(fragments), override_num_blocks=min(len(fragments), 1000)).map(compute)
         early: dict[int, dict[str, Any]] = {}
-        following = 0
+        following, compare = 0, has_kernels()
         for row in rows.iter_rows():
+            if row["compiled"] != compare:
+                compare = row["compiled"]
+                warnings.warn(UNLIKE_WORKERS, stacklevel=2)
             early[row["id"]] = row
             while following in early:
                 yield unpack(early.pop(following))
                 following += 1
+
+
+def has_kernels() -> bool:
+    """Whether this process computes with the compiled kernels."""
+    return kernels_available()["cpu"].startswith("available")
 
 
 def pack(recipe: Recipe, fragment: Fragment) -> dict[str, Any]:
@@ -138,10 +162,10 @@ def pack(recipe: Recipe, fragment: Fragment) -> dict[str, Any]:
     try:
         outcome = recipe.run(fragment)
     except EvenkeelError as error:
-        return {"state": b"", "skipped": "[]", "error": str(error), "kind": type(error).__name__}
+        return {"state": b"", "skipped": "[]", "version": "", "error": str(error), "kind": type(error).__name__}
     state = outcome.statistics.to_bytes() if outcome.statistics else b""
     skipped = json.dumps([(skip.label, skip.error) for skip in outcome.skipped])
-    return {"state": state, "skipped": skipped, "error": "", "kind": ""}
+    return {"state": state, "skipped": skipped, "version": outcome.version, "error": "", "kind": ""}
 
 
 def unpack(row: dict[str, Any]) -> Outcome:
@@ -152,22 +176,27 @@ def unpack(row: dict[str, Any]) -> Outcome:
         raise getattr(_errors, row["kind"], EvenkeelError)(row["error"])
     skipped = [Skip(*skip) for skip in json.loads(row["skipped"])]
     state = bytes(row["state"])
-    return Outcome(Statistics.from_bytes(state) if state else None, skipped, state)
+    return Outcome(Statistics.from_bytes(state) if state else None, skipped, state, row["version"])
 
 
 @contextmanager
-def ray_running(workers: int | None) -> Iterator[Any]:
-    """Ray, started where it is not running yet, and then shut down at the end."""
+def ray_running(workers: Workers) -> Iterator[Any]:
+    """Ray, started where it is not running yet, and then shut down at the end.
+
+    Raises:
+        EvenkeelError: the cluster cannot be reached, or runs another version of Ray or Python.
+    """
     ray = require_package("ray", extra="ray")
     if ray.is_initialized():
         yield ray
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    own = (
-        {}
-        if os.environ.get("RAY_ADDRESS")
+    address = workers.address or os.environ.get("RAY_ADDRESS")
+    own: dict[str, Any] = (
+        {"address": address}
+        if address
         else {
-            "num_cpus": workers or processors(),
+            "num_cpus": workers.count or processors(),
             "object_store_memory": RAY_STORE_BYTES,
             "include_dashboard": False,
         }
@@ -177,11 +206,25 @@ def ray_running(workers: int | None) -> Iterator[Any]:
         context = require_package("ray.data", extra="ray").DataContext.get_current()
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         context.enable_progress_bars = context.print_on_execution_start = False
-        ray.init(log_to_driver=False, logging_level="ERROR", **own)
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR", **own)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            ray.shutdown()
+            raise EvenkeelError(ray_trouble(address, error)) from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def ray_trouble(address: str | None, error: Exception) -> str:
+    """Why Ray does not start, in one line."""
+    text = " ".join(str(error).split())
+    if address is None:
+        return f"Ray does not start on this machine: {text}"
+    if "ersion mismatch" in text:
+        return f"the Ray cluster at {address} runs other versions than this program: {text}; install the same on both"
+    return f"there is no Ray cluster at {address}, or it cannot be reached: {text[:300]}; check the address"
 
 
 def processors() -> int:

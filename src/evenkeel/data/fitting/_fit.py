@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
@@ -16,7 +16,7 @@ from evenkeel._errors import InvalidArgumentError, InvalidTypeError, SourceError
 from evenkeel._options.names import EngineName, NanPolicy, OnError, check_choice
 from evenkeel._options.numbers import check_integer
 from evenkeel.data._packages import reading
-from evenkeel.data.fitting._engines import ENGINES, Outcome, Recipe, processors
+from evenkeel.data.fitting._engines import ENGINES, Outcome, Recipe, Workers, processors
 from evenkeel.data.fitting._resume import ResumeFile
 from evenkeel.data.scalers import SCALERS, scaler_class
 from evenkeel.data.sources import Columns, Fragment, Skip, Source, open_source
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Values of a stream that go into one state before the next is begun.
 STREAM_ELEMENTS = 1 << 22
 MOST_WORKERS = 16
+REMOTE_WORKERS = 4  # for each processor, where reading waits for a network
 SKIPPED_SHOWN = 3
 
 
@@ -67,11 +68,17 @@ class Options:
     on_error: OnError
     resume: str | os.PathLike[str] | None
     progress: Callable[[FitProgress], None] | None
+    storage_options: Mapping[str, Any] | None
+    address: str | None
     sketch_size: int = 1024
 
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, ENGINES)
         check_choice("on_error", self.on_error, get_args(OnError))
+        if self.address is not None and self.engine != "ray":
+            raise InvalidArgumentError(
+                f"address: {self.address} is that of a Ray cluster; pass engine='ray' (--engine ray)"
+            )
         if self.workers is not None:
             check_integer("workers", self.workers, least=1)
 
@@ -113,6 +120,8 @@ def fit(
     on_error: OnError = "raise",
     resume: str | os.PathLike[str] | None = None,
     progress: Callable[[FitProgress], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    address: str | None = None,
 ) -> Scaler:
     """Fit a scaler on data of any kind and size, in one pass and bounded memory.
 
@@ -120,16 +129,18 @@ def fit(
     are merged in a balanced tree in the source's order. So the result has the same bits whatever the number of
     workers and whichever the engine; quantile sketches are random and the same within their bound.
 
-    A worker takes at most 64 MB (32 MB for Parquet without quantiles) whatever the source's size, and the same once
-    more; beyond that one block of a table of more than some tens of columns, one compressed array or Arrow batch, one
-    structured array, or 8 bytes for each pixel of one image. A header that says more than the file holds is an error
-    before memory is taken.
+    A worker takes at most 64 MB (32 MB for Parquet without quantiles) whatever the source's size, of a store 8 MB more
+    that are read ahead, and the same once more; beyond that one block of a table of more than some tens of columns, one
+    compressed array or Arrow batch, one structured array, or 8 bytes for each pixel of one image. A header that says
+    more than the file holds is an error before memory is taken.
 
     Args:
         source: (rows, columns): a NumPy array or memory map, a torch tensor, a pandas or Polars frame, an Arrow table,
             a Hugging Face data set (with its own selection and order) or a streamed one; the path of a ``.npy``,
             ``.npz``, Parquet, CSV, Feather or Arrow file, of a directory of them (with hive
-            partitions) or of images, a pattern with ``*``, or a list of paths; a dict of columns; a DataLoader or any
+            partitions) or of images, a pattern with ``*``, or a list of paths; the same by URL (``s3://``, ``gs://``,
+            ``abfs://``, ``hdfs://``, ``https://`` and what fsspec knows); a Delta table; a query of DuckDB
+            (``duckdb:///file.db?query=SELECT …``, or a connection or relation); a dict of columns; a DataLoader or any
             iterable of arrays, tensors, frames, dicts of columns, or tuples (inputs, targets).
         scaler: ``standard``, ``minmax``, ``robust``, ``maxabs``, or a scaler with the options wanted, which itself
             stays as it is.
@@ -139,13 +150,17 @@ def fit(
         quantiles: whether to keep quantiles too; ``robust`` always does. Sketches draw random bits that no seed
             fixes: two runs agree within ``quantile_error``. 8- and 16-bit integers are counted exactly.
         nan_policy: what NaN and nulls are: ``omit`` (counted, left out), ``raise`` or ``propagate``.
-        engine: ``local``, threads of this process, or ``ray``, the workers of Ray Data (in the cluster that
-            ``RAY_ADDRESS`` names or the program has started, otherwise in a small one on this machine).
-        workers: fragments read at a time; by default as many as there are processors, at most 16.
+        engine: ``local``, threads of this process, or ``ray``, the workers of Ray Data (in the cluster at
+            ``address`` or the one that the program has started, otherwise in a small one on this machine).
+        workers: fragments read at a time; by default as many as there are processors, of a store four times as many;
+            at most 16.
         on_error: ``raise``, or ``skip`` to leave out files that cannot be read and list them in
             ``scaler.contract_.source["skipped"]``.
         resume: a file that keeps the states of finished fragments: made when missing, continued when there.
         progress: called after each fragment.
+        storage_options: for the client of the store that a URL names (PyArrow's, or fsspec's), such as ``region`` and
+            ``endpoint_override``; credentials are looked for where the store's own tools do.
+        address: of the Ray cluster: ``host:port``, ``ray://host:10001`` or ``auto``; by default ``RAY_ADDRESS``.
 
     Returns:
         The fitted scaler; ``statistics_`` holds the statistics.
@@ -164,7 +179,8 @@ def fit(
     """
     kind, parameters = scaler_kind(scaler)
     size, quantiles = parameters.get("sketch_size", 1024), quantiles or kind.__name__ == "RobustScaler"
-    options = Options(columns, quantiles, nan_policy, engine, workers, on_error, resume, progress, size)
+    where = (storage_options, address)
+    options = Options(columns, quantiles, nan_policy, engine, workers, on_error, resume, progress, *where, size)
     collected = collect(source, options)
     return kind.from_statistics(collected.statistics, **parameters).annotate(source=collected.note())
 
@@ -180,6 +196,8 @@ def fit_statistics(
     on_error: OnError = "raise",
     resume: str | os.PathLike[str] | None = None,
     progress: Callable[[FitProgress], None] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    address: str | None = None,
 ) -> Statistics:
     """Compute the statistics of data of any kind and size, without a scaler.
 
@@ -193,6 +211,8 @@ def fit_statistics(
         on_error: as in `fit`; a warning names what was skipped.
         resume: as in `fit`.
         progress: as in `fit`.
+        storage_options: as in `fit`.
+        address: as in `fit`.
 
     Returns:
         The statistics.
@@ -208,7 +228,9 @@ def fit_statistics(
         >>> fit_statistics(torch.tensor([[1.0, 10.0], [3.0, 30.0]])).mean
         array([ 2., 20.])
     """
-    options = Options(columns, quantiles, nan_policy, engine, workers, on_error, resume, progress)
+    options = Options(
+        columns, quantiles, nan_policy, engine, workers, on_error, resume, progress, storage_options, address
+    )
     collected = collect(source, options)
     if collected.skipped:
         first = ", ".join(skip.label for skip in collected.skipped[:SKIPPED_SHOWN])
@@ -234,7 +256,9 @@ def scaler_kind(scaler: str | Scaler) -> tuple[type[Scaler], dict[str, Any]]:
 
 def collect(source: Any, options: Options) -> Collected:
     """Compute the statistics of a source, and note what was skipped."""
-    opened = open_source(source, columns=options.columns, on_error=options.on_error)
+    opened = open_source(
+        source, columns=options.columns, on_error=options.on_error, storage_options=options.storage_options
+    )
     recipe = options.recipe(opened.names)
     collected = Collected(recipe.empty(), opened, list(opened.skipped))
     if opened.fragments is None:
@@ -268,7 +292,7 @@ def fingerprint(fragments: Iterable[Fragment]) -> str:
 
 def default_workers(source: Source) -> int | None:
     """Threads that pay off: none for values in memory, where the kernels' own threads share the work."""
-    return min(processors(), MOST_WORKERS) if source.reads else None
+    return min(processors() * (REMOTE_WORKERS if source.remote else 1), MOST_WORKERS) if source.reads else None
 
 
 def watched(
@@ -302,7 +326,7 @@ def stream_outcomes(source: Source, recipe: Recipe) -> Iterator[Outcome]:
 def fragment_outcomes(source: Source, recipe: Recipe, options: Options) -> Iterator[Outcome]:
     """Yield the outcome of every fragment in order: kept from an interrupted fit, or computed now and then kept."""
     parts = list(source.fragments or ())
-    workers = options.workers or default_workers(source)
+    workers = Workers(options.workers or default_workers(source), options.address)
     kept = None if options.resume is None else ResumeFile(Path(options.resume), recipe, parts)
     with nullcontext() if kept is None else closing(kept):
         missing = [part for part in parts if kept is None or part.key not in kept]

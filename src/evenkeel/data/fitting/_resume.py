@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMAT = "interrupted evenkeel fit"
 VERSION = 1
+ASKED_AT_ONCE = 32  # objects of a store
 LONGEST_LINE = 1 << 24  # bytes that are read in search of its end
 
 
@@ -93,11 +95,14 @@ class ResumeFile:
             "checksum": zlib.crc32(data),
             "skipped": [(skip.label, skip.error) for skip in outcome.skipped],
         }
+        if outcome.version:
+            record["version"] = outcome.version
         self.file.write(json.dumps(record).encode() + b"\n" + data)
         self.file.flush()
 
     def _index(self, fragments: Mapping[str, Fragment]) -> int:
         """Find the kept states, compare them with the source, and return where the whole records end."""
+        versions: list[tuple[Fragment, str]] = []
         with self.path.open("rb") as file:
             size, first = os.fstat(file.fileno()).st_size, file.readline(LONGEST_LINE)
             if self._begun.startswith(first) and first != self._begun:
@@ -112,9 +117,13 @@ class ResumeFile:
                     or record.size > size - start
                     or zlib.crc32(file.read(record.size)) != record.checksum
                 ):
-                    return end
+                    break
                 self._check_fragment(record, fragments)
+                if record.version:
+                    versions.append((fragments[record.key], record.version))
                 self.places[record.key] = (start, record.size, [Skip(*skip) for skip in record.skipped])
+        self._check_versions(versions)
+        return end
 
     def _record(self, line: bytes) -> Record | None:
         """The record of a line, or None where a kill cut it short; StateError where it is whole, but none of ours."""
@@ -154,7 +163,20 @@ class ResumeFile:
             change = f"{one_line(record.key)} was written again (other size or time)"
         else:
             return
-        raise SourceError(
+        raise self._changed(change)
+
+    def _check_versions(self, versions: Sequence[tuple[Fragment, str]]) -> None:
+        """Raise `SourceError` where a store has another version of an object now than the one that was read."""
+        if not versions:
+            return
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+            current = pool.map(lambda kept: kept[0].version(), versions)
+            for (fragment, version), now in zip(versions, current, strict=True):
+                if version != now:
+                    raise self._changed(f"{one_line(fragment.key)} was replaced (other version in the store)")
+
+    def _changed(self, change: str) -> SourceError:
+        return SourceError(
             f"the source changed since the fit in {self.path} was interrupted: {change}; "
             "delete that file to start afresh"
         )

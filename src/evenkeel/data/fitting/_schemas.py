@@ -15,3 +15,4 @@ class Record(Struct, forbid_unknown_fields=True):
     size: Unsigned
     checksum: Unsigned
     skipped: list[tuple[str, str]]
+    version: str = ""

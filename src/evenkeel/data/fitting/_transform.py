@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
+from evenkeel._errors import InvalidArgumentError, SourceError
+from evenkeel._options.urls import scheme_of
 from evenkeel.data._contract import OnMismatch, check_on_mismatch, report
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.scalers import Affine, map_table
 from evenkeel.data.sources import (
-    FORMATS,
+    WRITERS,
     Block,
     Columns,
     Format,
+    Place,
     arrow_column,
     column_name,
     column_positions,
     format_of,
+    inside,
+    is_directory,
+    key_of,
+    list_files,
+    locate,
+    open_writer,
+    opened,
     other_columns,
     read_schema,
     select_columns,
-    table_files,
+    writing,
 )
 
 if TYPE_CHECKING:
     from evenkeel.data.scalers import Scaler
-
-
-WRITERS = {suffix: kind.writer for kind in FORMATS for suffix in kind.written}
 
 
 def transform_files(
@@ -46,7 +50,8 @@ def transform_files(
     columns: Columns = None,
     on_mismatch: OnMismatch = "raise",
     progress: Callable[[int, int, int], None] | None = None,
-) -> Path:
+    storage_options: Mapping[str, Any] | None = None,
+) -> Path | str:
     """Write a transformed copy of a file or directory, block by block; other columns are copied as they are.
 
     Floating columns keep their dtype, integers become float64; nulls stay nulls. A directory becomes a directory with
@@ -54,14 +59,16 @@ def transform_files(
 
     Args:
         scaler: fitted; the columns are found by the names it was fitted with, in any order.
-        source: a Parquet, CSV, Feather, Arrow or ``.npy`` file, or a directory of them.
-        out: a ``.parquet``, ``.csv``, ``.feather``, ``.arrow`` or ``.npy`` file, or for a directory a directory.
+        source: a Parquet, CSV, Feather, Arrow or ``.npy`` file, or a directory of them; a path or a URL.
+        out: a ``.parquet``, ``.csv``, ``.feather``, ``.arrow`` or ``.npy`` file, or for a directory a directory; a path
+            or, but for ``.npy``, a URL.
         columns: which columns those of the scaler are, where the scaler or the file has no names; by default all.
         on_mismatch: what to do with data that contradicts the scaler's contract: ``raise``, ``warn`` or ``ignore``.
         progress: called after each block with the files done, the files there are, and the rows written.
+        storage_options: for the client of the store that a URL names; see `fit`.
 
     Returns:
-        The path written.
+        The path or URL written.
 
     Raises:
         SourceError: the source cannot be read or lacks columns.
@@ -79,21 +86,19 @@ def transform_files(
         array([-1.,  1.])
     """
     check_on_mismatch(on_mismatch)
-    target, whole = Path(out), Path(source).is_dir()
-    files, root = table_files(Path(source))
-    check_target(target, source, files, whole=whole)
+    place, target = locate_both(source, out, storage_options)
+    files, root, whole = list_files(place)
+    check_target(target, place, files, whole=whole)
     task = Task(scaler, columns, on_mismatch)
     with writing(target) as temporary:
         rows = 0
         for number, file in enumerate(files):
-            place = temporary / file.relative_to(root) if whole else temporary
-            if whole:
-                place.parent.mkdir(parents=True, exist_ok=True)
-            for written in transform_file(file, place, file.suffix if whole else target.suffix, task):
+            part = inside(temporary, key_of(file, root)) if whole else temporary
+            for written in transform_file(file, part, file.suffix if whole else target.suffix, task):
                 rows += written
                 if progress is not None:
                     progress(number, len(files), rows)
-    return target
+    return target if isinstance(target, Path) else str(target)
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,15 @@ class Task:
     on_mismatch: OnMismatch
 
 
-def check_target(target: Path, source: str | os.PathLike[str], files: Sequence[Path], *, whole: bool) -> None:
+def locate_both(source: Any, out: Any, options: Mapping[str, Any] | None) -> tuple[Place, Place]:
+    """The places of the input and the output; options are for the one that is a URL, or for both."""
+    if not (scheme_of(source) or scheme_of(out)):
+        return locate(source, options), locate(out)
+    place, target = (locate(text, options if scheme_of(text) else None) for text in (source, out))
+    return place, target
+
+
+def check_target(target: Place, source: Place, files: Sequence[Place], *, whole: bool) -> None:
     """Raise unless the result can be written there; `whole` says that the source is a directory."""
     if not whole and len(files) > 1:
         raise SourceError(f"{source} names {len(files)} files; give one file, or their directory")
@@ -113,45 +126,30 @@ def check_target(target: Path, source: str | os.PathLike[str], files: Sequence[P
         raise InvalidArgumentError(f"{source} is a directory, so the output is one; {target} names a file")
     if not whole and target.suffix not in WRITERS:
         raise InvalidArgumentError(f"cannot write {target}: the name must end in {', '.join(WRITERS)}")
-    if target.is_dir():
+    if is_directory(target):
         raise InvalidArgumentError(f"{target} exists already")
-    if target.exists() and any(target.samefile(file) for file in files if file.exists()):
+    if is_one_of(target, files):
         raise InvalidArgumentError(f"{target} is the input; name another file")
 
 
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[Path]:
-    """Give a temporary name beside a path; a file or directory made there gets the path's name, on an error nothing."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        remove(temporary)  # what a killed run left
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        reason = (error.strerror or str(error)).replace(str(temporary), str(path))  # Arrow's names the file
-        raise EvenkeelError(f"cannot write {path}: {reason}; choose a folder that exists") from error
-    finally:
-        remove(temporary)
+def is_one_of(target: Place, files: Sequence[Place]) -> bool:
+    """Whether a file is one of several, by whatever name."""
+    if not isinstance(target, Path):
+        return target in files
+    local = (file for file in files if isinstance(file, Path))
+    return target.exists() and any(target.samefile(file) for file in local if file.exists())
 
 
-def remove(path: Path) -> None:
-    """Remove a file or directory, as far as that is possible."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    with contextlib.suppress(OSError):
-        path.unlink(missing_ok=True)
-
-
-def transform_file(path: Path, out: Path, suffix: str, task: Task) -> Iterator[int]:
+def transform_file(place: Place, out: Place, suffix: str, task: Task) -> Iterator[int]:
     """Write the transformed copy of one file; yield the rows of each block."""
-    kind, scaler = table_format(path), task.scaler
-    table = read_schema(path, kind)
-    with reading(str(path)):
+    kind, scaler = table_format(place), task.scaler
+    table = read_schema(place, kind)
+    with reading(str(place)):
         positions = scaled_columns(table, kind, task)
     schema, contract, reported = transformed_schema(table, kind, positions, scaler), scaler.contract_, set[str]()
     writer = open_writer(out, suffix, schema)
     try:
-        with reading(str(path)):
+        with reading(str(place)), opened(place) as path:
             assert kind.batches
             for batch in kind.batches(path, table.names, None):
                 columns = [arrow_column(batch.column(position)) for position in positions]
@@ -165,21 +163,12 @@ def transform_file(path: Path, out: Path, suffix: str, task: Task) -> Iterator[i
         writer.close()
 
 
-def table_format(path: Path) -> Format:
+def table_format(path: Place) -> Format:
     """The format of a file that holds a table."""
     kind = format_of(path)
     if kind is None or kind.batches is None:
         raise SourceError(f"{path}: images are not rewritten; use ImageNormalize, or the fitted scaler's to_module()")
     return kind
-
-
-def open_writer(path: Path, suffix: str, schema: Any) -> Any:
-    """The writer of a file whose name will end so."""
-    if (writer := WRITERS.get(suffix)) is None:
-        raise InvalidArgumentError(
-            f"cannot write {suffix or 'a file without an ending'}; the name must end in {', '.join(WRITERS)}"
-        )
-    return writer(path, schema)
 
 
 def feature_names(scaler: Scaler) -> tuple[str, ...] | None:

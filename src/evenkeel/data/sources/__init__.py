@@ -9,32 +9,51 @@ from evenkeel.data.sources._columns import (
     other_columns,
     select_columns,
 )
-from evenkeel.data.sources._files import dropped_columns, format_of, numeric_columns, read_schema, table_files
+from evenkeel.data.sources._files import dropped_columns, numeric_columns, read_schema
+from evenkeel.data.sources._folders import read_images
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
-from evenkeel.data.sources._images import IMAGES, read_image
+from evenkeel.data.sources._images import IMAGES
+from evenkeel.data.sources._listing import format_of, is_directory, key_of, list_files, place_exists
+from evenkeel.data.sources._objects import opened
 from evenkeel.data.sources._open import open_source
 from evenkeel.data.sources._source import Fragment, Skip, Source
+from evenkeel.data.sources._sql import is_query
+from evenkeel.data.sources._stores import Place, StoredFile, locate
+from evenkeel.data.sources._writing import WRITERS, inside, open_writer, write_bytes, writing
 
 __all__ = [
     "FORMATS",
     "IMAGES",
+    "WRITERS",
     "Block",
     "Columns",
     "Format",
     "Fragment",
+    "Place",
     "Skip",
     "Source",
+    "StoredFile",
     "arrow_column",
     "column_name",
     "column_positions",
     "dropped_columns",
     "format_of",
+    "inside",
+    "is_directory",
+    "is_query",
+    "key_of",
+    "list_files",
+    "locate",
     "numeric_columns",
     "open_source",
+    "open_writer",
+    "opened",
     "other_columns",
-    "read_image",
+    "place_exists",
+    "read_images",
     "read_schema",
     "select_columns",
-    "table_files",
+    "write_bytes",
+    "writing",
 ]

@@ -10,7 +10,8 @@ from typing import Any
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import require_package
 from evenkeel.data.sources._columns import require_columns
-from evenkeel.data.sources._format import BatchWriter, Format, Parts
+from evenkeel.data.sources._format import BatchWriter, Format, Parts, Sink
+from evenkeel.data.sources._objects import Readable, StoredObject
 
 TEXT_BLOCK = 1 << 20
 # Where a schema keeps what stands among a column's numbers; what PyArrow reads as no value; and what it says of a word.
@@ -19,9 +20,10 @@ NULLS = ("", "#N/A", "#NA", "N/A", "NA", "NULL", "NaN", "nan", "null", "n/a")
 LOOKED = 1000
 CONVERSION = re.compile(r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'")
 DELIMITERS = ",;\t|"
+PACKINGS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 
 
-def read_schema(path: Path) -> Any:
+def read_schema(path: Readable) -> Any:
     """The columns of a CSV file, judged by its first megabyte; whole numbers count as float64, as later rows may be.
 
     A column of text whose values are mostly numbers notes its first word as metadata.
@@ -61,13 +63,13 @@ def is_missing(text: str | None) -> bool:
     return text is None or text.strip() in NULLS
 
 
-def first_row(path: Path) -> int:
+def first_row(path: Readable) -> int:
     """The number of the first row of data: 2 below a header."""
     first = read_first_line(path)
     return 1 if all(is_number(cell) for cell in first.split(max(DELIMITERS, key=first.count))) else 2
 
 
-def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any]:
+def read_batches(path: Readable, names: Sequence[str], parts: Parts) -> Iterator[Any]:
     """Yield the record batches of a CSV file's columns."""
     schema = read_schema(path)
     require_columns(names, schema.names)
@@ -85,20 +87,27 @@ def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any
         ) from error
 
 
-def column_of(path: Path, place: int) -> str:
+def column_of(path: Readable, place: int) -> str:
     """The name of a file's column."""
     return str(read_schema(path).names[place])
 
 
-def read_first_line(path: Path) -> str:
+def read_first_line(path: Readable) -> str:
     """The first line of a file, unpacked."""
     arrow = require_package("pyarrow")
-    with arrow.input_stream(str(path), compression="detect") as file:
+    with arrow.input_stream(str(path), compression="detect") if isinstance(path, Path) else unpacked(path) as file:
         line: str = file.read(TEXT_BLOCK).partition(b"\n")[0].decode("utf-8", "replace").strip()
     return line
 
 
-def open_csv(path: Path, types: dict[str, Any] | None = None, names: list[str] | None = None) -> Any:
+def unpacked(item: StoredObject, *, sequential: bool = False) -> Any:
+    """The text of an object, unpacked as its name says."""
+    file = item.arrow_file(sequential=sequential)
+    packing = next((name for suffix, name in PACKINGS.items() if item.name.lower().endswith(suffix)), None)
+    return require_package("pyarrow").CompressedInputStream(file, packing) if packing else file
+
+
+def open_csv(path: Readable, types: dict[str, Any] | None = None, names: list[str] | None = None) -> Any:
     """Open a CSV file for streaming; its delimiter and whether it has a header are read off its first line."""
     csv = require_package("pyarrow.csv")
     first = read_first_line(path)
@@ -107,7 +116,7 @@ def open_csv(path: Path, types: dict[str, Any] | None = None, names: list[str] |
     delimiter = max(DELIMITERS, key=first.count)
     headless = all(is_number(cell) for cell in first.split(delimiter))
     return csv.open_csv(
-        str(path),
+        str(path) if isinstance(path, Path) else unpacked(path, sequential=True),
         read_options=csv.ReadOptions(block_size=TEXT_BLOCK, use_threads=False, autogenerate_column_names=headless),
         parse_options=csv.ParseOptions(delimiter=delimiter),
         convert_options=csv.ConvertOptions(column_types=types, include_columns=names),
@@ -123,9 +132,10 @@ def is_number(text: str) -> bool:
     return True
 
 
-def open_writer(path: Path, schema: Any) -> BatchWriter:
+def open_writer(sink: Sink, schema: Any) -> BatchWriter:
     """Open a CSV file for writing."""
-    return BatchWriter(require_package("pyarrow.csv").CSVWriter(str(path), schema))
+    target = str(sink) if isinstance(sink, Path) else sink
+    return BatchWriter(require_package("pyarrow.csv").CSVWriter(target, schema))
 
 
 CSV = Format(

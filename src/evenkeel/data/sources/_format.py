@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from evenkeel.data.sources._columns import Columns
+from evenkeel.data.sources._objects import Readable
 from evenkeel.data.sources._source import Source
+from evenkeel.data.sources._stores import Place
 from evenkeel.data.statistics import Moments
 
+Sink = Any  # a path, or PyArrow's stream of an object
 Parts = tuple[int, ...] | None  # the numbers of the parts of a file to read; None for all of it
 
 
@@ -32,19 +34,21 @@ class Format:
             tables of named columns.
         named: whether the columns have names, or else positions.
         written: the endings of files that can be written.
-        writer: opens a file for writing tables of an Arrow schema.
+        writer: opens a file for writing tables of an Arrow schema: a path, or a stream of PyArrow.
+        rewinds: whether the writer goes back to the beginning, which a stream does not allow.
     """
 
     name: str
     suffixes: tuple[str, ...]
-    schema: Callable[[Path], Any] | None = None
-    batches: Callable[[Path, Sequence[str], Parts], Iterator[Any]] | None = None
-    part_sizes: Callable[[Path], list[int]] | None = None
-    moments: Callable[[Path, Sequence[str], Parts], tuple[Moments, int, set[str]]] | None = None
+    schema: Callable[[Readable], Any] | None = None
+    batches: Callable[[Readable, Sequence[str], Parts], Iterator[Any]] | None = None
+    part_sizes: Callable[[Readable], list[int]] | None = None
+    moments: Callable[[Readable, Sequence[str], Parts], tuple[Moments, int, set[str]]] | None = None
     open: Callable[[list[File], str, Columns, bool], Source] | None = None
     named: bool = True
     written: tuple[str, ...] = ()
-    writer: Callable[[Path, Any], BatchWriter] | None = None
+    writer: Callable[[Sink, Any], BatchWriter] | None = None
+    rewinds: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,10 +58,10 @@ class File:
     Attributes:
         path: of the file.
         key: its path within the source.
-        signature: its size and time of modification, which show that it changed; empty where there is no such file.
+        signature: its size and time of modification, which show that it changed; empty where they are not known.
     """
 
-    path: Path
+    path: Place
     key: str
     signature: tuple[int, ...]
 

@@ -15,7 +15,10 @@ from evenkeel._errors import SourceError
 from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources._columns import Block, Columns
 from evenkeel.data.sources._format import File, Format
+from evenkeel.data.sources._objects import Readable, current_version, opened, version_of
 from evenkeel.data.sources._source import Fragment, Skip, Source
+from evenkeel.data.sources._stores import Place
+from evenkeel.data.statistics import Statistics
 
 CHANNELS = ("red", "green", "blue")
 IMAGES_PER_FRAGMENT = 32
@@ -27,19 +30,40 @@ FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "PPM")
 class ImagesFragment(Fragment):
     """Some images of a folder."""
 
-    paths: tuple[Path, ...]
+    paths: tuple[Place, ...]
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
         """Yield the pixels of one image at a time."""
+        yield from (block for _, block in self._versions(skipped))
+
+    def add_to(self, statistics: Statistics, skipped: list[Skip] | None) -> str:
+        """Update statistics with the pixels."""
+        versions = []
+        for version, block in self._versions(skipped):
+            versions.append(version)
+            block.add_to(statistics)
+        return joined_versions(versions) if len(versions) == len(self.paths) else ""
+
+    def version(self) -> str:
+        """The versions of the objects in their store."""
+        return joined_versions([current_version(path) for path in self.paths])
+
+    def _versions(self, skipped: list[Skip] | None) -> Iterator[tuple[str, Block]]:
+        """Yield the version and the pixels of one image at a time."""
         for path in self.paths:
             try:
-                pixels = read_pixels(path)
+                version, pixels = read_pixels(path)
             except SourceError as error:
                 if skipped is None:
                     raise
                 skipped.append(Skip(str(path), str(error)))
                 continue
-            yield Block.of_array(pixels)
+            yield version, Block.of_array(pixels)
+
+
+def joined_versions(versions: list[str]) -> str:
+    """A digest of the versions of several objects; nothing for files, which have none."""
+    return f"{zlib.crc32(repr(versions).encode()):08x}" if any(versions) else ""
 
 
 def open_images(files: list[File], description: str, columns: Columns, skip: bool) -> Source:
@@ -56,10 +80,17 @@ def open_images(files: list[File], description: str, columns: Columns, skip: boo
     return Source(description, CHANNELS, parts, reads=True, dtypes=("uint8",) * len(CHANNELS))
 
 
-def read_image(path: Path) -> Any:
+def read_image(place: Place) -> Any:
     """Read a file as a Pillow image, the first picture where it holds several; SourceError where it is broken."""
+    with reading(str(place)), opened(place) as path:
+        return decoded(path)
+
+
+def decoded(path: Readable) -> Any:
+    """The Pillow image of a file."""
     pillow = require_package("PIL.Image")
-    with reading(str(path)), broken_image(), pillow.open(path, formats=FORMATS) as image:
+    file = path if isinstance(path, Path) else path.file(sequential=True)
+    with broken_image(), pillow.open(file, formats=FORMATS) as image:
         image.load()
         return image
 
@@ -75,14 +106,14 @@ def broken_image() -> Iterator[None]:
         raise SourceError(f"cannot be read: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
-def read_pixels(path: Path) -> np.ndarray[Any, Any]:
-    """The (pixels, 3) colours of an image, 0 to 255; grey and palette images become RGB."""
-    with reading(str(path)):
-        image = read_image(path)
+def read_pixels(place: Place) -> tuple[str, np.ndarray[Any, Any]]:
+    """The version of an image and its (pixels, 3) colours, 0 to 255; grey and palette images become RGB."""
+    with reading(str(place)), opened(place) as path:
+        image = decoded(path)
         if image.mode.startswith(("I", "F")):
             raise SourceError(f"holds {image.mode} values, not 8 bits a channel; convert it, or read it as an array")
         with broken_image():
-            return np.asarray(image.convert("RGB")).reshape(-1, len(CHANNELS))
+            return version_of(path), np.asarray(image.convert("RGB")).reshape(-1, len(CHANNELS))
 
 
 IMAGES = Format(

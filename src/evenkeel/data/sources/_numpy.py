@@ -7,7 +7,7 @@ import math
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +20,19 @@ from evenkeel.data._packages import reading, require_package
 from evenkeel.data.sources._columns import Block, Columns, block_rows, take_columns
 from evenkeel.data.sources._format import BatchWriter, File, Format, Parts
 from evenkeel.data.sources._memory import open_array
+from evenkeel.data.sources._objects import (
+    Readable,
+    StoredObject,
+    current_version,
+    opened,
+    python_file,
+    read_ranges,
+    size_of,
+    version_of,
+)
 from evenkeel.data.sources._source import Fragment, Skip, Source
+from evenkeel.data.sources._stores import Place, StoredFile
+from evenkeel.data.statistics import Statistics
 
 HEADER_BYTES = 128
 # NumPy's own limit for the text of a header.
@@ -35,16 +47,68 @@ DEFLATE_RATIO, OTHER_RATIO = 1032, 50_000
 class ArrayFragment(Fragment):
     """Some rows of a .npy file or of a member of a .npz file, mapped while they are read."""
 
-    path: Path
-    member: str
+    path: Place
     start: int
     stop: int
     columns: tuple[int, ...] | None
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
         """Yield the rows as one block; the map ends with it, and the pages go back."""
-        array = open_array_file(self.path, self.member)
-        yield Block.of_array(take_columns(array[self.start : self.stop], self.columns))
+        with opened(self.path) as path:
+            yield self._block(path)
+
+    def add_to(self, statistics: Statistics, skipped: list[Skip] | None) -> str:
+        """Update statistics with the rows."""
+        with opened(self.path) as path:
+            self._block(path).add_to(statistics)
+            return version_of(path)
+
+    def version(self) -> str:
+        """The version of the object in its store."""
+        return current_version(self.path)
+
+    def _block(self, path: Readable) -> Block:
+        return Block.of_array(take_columns(open_array_file(path)[self.start : self.stop], self.columns))
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in an object of a store: rows are read when they are asked for, the bytes of those alone.
+
+    Attributes:
+        item: the object.
+        offset: of its first value.
+        shape: of the array.
+        fortran: whether its columns lie one after the other.
+        dtype: of its values.
+    """
+
+    item: StoredObject
+    offset: int
+    shape: tuple[int, ...]
+    fortran: bool
+    dtype: np.dtype[Any]
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
+        start, stop, _ = rows.indices(len(self))
+        stop = max(start, stop)
+        runs = math.prod(self.shape[1:]) if self.fortran else 1
+        row = self.dtype.itemsize * (1 if self.fortran else math.prod(self.shape[1:]))
+        first = [self.offset + (run * len(self) + start) * row for run in range(runs)]
+        values = np.empty((runs, (stop - start) * row), np.uint8)
+        ranges = [(at, at + values.shape[1]) for at in first]
+        for line, data in zip(values, read_ranges(self.item, ranges), strict=True):
+            line[:] = np.frombuffer(data, np.uint8)
+        shape = (stop - start, *self.shape[1:])
+        return values.reshape(-1).view(self.dtype).reshape(shape, order="F" if self.fortran else "C")
 
 
 def open_arrays(files: list[File], description: str, columns: Columns, skip: bool) -> Source:
@@ -53,16 +117,18 @@ def open_arrays(files: list[File], description: str, columns: Columns, skip: boo
     parts: list[Fragment] = []
     skipped: list[Skip] = []
     for file in files:
-        path, member = split_member(file.path)
         try:
-            with reading(str(path)):
-                source = open_array(open_array_file(path, member), columns, fragment=partial(rows_of, file))
+            with reading(plain_name(file.path)), opened(file.path) as path:
+                place = file.path
+                if isinstance(place, StoredFile):  # all parts must be of one version
+                    file = replace(file, path=replace(place, version=version_of(path)))
+                source = open_array(open_array_file(path), columns, fragment=partial(rows_of, file))
             dtypes = source.dtypes if dtypes is None else dtypes
             parts += source.fragments or ()
         except SourceError as error:
             if not skip:
                 raise
-            skipped.append(Skip(str(path), str(error)))
+            skipped.append(Skip(plain_name(file.path), str(error)))
     if dtypes is None:
         raise SourceError(f"none of the {len(files)} files of {description} can be read: {skipped[0].error}")
     return Source(description, None, parts, reads=True, skipped=skipped, dtypes=dtypes)
@@ -70,24 +136,30 @@ def open_arrays(files: list[File], description: str, columns: Columns, skip: boo
 
 def rows_of(file: File, start: int, stop: int, columns: tuple[int, ...] | None) -> ArrayFragment:
     """The fragment of some rows of a file."""
-    path, member = split_member(file.path)
-    return ArrayFragment(f"{file.key}#{start}", str(path), file.signature, path, member, start, stop, columns)
+    return ArrayFragment(f"{file.key}#{start}", plain_name(file.path), file.signature, file.path, start, stop, columns)
 
 
-def split_member(path: Path) -> tuple[Path, str]:
-    """The file and the name of the array in x.npz::name."""
-    file, _, member = str(path).partition("::")
-    return Path(file), member
+def plain_name(place: Place) -> str:
+    """The name of a file without the array in it."""
+    return str(place).partition("::")[0]
 
 
-def open_array_file(path: Path, member: str = "") -> np.ndarray[Any, Any]:
-    """Map a .npy file, or an array of a .npz file (read whole where it is compressed)."""
+def open_array_file(source: Readable) -> Any:
+    """Map a .npy file, or an array of a .npz file (read whole where it is compressed), which x.npz::name chooses.
+
+    Of an object in a store the array is read as its rows are asked for.
+    """
+    if isinstance(source, Path):
+        file, _, member = str(source).partition("::")
+        path: Readable = Path(file)
+    else:
+        path, member = source, source.member
     if path.suffix.lower() == ".npy":
-        if os.path.getsize(path) == 0:
+        if size_of(path) == 0:
             raise SourceError(f"{path}: the file is empty")
-        with path.open("rb") as file:
-            return map_array(path, file, os.path.getsize(path))
-    with zipfile.ZipFile(path) as archive:
+        with python_file(path) as opened_file:
+            return map_array(path, opened_file, size_of(path))
+    with zipfile.ZipFile(path if isinstance(path, Path) else path.file()) as archive:
         members = [name.removesuffix(".npy") for name in archive.namelist()]
         if not member and len(members) != 1:
             raise SourceError(f"{path} holds {len(members)} arrays: {', '.join(members)}; choose one as {path}::NAME")
@@ -111,9 +183,9 @@ def unpack_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
-def map_member(path: Path, info: zipfile.ZipInfo, limit: int) -> np.ndarray[Any, Any]:
+def map_member(path: Readable, info: zipfile.ZipInfo, limit: int) -> Any:
     """Map an array that is stored uncompressed in a zip archive, before the place where its neighbour begins."""
-    with path.open("rb") as file:
+    with python_file(path) as file:
         file.seek(info.header_offset)
         local = file.read(LOCAL_HEADER)
         if local[:4] != b"PK\x03\x04":
@@ -123,9 +195,12 @@ def map_member(path: Path, info: zipfile.ZipInfo, limit: int) -> np.ndarray[Any,
         return map_array(path, file, min(file.tell() + min(info.file_size, info.compress_size), limit))
 
 
-def map_array(path: Path, file: IO[bytes], end: int) -> np.ndarray[Any, Any]:
+def map_array(path: Readable, file: IO[bytes], end: int) -> Any:
     """Map the array whose header comes next in a file, and whose values end before this place."""
     shape, fortran, dtype = read_header(file, end)
+    if not isinstance(path, Path):
+        array = StoredArray(path, file.tell(), shape, fortran, dtype)
+        return array[:] if dtype.names else array
     return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
 
 
@@ -154,22 +229,22 @@ def read_header(file: IO[bytes], end: int) -> tuple[tuple[int, ...], bool, np.dt
     return shape, fortran, dtype
 
 
-def open_table(path: Path) -> np.ndarray[Any, Any]:
+def open_table(path: Readable) -> Any:
     """Map the (rows, columns) numbers of a file."""
-    array = open_array_file(*split_member(path))
+    array = open_array_file(path)
     if array.ndim != 2 or array.dtype.kind not in "buif":
         raise SourceError(f"expected numbers of shape (rows, columns), but got {array.dtype} of {array.shape}")
     return array
 
 
-def read_schema(path: Path) -> Any:
+def read_schema(path: Readable) -> Any:
     """The columns of an array as an Arrow schema; their names are their positions."""
     arrow, array = require_package("pyarrow"), open_table(path)
     kind = arrow.from_numpy_dtype(array.dtype)
     return arrow.schema([(str(index), kind) for index in range(array.shape[1])])
 
 
-def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any]:
+def read_batches(path: Readable, names: Sequence[str], parts: Parts) -> Iterator[Any]:
     """Yield the rows of an array as record batches."""
     arrow, array = require_package("pyarrow"), open_table(path)
     step = block_rows(array.shape[1])
@@ -217,4 +292,5 @@ NUMPY = Format(
     named=False,
     written=(".npy",),
     writer=ArrayWriter,
+    rewinds=True,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,16 +15,25 @@ from evenkeel.data.sources._datasets import is_dataset, open_dataset
 from evenkeel.data.sources._files import open_path, open_paths
 from evenkeel.data.sources._memory import is_frame, open_array, open_frame
 from evenkeel.data.sources._source import Source
+from evenkeel.data.sources._sql import is_query, open_query
+from evenkeel.data.sources._stores import StoredFile, locate_all
 from evenkeel.data.sources._stream import open_stream
 
 
-def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise") -> Source:
+def open_source(
+    source: Any,
+    *,
+    columns: Columns = None,
+    on_error: str = "raise",
+    storage_options: Mapping[str, Any] | None = None,
+) -> Source:
     """Open anything that holds rows.
 
     Args:
-        source: a path, several paths, or an object that holds rows.
+        source: a path or URL, several of them, or an object that holds rows.
         columns: names or positions of the columns to use; see `fit`.
         on_error: "skip" lets unreadable files be passed over while looking for the first schema.
+        storage_options: for the client of the store that a URL names.
 
     Raises:
         SourceError: there is nothing to read, or no such columns.
@@ -34,10 +42,13 @@ def open_source(source: Any, *, columns: Columns = None, on_error: str = "raise"
     skip = on_error == "skip"
     if isinstance(source, Source):
         return source
-    if isinstance(source, str | os.PathLike):
-        return open_path(Path(source), columns, skip=skip)
-    if isinstance(source, list | tuple) and source and all(isinstance(p, str | os.PathLike) for p in source):
-        return open_paths([Path(path) for path in source], columns, skip=skip)
+    if is_query(source):
+        return open_query(source, columns)
+    source = locate_all(source, storage_options)
+    if isinstance(source, Path | StoredFile):
+        return open_path(source, columns, skip=skip)
+    if isinstance(source, list) and source and all(isinstance(place, Path | StoredFile) for place in source):
+        return open_paths(source, columns, skip=skip)
     if is_dataset(source):
         return open_dataset(source, columns)
     if isinstance(source, Mapping):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,34 +10,41 @@ from typing import Any
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import require_package
 from evenkeel.data.sources._columns import arrow_column, block_rows, require_columns
-from evenkeel.data.sources._format import BatchWriter, Format, Parts
+from evenkeel.data.sources._format import BatchWriter, Format, Parts, Sink
+from evenkeel.data.sources._objects import Range, Readable
 from evenkeel.data.statistics import Moments, empty_moments, joined_columns, merge_moments, table_moments
+
+Steps = Sequence[tuple[list[str], list[int]]]  # columns, and the row groups in which they are read together
 
 # The buffer of each column (1 MB was slower), and the most that all of them hold.
 COLUMN_BUFFER, BUFFERS, PAGE = 1 << 18, 1 << 24, 1 << 12
 # Summed at a time: the rows of a column, and the bytes of as many columns as there is room for.
 PIECE_ROWS, PIECE_BYTES = 1 << 20, 1 << 23
 MOST_COLUMNS = BUFFERS // COLUMN_BUFFER
+# Of a large row group in a store, the bytes of each column that are read in turn.
+TURN = 1 << 20
 # Rows of a row group: what the writer holds at a time.
 GROUP_ROWS = 1 << 18
 
 
-def read_schema(path: Path) -> Any:
+def read_schema(path: Readable) -> Any:
     """The Arrow schema of a file."""
-    return require_package("pyarrow.parquet").read_schema(path)
+    return require_package("pyarrow.parquet").read_schema(path if isinstance(path, Path) else path.arrow_file())
 
 
-def read_part_sizes(path: Path) -> list[int]:
+def read_part_sizes(path: Readable) -> list[int]:
     """The bytes of each row group of a file."""
-    with require_package("pyarrow.parquet").ParquetFile(path) as file:
+    source = path if isinstance(path, Path) else path.arrow_file()
+    with require_package("pyarrow.parquet").ParquetFile(source) as file:
         groups = (file.metadata.row_group(i) for i in range(file.metadata.num_row_groups))
         return [sum(g.column(i).total_compressed_size for i in range(g.num_columns)) for g in groups]
 
 
-def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any]:
+def read_batches(path: Readable, names: Sequence[str], parts: Parts) -> Iterator[Any]:
     """Yield the record batches of a Parquet file's columns."""
-    with opened(path, names, len(names), parts) as (file, sizes):
+    with open_file(path, names, len(names), parts) as (file, sizes, plan):
         missing = sum(sizes.values())
+        plan([(list(names), list(sizes))])
         rows = block_rows(len(names))
         for batch in file.iter_batches(rows, row_groups=list(sizes), columns=list(names), use_threads=False):
             missing -= batch.num_rows
@@ -45,7 +52,7 @@ def read_batches(path: Path, names: Sequence[str], parts: Parts) -> Iterator[Any
         check_complete(path, missing)
 
 
-def read_moments(path: Path, names: Sequence[str], parts: Parts) -> tuple[Moments, int, set[str]]:
+def read_moments(path: Readable, names: Sequence[str], parts: Parts) -> tuple[Moments, int, set[str]]:
     """The moments of a Parquet file's columns, its rows, and the columns' dtypes.
 
     Beside each column that it reads, PyArrow keeps a page, a dictionary and two bytes a value, for all columns until
@@ -53,9 +60,11 @@ def read_moments(path: Path, names: Sequence[str], parts: Parts) -> tuple[Moment
     """
     dtypes: set[str] = set()
     bunches: list[Moments] = []
-    with opened(path, names, MOST_COLUMNS, parts) as (file, sizes):
+    with open_file(path, names, MOST_COLUMNS, parts) as (file, sizes, plan):
         rows = sum(sizes.values())
-        for some in column_bunches(file.schema_arrow, names, rows):
+        some_columns = list(column_bunches(file.schema_arrow, names, rows))
+        plan([(some, groups) for some in some_columns for groups in packed(sizes, PIECE_ROWS)])
+        for some in some_columns:
             moments, missing = None, rows
             for batch in pieces(file, some, sizes):
                 missing -= batch.num_rows
@@ -70,17 +79,63 @@ def read_moments(path: Path, names: Sequence[str], parts: Parts) -> tuple[Moment
 
 
 @contextmanager
-def opened(path: Path, names: Sequence[str], columns: int, parts: Parts) -> Iterator[tuple[Any, dict[int, int]]]:
-    """Open a file to read a number of columns at a time; gives the file and the rows of each row group to read.
+def open_file(
+    path: Readable, names: Sequence[str], columns: int, parts: Parts
+) -> Iterator[tuple[Any, dict[int, int], Callable[[Steps], None]]]:
+    """Open a file to read a number of columns at a time.
 
+    Gives the file, the rows of each row group to read, and a function to be told what will be read in which order.
     Read and not mapped: a mapped file that is cut short meanwhile kills the process, and reading costs 5 % at most.
     """
     parquet = require_package("pyarrow.parquet")
     buffer = min(max(BUFFERS // max(columns, 1), PAGE), COLUMN_BUFFER)
-    with parquet.ParquetFile(path, pre_buffer=False, buffer_size=buffer) as file:
+    stored = None if isinstance(path, Path) else path.file(views=True)
+    source, metadata, whole = path, None, False
+    if stored is not None:
+        source = require_package("pyarrow").PythonFile(stored, mode="r")
+        metadata = parquet.read_metadata(source)
+        whole = all(metadata.row_group(index).num_rows <= PIECE_ROWS for index in range(metadata.num_row_groups))
+    options = {"metadata": metadata, "pre_buffer": False, "buffer_size": 0 if whole else buffer}
+    with parquet.ParquetFile(source, **options) as file:
         require_columns(names, file.schema_arrow.names)
         groups = range(file.metadata.num_row_groups) if parts is None else parts
-        yield file, {index: file.metadata.row_group(index).num_rows for index in groups}
+
+        def plan(steps: Steps) -> None:
+            if stored is not None:
+                stored.plan(chunk_ranges(file.metadata, steps))
+
+        yield file, {index: file.metadata.row_group(index).num_rows for index in groups}, plan
+        if stored is not None:
+            stored.close()
+
+
+def chunk_ranges(metadata: Any, steps: Steps) -> Iterator[Range]:
+    """Yield the ranges of a file that hold columns, in the order in which they are read.
+
+    Row groups come one after the other: those that PyArrow reads as one piece fit in what is read ahead. Of a group
+    that is larger the columns are read side by side, so their ranges are cut and taken in turn.
+    """
+    leaves: dict[str, list[int]] = {}
+    for index in range(metadata.num_columns):
+        path = metadata.schema.column(index).path
+        for name in {path, path.partition(".")[0]}:
+            leaves.setdefault(name, []).append(index)
+    for names, groups in steps:
+        columns = sorted({index for name in names for index in leaves.get(name, ())})
+        for group in groups:
+            chunks = [chunk_range(metadata, group, column) for column in columns]
+            longest = max((stop - start for start, stop in chunks), default=0)
+            turn = TURN if metadata.row_group(group).num_rows > PIECE_ROWS else max(longest, TURN)
+            for offset in range(0, longest, turn):
+                cut = ((start + offset, min(start + offset + turn, stop)) for start, stop in chunks)
+                yield from ((start, stop) for start, stop in cut if start < stop)
+
+
+def chunk_range(metadata: Any, group: int, column: int) -> Range:
+    """The range of a file that holds a column of a row group."""
+    chunk = metadata.row_group(group).column(column)
+    start = min(offset for offset in (chunk.dictionary_page_offset, chunk.data_page_offset) if offset is not None)
+    return start, start + chunk.total_compressed_size
 
 
 def pieces(file: Any, names: list[str], sizes: Mapping[int, int]) -> Iterator[Any]:
@@ -125,7 +180,7 @@ def packed(sizes: Mapping[Any, int], most: int) -> Iterator[list[Any]]:
         yield pack
 
 
-def check_complete(path: Path, missing: int) -> None:
+def check_complete(path: Readable, missing: int) -> None:
     """Raise `SourceError` where rows are missing: PyArrow takes a column that ends early for one that has fewer."""
     if missing:
         raise SourceError(f"{path}: cannot be read: it ends {missing} rows early; was it cut short meanwhile?")
@@ -134,8 +189,8 @@ def check_complete(path: Path, missing: int) -> None:
 class ParquetWriter(BatchWriter):
     """Writes a Parquet file, record batches collected to row groups of a size that readers like."""
 
-    def __init__(self, path: Path, schema: Any) -> None:
-        super().__init__(require_package("pyarrow.parquet").ParquetWriter(path, schema))
+    def __init__(self, sink: Sink, schema: Any) -> None:
+        super().__init__(require_package("pyarrow.parquet").ParquetWriter(sink, schema))
         self.schema, self.rows = schema, 0
         self.waiting: list[Any] = []
 

@@ -40,15 +40,23 @@ class Fragment(ABC):
             skipped: where to list what inside the fragment cannot be read, or None to raise.
         """
 
-    def add_to(self, statistics: Statistics, skipped: list[Skip] | None) -> None:
+    def add_to(self, statistics: Statistics, skipped: list[Skip] | None) -> str:
         """Update statistics with the rows.
 
         Args:
             statistics: to update.
             skipped: as in `blocks`.
+
+        Returns:
+            The version of the objects that were read; nothing where the signature tells enough.
         """
         for block in self.blocks(skipped):
             block.add_to(statistics)
+        return ""
+
+    def version(self) -> str:
+        """The version that the objects have now; see `add_to`."""
+        return ""
 
 
 @dataclass
@@ -61,6 +69,7 @@ class Source:
         fragments: the parts, in their order; None for a stream.
         stream: the rows of a source that can be read but once, in one process.
         reads: reading takes time (files), so that several threads pay off.
+        remote: reading waits for a network, so that more threads than processors pay off.
         skipped: the files that cannot be opened.
         dtypes: the columns' dtypes as NumPy or Arrow spells them, where they are known before reading.
     """
@@ -70,5 +79,6 @@ class Source:
     fragments: Sequence[Fragment] | None = None
     stream: Iterable[Block] | None = None
     reads: bool = False
+    remote: bool = False
     skipped: list[Skip] = field(default_factory=list)
     dtypes: tuple[str, ...] = ()

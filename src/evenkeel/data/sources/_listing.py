@@ -1,0 +1,224 @@
+"""The files that a path, a directory or a pattern stands for, on this machine or in a store, in a stable order."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from evenkeel._errors import SourceError
+from evenkeel.data._packages import require_package
+from evenkeel.data.sources._format import Format
+from evenkeel.data.sources._formats import FORMATS
+from evenkeel.data.sources._stores import HTTP, Place, StoredFile
+from evenkeel.data.sources._tables import DELTA_LOG, delta_keys, refuse_splits
+from evenkeel.data.sources._transfers import retried
+
+# Up to so many directories are listed each on its own, so many at a time; more are listed in one go, a thousand objects
+# a request, since most hold few.
+MOST_LISTED, LISTED_AT_ONCE = 64, 16
+
+
+class Listing(NamedTuple):
+    """The files of a place, and the directory that their keys are relative to; `whole` says that it is one."""
+
+    files: list[Place]
+    root: Place
+    whole: bool
+
+
+def list_files(place: Place) -> Listing:
+    """The files of a place.
+
+    Raises:
+        SourceError: there is nothing, or no data in it, or its name tells no format.
+    """
+    return stored_files(place) if isinstance(place, StoredFile) else local_files(place)
+
+
+def local_files(path: Path) -> Listing:
+    """The files of a path of this machine."""
+    plain = Path(str(path).partition("::")[0])
+    if plain.is_dir():
+        names = os.listdir(plain)
+        refuse_splits(names, plain)
+        keys = delta_keys(plain) if DELTA_LOG in names else None
+        return Listing([plain / key for key in keys] if keys else list(directory_files(plain)), plain, True)
+    if "*" in path.name and not plain.exists():
+        matching = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
+        if not matching:
+            raise SourceError(f"no file matches {path}")
+        return Listing(list(matching), path.parent, False)
+    if not plain.exists():
+        raise SourceError(f"there is no file or directory {plain}")
+    require_format(path)
+    return Listing([path], plain.parent, False)
+
+
+def directory_files(root: Path) -> list[Path]:
+    """The data files below a directory, sorted; hidden ones and those whose names begin with _ do not count."""
+    files: list[Path] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        files += [Path(folder, name) for name in names if not name.startswith((".", "_"))]
+    return sorted(data_files(files, root))
+
+
+def data_files(files: Sequence[Any], root: Place) -> list[Any]:
+    """The files of a directory that hold data, of one format."""
+    data = [path for path in files if format_of(path)]
+    if not data:
+        reason = f"none of its {len(files)} files ends in one of {known_suffixes()}" if files else "it is empty"
+        raise SourceError(f"the directory {root} holds no data: {reason}")
+    if len(kinds := format_names(data)) > 1:
+        pattern = f"{str(root).rstrip('/')}/*{data[0].suffix}"
+        raise SourceError(f"the directory {root} mixes {' and '.join(kinds)} files; give one kind, such as {pattern}")
+    return data
+
+
+def stored_files(place: StoredFile) -> Listing:
+    """The files of a URL."""
+    if "*" in place.path:
+        return matching_files(place)
+    if place.store.scheme in HTTP:  # which has no directories
+        require_format(place)
+        return Listing([place], place.beside(""), False)
+    info = info_of(place)
+    kinds = require_package("pyarrow.fs").FileType
+    if info.type == kinds.Directory:
+        below = {key_of(file, place): file for file in all_below(place, recursive=True)}
+        names = {key.partition("/")[0] for key in below}
+        refuse_splits(names, place)
+        if DELTA_LOG in names:
+            return Listing([below[key] for key in delta_keys(place)], place, True)
+        files = [file for key, file in below.items() if not is_hidden(key)]
+        return Listing(in_order(data_files(files, place), place), place, True)
+    if info.type == kinds.NotFound:
+        raise SourceError(f"there is no object or directory {place}; check its name, and the endpoint and region")
+    require_format(place)
+    return Listing([described(place, info)], place.beside(""), False)
+
+
+def matching_files(place: StoredFile) -> Listing:
+    """The files that a pattern in a URL stands for: * within a name, ** any directories."""
+    fixed = place.path[: place.path.index("*")].rpartition("/")[0]
+    rest = place.path[len(fixed) :].lstrip("/")
+    root = replace(place, url=place.url[: place.url.index("*")].rpartition("/")[0], path=fixed)
+    pattern = re.compile(pattern_of(rest))
+    files = [file for file in all_below(root, recursive="/" in rest) if pattern.fullmatch(key_of(file, root))]
+    if not files:
+        raise SourceError(f"no object matches {place}")
+    return Listing(in_order(files, root), root, False)
+
+
+def pattern_of(text: str) -> str:
+    """The regular expression of a pattern; as in a shell, * leaves out hidden names."""
+    *folders, name = text.split("/")
+    deep = r"(?:[^./][^/]*/)*"
+    beginning = "".join(deep if folder == "**" else f"{name_pattern(folder)}/" for folder in folders)
+    return beginning + (f"{deep}[^./][^/]*" if name == "**" else name_pattern(name))
+
+
+def name_pattern(part: str) -> str:
+    """The regular expression of one name of a pattern."""
+    return ("" if not part.startswith("*") else r"(?!\.)") + r"[^/]*".join(map(re.escape, part.split("*")))
+
+
+def all_below(root: StoredFile, *, recursive: bool) -> list[StoredFile]:
+    """All objects of a directory; those of its directories are listed side by side."""
+    fs = require_package("pyarrow.fs")
+
+    def below(path: str, deep: bool) -> list[Any]:
+        selector = fs.FileSelector(path, recursive=deep)
+        return list(asked(root, lambda filesystem: filesystem.get_file_info(selector)))
+
+    infos = below(root.path, False)
+    folders = [info.path for info in infos if info.type == fs.FileType.Directory]
+    if recursive and len(folders) > MOST_LISTED:
+        infos = below(root.path, True)
+    elif recursive and folders:
+        with ThreadPoolExecutor(LISTED_AT_ONCE) as pool:
+            infos += [info for found in pool.map(lambda path: below(path, True), folders) for info in found]
+    return [described(root.child(info.path), info) for info in infos if info.type == fs.FileType.File]
+
+
+def asked(place: StoredFile, question: Callable[[Any], Any]) -> Any:
+    """What a store answers; asked again after transient errors."""
+    filesystem = place.store.filesystem
+    return retried(lambda: question(filesystem), place.url)
+
+
+def info_of(place: StoredFile) -> Any:
+    """What a store says of a path: PyArrow's record with the type, the size and the time."""
+    return asked(place, lambda filesystem: filesystem.get_file_info([place.path])[0])
+
+
+def is_directory(place: Place) -> bool:
+    """Whether a place is a directory, or what a store shows as one."""
+    if isinstance(place, Path):
+        return place.is_dir()
+    if place.store.scheme in HTTP or "*" in place.path:
+        return False
+    return bool(info_of(place).type == require_package("pyarrow.fs").FileType.Directory)
+
+
+def place_exists(place: Place) -> bool:
+    """Whether there is a file, a directory or an object."""
+    if isinstance(place, Path):
+        return place.exists()
+    return bool(info_of(place).type != require_package("pyarrow.fs").FileType.NotFound)
+
+
+def described(file: StoredFile, info: Any) -> StoredFile:
+    """A file with the size and the time that a listing gives."""
+    return replace(file, size=info.size, modified=info.mtime_ns or 0)
+
+
+def in_order(files: Sequence[StoredFile], root: StoredFile) -> list[Place]:
+    """Files as their paths would be sorted on this machine: folder by folder."""
+    return sorted(files, key=lambda file: key_of(file, root).split("/"))
+
+
+def key_of(file: Place, root: Place) -> str:
+    """The path of a file within a directory, or the whole path of one that lies elsewhere."""
+    if isinstance(file, StoredFile):
+        folder = f"{root.url.rstrip('/')}/" if isinstance(root, StoredFile) else ""
+        return file.url[len(folder) :] if folder and file.url.startswith(folder) else file.url
+    plain = Path(str(file).partition("::")[0])
+    return (
+        plain.relative_to(root).as_posix()
+        if isinstance(root, Path) and plain.is_relative_to(root)
+        else plain.as_posix()
+    )
+
+
+def is_hidden(key: str) -> bool:
+    """Whether a file, or a directory that holds it, has a name that begins with . or _."""
+    return any(part.startswith((".", "_")) for part in key.split("/"))
+
+
+def known_suffixes() -> str:
+    """The endings of all formats."""
+    return ", ".join(suffix for kind in FORMATS for suffix in kind.suffixes)
+
+
+def format_names(paths: Sequence[Place]) -> list[str]:
+    """The names of the formats of files, sorted."""
+    return sorted({kind.name if (kind := format_of(path)) else "None" for path in paths})
+
+
+def format_of(path: Place) -> Format | None:
+    """The format that a file's name ends in, or None."""
+    name = path.name.partition("::")[0].lower()
+    return next((kind for kind in FORMATS if name.endswith(kind.suffixes)), None)
+
+
+def require_format(path: Place) -> None:
+    """Raise `SourceError` where a name tells no format."""
+    if format_of(path) is None:
+        raise SourceError(f"{path}: the name tells no format; it must end in one of {known_suffixes()}")

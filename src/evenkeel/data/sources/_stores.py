@@ -1,0 +1,250 @@
+"""Where data lies: a path of this machine, or an object or directory of a store that a URL names."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
+from evenkeel._options.urls import URL, scheme_of
+from evenkeel.data._packages import require_package
+
+MANGLED = re.compile(r"(s3a?|gs|gcs|abfss?|hdfs|https?):/[^/]")
+HTTP = ("http", "https")
+# Where the usual chain of AWS keeps what PyArrow does not look for itself.
+VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
+AWS_ENDPOINTS, AWS_REGIONS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
+READ_ATTEMPTS = 3  # of PyArrow's client itself, for each of ours
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store as a process connects to it: what its URLs begin with, and the options of its client.
+
+    Attributes:
+        scheme: such as s3.
+        authority: what follows ://, up to the path.
+        options: names and values; they may be secrets, so no message shows them.
+    """
+
+    scheme: str
+    authority: str
+    options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+
+    @property
+    def filesystem(self) -> Any:
+        """PyArrow's filesystem of this store, made once in each process."""
+        variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
+        key = f"{self!r}{self.options!r}{variables!r}"  # a client keeps the credentials that it finds
+        with CONNECTING:
+            if key not in CONNECTED:
+                CONNECTED[key] = connect(self)
+            return CONNECTED[key]
+
+    @property
+    def files(self) -> Any:
+        """The filesystem of fsspec beneath PyArrow's, or None where PyArrow speaks to the store itself."""
+        return getattr(getattr(self.filesystem, "handler", None), "fs", None)
+
+
+CONNECTED: dict[str, Any] = {}
+CONNECTING = threading.Lock()
+
+
+@dataclass(frozen=True, order=True)
+class StoredFile:
+    """An object of a store, or a directory or pattern of objects.
+
+    Attributes:
+        url: names it in messages; of a web address without what follows the question mark.
+        store: that holds it.
+        path: as the store's filesystem spells it.
+        member: the array of a .npz file that is meant.
+        size: in bytes, where the store was asked.
+        modified: time of the last change in nanoseconds, likewise.
+        version: the ETag or version that must be read; empty for whichever is there.
+    """
+
+    url: str
+    store: Store = field(compare=False)
+    path: str = field(compare=False)
+    member: str = field(default="", compare=False)
+    size: int | None = field(default=None, compare=False)
+    modified: int = field(default=0, compare=False)
+    version: str = field(default="", compare=False)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return PurePosixPath(self.url.rpartition("://")[2]).name
+
+    @property
+    def suffix(self) -> str:
+        """The ending of the name."""
+        return PurePosixPath(self.name).suffix
+
+    def __str__(self) -> str:
+        return f"{self.url}::{self.member}" if self.member else self.url
+
+    def child(self, path: str, **facts: Any) -> StoredFile:
+        """An object below this directory, by the path that the filesystem gives it."""
+        return replace(self, url=self.url.rstrip("/") + path[len(self.path.rstrip("/")) :], path=path, **facts)
+
+    def beside(self, name: str) -> StoredFile:
+        """An object of the same directory; without a name the directory."""
+        url, path = (f"{text.rpartition('/')[0]}/{name}" for text in (self.url, self.path))
+        return replace(self, url=url, path=path, size=None, version="")
+
+
+Place = Path | StoredFile
+
+
+def locate(source: str | os.PathLike[str] | StoredFile, storage_options: Mapping[str, Any] | None = None) -> Place:
+    """Turn a path or URL into the place that every reader and writer takes.
+
+    Args:
+        source: a path, a URL, or a place, which stays as it is.
+        storage_options: for the client of the store, beside what it finds in the environment by itself.
+
+    Raises:
+        InvalidArgumentError: options are given for a path, or the URL holds a password.
+        SourceError: nothing is known of such URLs.
+    """
+    if isinstance(source, StoredFile):
+        return source
+    text = os.fspath(source)
+    if scheme := scheme_of(text):
+        return stored_file(text, scheme, storage_options or {})
+    if MANGLED.match(text):
+        raise InvalidArgumentError(f"{text} was a URL that a Path took a slash from; give URLs as text")
+    if storage_options:
+        raise InvalidArgumentError(f"storage_options are for URLs such as s3://bucket/key, but {text} is a path")
+    return Path(unquote(urlsplit(text).path)) if URL.match(text) else Path(text)
+
+
+def locate_all(source: Any, storage_options: Mapping[str, Any] | None) -> Any:
+    """A path, a URL or a list of them as places; anything else as it is."""
+    if isinstance(source, str | os.PathLike | StoredFile):
+        return locate(source, storage_options)
+    if (
+        isinstance(source, list | tuple)
+        and source
+        and all(isinstance(p, str | os.PathLike | StoredFile) for p in source)
+    ):
+        return [locate(path, storage_options) for path in source]
+    if storage_options:
+        raise InvalidArgumentError(
+            f"storage_options are for URLs such as s3://bucket/key, not for {type(source).__name__}"
+        )
+    return source
+
+
+def stored_file(url: str, scheme: str, options: Mapping[str, Any]) -> StoredFile:
+    """What a URL names."""
+    plain, _, member = url.partition("::")
+    authority = urlsplit(plain).netloc
+    user, at, _ = authority.rpartition("@")
+    if at and (":" in user or scheme not in ("abfs", "abfss")):
+        raise InvalidArgumentError(
+            f"{scheme}:// URLs must hold no user and no password; give those in storage_options= (--storage-option), "
+            "or in the variables that the store's own tools read"
+        )
+    store = Store(scheme, authority, tuple(sorted(options.items())))
+    shown = plain.partition("?")[0] if scheme in HTTP else plain  # what follows may be a signature
+    return StoredFile(shown, store, path_within(plain, store), member)
+
+
+def path_within(url: str, store: Store) -> str:
+    """The path of a URL as the store's filesystem spells it."""
+    rest = url.partition("://")[2]
+    if store.scheme in ("abfs", "abfss"):
+        container, _, path = rest.partition("/")
+        return f"{container.partition('@')[0]}/{path}".rstrip("/")
+    if store.scheme in ("hdfs", "viewfs"):
+        return "/" + rest.partition("/")[2]
+    if store.scheme in CONNECTORS:
+        return rest.rstrip("/")
+    return str(store.files._strip_protocol(url))
+
+
+def connect(store: Store) -> Any:
+    """Connect to a store: by PyArrow, or where that has no client by fsspec."""
+    options = dict(store.options)
+    try:
+        return CONNECTORS.get(store.scheme, connect_fsspec)(store, options)
+    except TypeError as error:
+        raise InvalidArgumentError(f"storage_options: {store.scheme}:// does not take these: {error}") from error
+    except (ValueError, OSError) as error:
+        if isinstance(error, EvenkeelError):
+            raise
+        raise SourceError(f"{store.scheme}://{store.authority}: cannot be connected to: {error}") from error
+
+
+def connect_s3(store: Store, options: dict[str, Any]) -> Any:
+    """PyArrow's client of S3 and of what speaks like it; credentials by the usual chain of AWS."""
+    fs = require_package("pyarrow.fs")
+    endpoint = next((value for name in AWS_ENDPOINTS if (value := os.environ.get(name))), None)
+    if endpoint and "endpoint_override" not in options:
+        options["endpoint_override"] = endpoint
+    if "region" not in options and not any(os.environ.get(name) for name in AWS_REGIONS):
+        if "endpoint_override" not in options:
+            options["region"] = fs.resolve_s3_region(store.authority)
+    elif "region" not in options:
+        options["region"] = next(value for name in AWS_REGIONS if (value := os.environ.get(name)))
+    options.setdefault("retry_strategy", fs.AwsStandardS3RetryStrategy(max_attempts=READ_ATTEMPTS))
+    return fs.S3FileSystem(**options)
+
+
+def connect_gcs(store: Store, options: dict[str, Any]) -> Any:
+    """PyArrow's client of Google Cloud Storage."""
+    return require_package("pyarrow.fs").GcsFileSystem(**options)
+
+
+def connect_azure(store: Store, options: dict[str, Any]) -> Any:
+    """PyArrow's client of Azure; the account stands in the URL (container@account.…) or in the options."""
+    _, at, host = store.authority.rpartition("@")
+    if at:
+        options.setdefault("account_name", host.partition(".")[0])
+    return require_package("pyarrow.fs").AzureFileSystem(**options)
+
+
+def connect_hadoop(store: Store, options: dict[str, Any]) -> Any:
+    """PyArrow's client of HDFS, which needs Hadoop's libhdfs."""
+    host, _, port = store.authority.partition(":")
+    return require_package("pyarrow.fs").HadoopFileSystem(host or "default", int(port or 0), **options)
+
+
+def connect_fsspec(store: Store, options: dict[str, Any]) -> Any:
+    """A filesystem of fsspec as one of PyArrow's."""
+    fsspec = require_package("fsspec", extra="stores")
+    if store.scheme not in fsspec.available_protocols():
+        raise SourceError(
+            f"no filesystem is known for {store.scheme}:// URLs; there are {', '.join([*CONNECTORS, *HTTP])}, "
+            "and those of fsspec's packages that are installed"
+        )
+    try:
+        files = fsspec.filesystem(store.scheme, skip_instance_cache=True, **options)
+    except ImportError as error:
+        raise SourceError(
+            f"{store.scheme}:// URLs need a package more: {error} (evenkeel[stores] brings https)"
+        ) from error
+    fs = require_package("pyarrow.fs")
+    return fs.PyFileSystem(fs.FSSpecHandler(files))
+
+
+CONNECTORS: dict[str, Callable[[Store, dict[str, Any]], Any]] = {
+    "s3": connect_s3,
+    "s3a": connect_s3,
+    "gs": connect_gcs,
+    "gcs": connect_gcs,
+    "abfs": connect_azure,
+    "abfss": connect_azure,
+    "hdfs": connect_hadoop,
+    "viewfs": connect_hadoop,
+}

@@ -1,0 +1,65 @@
+"""Directories that are more than their files: Delta tables, and what Hugging Face's `save_to_disk` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+from urllib.parse import unquote
+
+from evenkeel._errors import SourceError
+from evenkeel.data._packages import require_package
+from evenkeel.data.sources._stores import Place, StoredFile
+
+DELTA_LOG, SPLITS = "_delta_log", "dataset_dict.json"
+# What a table may ask of its readers that reading its files by name does not do.
+UNREAD = {
+    "deletionVectors": "has rows that are marked as deleted; write it again with VACUUM or REORG … APPLY (PURGE)",
+    "columnMapping": "stores its columns under other names; write it again without column mapping",
+}
+# The options of PyArrow's client of S3 by the names of Delta's.
+DELTA_OPTIONS = {
+    "access_key": "aws_access_key_id",
+    "secret_key": "aws_secret_access_key",
+    "session_token": "aws_session_token",
+    "region": "aws_region",
+    "endpoint_override": "aws_endpoint",
+    "anonymous": "aws_skip_signature",
+}
+
+
+def refuse_splits(names: Collection[str], root: Place) -> None:
+    """Raise `SourceError` for a directory of several splits: their rows are not those of one data set."""
+    if SPLITS in names:
+        splits = sorted(name for name in names if "." not in name)
+        one = f"{str(root).rstrip('/')}/{splits[0]}"
+        raise SourceError(f"{root} holds the splits {', '.join(splits)}; give one, such as {one}")
+
+
+def delta_keys(root: Place) -> list[str]:
+    """The keys of the files that a Delta table consists of now, in their order.
+
+    Raises:
+        SourceError: it cannot be read, or asks for what reading its files does not do.
+    """
+    delta = require_package("deltalake", extra="delta", user="Delta tables need")
+    options = delta_options(root) if isinstance(root, StoredFile) else None
+    try:
+        table = delta.DeltaTable(str(root), storage_options=options)
+        features = table.protocol().reader_features or ()
+        paths = require_package("pyarrow").table(table.get_add_actions())["path"].to_pylist()
+    except Exception as error:  # of several classes of its own
+        raise SourceError(f"{root}: this Delta table cannot be read: {error}") from error
+    if refused := [f"{feature}: it {UNREAD[feature]}" for feature in features if feature in UNREAD]:
+        raise SourceError(f"{root}: this Delta table uses {refused[0]}")
+    if table.protocol().min_reader_version == 2:
+        raise SourceError(f"{root}: this Delta table uses columnMapping: it {UNREAD['columnMapping']}")
+    return sorted(unquote(path) for path in paths)
+
+
+def delta_options(root: StoredFile) -> dict[str, Any]:
+    """The options of a store by the names of Delta's own client."""
+    given = dict(root.store.options)
+    options = {DELTA_OPTIONS.get(name, name): str(value) for name, value in given.items() if name != "scheme"}
+    if given.get("scheme") == "http" or str(given.get("endpoint_override", "")).startswith("http://"):
+        options["aws_allow_http"] = "true"
+    return options

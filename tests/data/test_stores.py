@@ -1,0 +1,272 @@
+"""Data in stores: the bits of local files, only the bytes that are needed, and one line where something is wrong."""
+
+import functools
+import http.server
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from data_sources import FILES
+from object_store import table_bytes
+from PIL import Image
+
+import evenkeel
+from evenkeel import EvenkeelError, InvalidArgumentError, SourceError
+from evenkeel.data import ImageNormalize, fit, fit_statistics
+from evenkeel.data.sources import list_files, locate, numeric_columns, open_source
+
+
+def bits(source, **options):
+    return fit_statistics(source, **options).to_bytes()
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_gives_the_bits_of_the_local_file(name, small, store, gappy, tmp_path, monkeypatch):
+    FILES[name](tmp_path / name, gappy)
+    if not small:  # as ranges, some of them ahead
+        monkeypatch.setattr("evenkeel.data.sources._objects.SMALL", 0)
+        monkeypatch.setattr("evenkeel.data.sources._objects.BLOCK", 1000)
+    store.put(name, (tmp_path / name).read_bytes())
+    assert bits(f"s3://bucket/{name}", storage_options=store.options) == bits(tmp_path / name)
+    quantiles = fit_statistics(f"s3://bucket/{name}", quantiles=True, storage_options=store.options)
+    np.testing.assert_array_equal(quantiles.mean, fit_statistics(tmp_path / name, quantiles=True).mean)
+
+
+def test_a_member_of_an_archive_is_named_in_the_url(store, gappy, tmp_path):
+    np.savez(tmp_path / "x.npz", first=gappy, second=gappy * 2)
+    store.put("x.npz", (tmp_path / "x.npz").read_bytes())
+    second = f"{tmp_path}/x.npz::second"
+    assert bits("s3://bucket/x.npz::second", storage_options=store.options) == bits(second)
+    with pytest.raises(SourceError, match=r"choose one as s3://bucket/x\.npz::NAME"):
+        fit("s3://bucket/x.npz", storage_options=store.options)
+
+
+def test_directories_patterns_and_lists(store, folder):
+    url = store.upload(folder, "data")
+    options = {"storage_options": store.options}
+    expected = bits(folder)
+    for source in (url, f"{url}/", f"{url}/*.parquet", "s3://bucket/*/part-*.parquet", "s3://bucket/**/part-*.parquet"):
+        assert bits(source, **options) == expected
+    names = [f"{url}/part-{number}.parquet" for number in (3, 1)]
+    assert bits(names, **options) == bits([folder / Path(name).name for name in names])
+    assert bits([str(folder / "part-0.parquet"), folder / "part-1.parquet"]) == bits(f"{folder}/part-[01]*")
+    assert fit(url, **options).contract_.source["description"] == url
+    assert numeric_columns(locate(url, store.options)) == ["a", "b", "c"]
+
+
+def test_folders_named_key_value_give_columns_and_hidden_objects_do_not_count(store, tmp_path):
+    for number, year in enumerate([2023, 2024] * 40):
+        path = tmp_path / f"year={year}" / f"part={number}" / f"{number:02}.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.table({"a": [float(number)]}), path)
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / "year=2023" / ".hidden.parquet").write_text("nothing")
+    url = store.upload(tmp_path, "data")
+    options = {"columns": ["a", "year", "part"]}
+    assert bits(url, storage_options=store.options, **options) == bits(tmp_path, **options)
+    files, root, _ = list_files(locate(f"{url}/year=2024/*/*.parquet", store.options))
+    assert len(files) == 40
+    assert str(root) == f"{url}/year=2024"
+
+
+def test_only_the_bytes_that_are_needed_travel(store):
+    rng = np.random.default_rng(0)
+    table = pa.table({name: rng.normal(size=200_000) for name in "abcdefgh"})
+    data = table_bytes(table, lambda t, sink: pq.write_table(t, sink, row_group_size=50_000, compression="none"))
+    store.put("x.parquet", data)
+    column = sum(
+        pq.ParquetFile(pa.BufferReader(data)).metadata.row_group(i).column(3).total_compressed_size for i in range(4)
+    )
+    with store.watched() as requests:
+        fit_statistics("s3://bucket/x.parquet", columns=["d"], storage_options=store.options)
+    travelled = sum(request.size for request in requests if request.method == "GET" and request.range)
+    assert column <= travelled <= column + 2 * (1 << 16)  # and the file's end, for its columns and for its places
+    feather = table_bytes(
+        table, lambda t, sink: pa.feather.write_feather(t, sink, chunksize=50_000, compression="uncompressed")
+    )
+    store.put("x.feather", feather)
+    with store.watched() as requests:
+        found = fit_statistics("s3://bucket/x.feather", columns=["d"], storage_options=store.options)
+    assert found.rows == 200_000
+    assert sum(request.size for request in requests if request.method == "GET") < len(feather) // 4
+
+
+def test_requests_are_under_way_while_rows_are_read(store):
+    table = pa.table({name: np.random.default_rng(0).normal(size=1_000_000) for name in "ab"})
+    store.put("x.parquet", table_bytes(table, lambda t, sink: pq.write_table(t, sink, compression="none")))
+    most, now, lock = [0], [0], threading.Lock()
+
+    def count(request):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.05)
+        with lock:
+            now[0] -= 1
+
+    with store.faults(count) as requests:
+        fit_statistics("s3://bucket/x.parquet", workers=1, storage_options=store.options)
+    assert 2 <= most[0] <= 5
+    assert max(request.size for request in requests) <= 1 << 22  # blocks, so what waits is bounded
+
+
+def test_a_large_row_group_is_read_column_beside_column(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("evenkeel.data.sources._parquet.PIECE_ROWS", 20_000)
+    monkeypatch.setattr("evenkeel.data.sources._parquet.TURN", 1 << 15)
+    monkeypatch.setattr("evenkeel.data.sources._objects.SMALL", 0)
+    table = pa.table({name: np.random.default_rng(0).normal(size=100_000) for name in "abc"})
+    data = table_bytes(table, lambda t, sink: pq.write_table(t, sink, compression="none"))
+    store.put("x.parquet", data)
+    with store.watched() as requests:
+        found = bits("s3://bucket/x.parquet", storage_options=store.options)
+    (tmp_path / "x.parquet").write_bytes(data)
+    assert found == bits(tmp_path / "x.parquet")
+    assert sum(request.size for request in requests if request.method == "GET") < 1.1 * len(data) + (1 << 16)
+
+
+def test_images_and_their_constants(store, tmp_path):
+    rng = np.random.default_rng(0)
+    for number in range(40):
+        Image.fromarray(rng.integers(0, 256, (8, 6, 3), dtype=np.uint8)).save(tmp_path / f"{number}.png")
+    url = store.upload(tmp_path, "pictures")
+    assert bits(url, storage_options=store.options) == bits(tmp_path)
+    found = ImageNormalize.fit(url, definition="pooled", storage_options=store.options)
+    expected = ImageNormalize.fit(str(tmp_path), definition="pooled")
+    assert (found.mean, found.std) == (expected.mean, expected.std)
+
+
+@pytest.fixture
+def web(tmp_path):
+    """A web server without ranges, and one with them, which serve the same directory."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *_):
+            pass
+
+    class Ranged(Quiet):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self):
+            data = Path(self.translate_path(self.path)).read_bytes()
+            start, stop = map(int, re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"]).groups())
+            part = data[start : stop + 1]
+            self.send_response(206)
+            self.send_header("Content-Range", f"bytes {start}-{stop}/{len(data)}")
+            self.send_header("Content-Length", str(len(part)))
+            self.end_headers()
+            self.wfile.write(part)
+
+        def end_headers(self):
+            self.send_header("Accept-Ranges", "bytes")
+            super().end_headers()
+
+    handlers = [functools.partial(kind, directory=tmp_path) for kind in (Quiet, Ranged)]
+    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) for handler in handlers]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.05,)) for server in servers]
+    for thread in threads:
+        thread.start()
+    yield [f"http://127.0.0.1:{server.server_address[1]}" for server in servers]
+    for server, thread in zip(servers, threads, strict=True):
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_a_web_address_is_read_in_ranges(web, folder, monkeypatch):
+    monkeypatch.setattr("evenkeel.data.sources._objects.SMALL", 0)
+    plain, ranged = web
+    assert bits(f"{ranged}/data/part-3.parquet?signature=secret") == bits(folder / "part-3.parquet")
+    names = [f"{ranged}/data/part-{number}.parquet" for number in range(3)]
+    assert bits(names) == bits([folder / Path(name).name for name in names])
+    label = open_source(f"{ranged}/data/part-3.parquet?signature=secret").description
+    assert label == f"{ranged}/data/part-3.parquet"
+    with pytest.raises(SourceError, match="does not serve parts of files"):
+        fit(f"{plain}/data/part-3.parquet")
+    with pytest.raises(SourceError, match="there is no such object"):
+        fit(f"{ranged}/data/none.parquet")
+
+
+def test_any_filesystem_of_fsspec(folder):
+    memory = fsspec.filesystem("memory")
+    for path in folder.iterdir():
+        memory.pipe(f"/shelf/{path.name}", path.read_bytes())
+    try:
+        assert bits("memory://shelf") == bits(folder)
+        assert bits("memory://shelf/*.parquet") == bits(folder)
+    finally:
+        memory.rm("/shelf", recursive=True)
+
+
+def test_a_file_url_is_a_path(folder):
+    assert bits(folder.as_uri()) == bits(folder)
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "message"),
+    [
+        ("s3://bucket/none.csv", {}, "there is no object or directory s3://bucket/none.csv"),
+        ("s3://nobody/x.csv", {}, "there is no object or directory s3://nobody/x.csv; check its name, and the"),
+        ("s3://bucket/none-*.csv", {}, "no object matches s3://bucket/none-"),
+        ("s3://bucket/x.xyz", {}, "x.xyz: the name tells no format"),
+        ("s3://bucket/x.csv", {"endpoint_override": "http://127.0.0.1:1"}, "the store cannot be reached"),
+        ("s3://bucket/x.csv", {"colour": "red"}, "storage_options: s3:// does not take these: .*colour"),
+        ("foo://bucket/x.csv", {}, "no filesystem is known for foo:// URLs; there are s3"),
+        ("s3://key:secret@bucket/x.csv", {}, "must hold no user and no password; give those in storage_options"),
+        ("s3:/bucket/x.csv", {}, "was a URL that a Path took a slash from"),
+        ("x.csv", {}, "storage_options are for URLs such as"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "://" in value else "",
+)
+def test_what_is_wrong_is_one_line(source, changes, message, store):
+    store.put("x.xyz", b"1")
+    store.put("x.csv", b"a\n1\n")
+    options = store.options | changes if not source.startswith("foo") else {}
+    with pytest.raises(EvenkeelError, match=message) as caught:
+        fit(source, storage_options=options)
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_options_are_for_urls_and_secrets_are_not_shown(store):
+    with pytest.raises(InvalidArgumentError, match="not for ndarray"):
+        fit(np.eye(2), storage_options={"region": "x"})
+    assert "test" not in repr(locate("s3://bucket/x", store.options))
+
+
+MEASURED = """
+import sys
+from evenkeel.data import fit_statistics
+
+def peak():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]) // 1024
+
+options = dict(word.split("=", 1) for word in sys.argv[1:])
+fit_statistics("s3://bucket/big/0.parquet", columns=["c0"], workers=1, storage_options=options)
+before = peak()
+fit_statistics("s3://bucket/big", workers=2, storage_options=options)
+print(peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_whatever_the_size(store):
+    columns = {
+        f"c{index}": np.random.default_rng(index).normal(size=1_000_000).astype(np.float32) for index in range(8)
+    }
+    data = table_bytes(pa.table(columns), lambda t, sink: pq.write_table(t, sink, compression="none"))
+    for number in range(6):  # 190 MB
+        store.put(f"big/{number}.parquet", data)
+    command = [sys.executable, "-c", MEASURED, *store.typed[1::2]]
+    environment = os.environ | {"PYTHONPATH": str(Path(evenkeel.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert int(result.stdout) < 3 * (32 + 8)

@@ -1,0 +1,121 @@
+"""Tables that are more than files: queries, Delta tables, data sets saved to disk."""
+
+import datasets
+import deltalake
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from evenkeel import SourceError
+from evenkeel.cli import main
+from evenkeel.data import fit, fit_statistics, load
+
+
+@pytest.fixture
+def columns():
+    rng = np.random.default_rng(0)
+    return pa.table({"a": rng.normal(1e4, 1, 300_000), "b": rng.normal(size=300_000), "word": ["x"] * 300_000})
+
+
+@pytest.fixture
+def database(columns, tmp_path):
+    path = tmp_path / "my file.db"
+    with duckdb.connect(str(path)) as connection:
+        connection.register("columns", columns)
+        connection.execute("CREATE TABLE people AS SELECT * FROM columns")
+    return path
+
+
+def url_of(database, query):
+    return f"duckdb:///{database}?query={query}"
+
+
+def test_a_query_is_read_batch_by_batch(database, columns):
+    found = fit_statistics(url_of(database, "SELECT a, 2 * b AS b FROM people WHERE b > 0"))
+    positive = columns["b"].to_numpy() > 0
+    assert found.names == ("a", "b")
+    assert found.rows == positive.sum()
+    np.testing.assert_allclose(found.mean[1], 2 * columns["b"].to_numpy()[positive].mean(), rtol=1e-12)
+    with pytest.raises(SourceError, match=r"not numbers: word \(string\)"):
+        fit(url_of(database, "SELECT * FROM people"))
+    assert fit(url_of(database, "SELECT * FROM people"), columns="numeric").n_features_in_ == 2
+    assert fit_statistics("duckdb:///?query=SELECT 1.5 AS a UNION ALL SELECT 2.5").mean.tolist() == [2.0]
+
+
+def test_connections_and_relations(database, columns):
+    with duckdb.connect(str(database), read_only=True) as connection:
+        expected = fit_statistics(connection.sql("SELECT a, b FROM people"))
+        assert expected.rows == columns.num_rows
+        found = fit_statistics(connection.execute("SELECT a, b FROM people"))
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("duckdb:///none.db?query=SELECT 1", "the query failed: .*none.db"),
+        ("duckdb:///?query=SELEC 1", "the query failed: .*syntax error"),
+        ("duckdb:///file.db", "names no query; write duckdb:///file.db[?]query=SELECT"),
+        ("duckdb:///?query=SELECT 1 AS a WHERE a > 2", "gives no batches|has no rows"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_one_line(url, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match=message) as caught:
+        fit(url)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_command_fits_a_query(database, tmp_path, capsys):
+    out = tmp_path / "s.json"
+    query = url_of(database, "SELECT a FROM people")
+    assert main(["data", "fit", query, "--out", str(out), "--quiet"]) == 0
+    assert load(out).statistics_.rows == 300_000
+    assert main(["data", "check", query, "--stats", str(out), "--quiet"]) == 0
+    assert main(["data", "fit", query, "--out", str(out), "--force", "--engine", "ray"]) == 2
+    assert "is read once, in this process" in capsys.readouterr().err
+
+
+@pytest.fixture
+def delta(tmp_path):
+    """A Delta table with files that count no more, and folders with signs that addresses spell otherwise."""
+    path = tmp_path / "my table"
+    for mode, offset in (("overwrite", 100.0), ("overwrite", 0.0), ("append", 5.0)):
+        table = pa.table({"a": np.arange(6.0) + offset, "part": pa.array([1, 2, 3] * 2), "key": ["x y", "z"] * 3})
+        deltalake.write_deltalake(path, table, mode=mode, partition_by=["key", "part"])
+    return path
+
+
+def test_a_delta_table_is_the_files_that_its_log_names(delta):
+    found = fit_statistics(delta, columns=["a", "part"])
+    assert found.rows == 12
+    np.testing.assert_allclose(found.mean, [5.0, 2.0])
+    assert found.maximum.tolist() == [10.0, 3.0]
+
+
+def test_a_delta_table_in_a_store(delta, store):
+    url = store.upload(delta, "table")
+    found = fit_statistics(url, columns=["a", "part"], storage_options=store.options)
+    assert found.to_bytes() == fit_statistics(delta, columns=["a", "part"]).to_bytes()
+
+
+def test_a_delta_table_with_deleted_rows_is_refused(delta, monkeypatch):
+    class Protocol:
+        reader_features, min_reader_version = ["deletionVectors"], 3
+
+    monkeypatch.setattr(deltalake.DeltaTable, "protocol", lambda self: Protocol)
+    with pytest.raises(SourceError, match="uses deletionVectors: it has rows that are marked as deleted"):
+        fit(delta, columns=["a"])
+
+
+def test_a_data_set_saved_to_disk(tmp_path, columns, store):
+    whole = datasets.Dataset(columns.slice(0, 1000)).shuffle(seed=0)
+    whole.save_to_disk(tmp_path / "one", num_shards=3)
+    found = fit_statistics(tmp_path / "one", columns=["a", "b"])
+    np.testing.assert_allclose(found.mean, fit_statistics(whole, columns=["a", "b"]).mean, rtol=1e-14)
+    url = store.upload(tmp_path / "one", "one")
+    assert fit_statistics(url, columns="numeric", storage_options=store.options).to_bytes() == found.to_bytes()
+    datasets.DatasetDict({"train": whole, "test": whole}).save_to_disk(tmp_path / "two")
+    with pytest.raises(SourceError, match=r"holds the splits test, train; give one, such as .*two/test"):
+        fit(tmp_path / "two", columns="numeric")
