@@ -242,12 +242,14 @@ def table_paths(path: Path) -> list[Path] | None:
 
     The one place that knows where tables lie.
     """
-    from evenkeel.data.sources import format_of, table_files
+    from evenkeel.data.sources import format_of, list_files
 
     plain = plain_path(path)
     names = (name for _, _, names in os.walk(plain) for name in names) if plain.is_dir() else iter([plain.name])
     kinds = {getattr(format_of(Path(name)), "name", None) for name in names if name[0] not in "._"}
-    return table_files(plain)[0] if kinds and kinds <= TABLES else None
+    if not kinds or not kinds <= TABLES:
+        return None
+    return [file for file in list_files(plain).files if isinstance(file, Path)]
 
 
 def text_column(path: Path, asked: str) -> str:
