@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from evenkeel.lab.training import Corpus, even_windows, seconds_in_turn, trainin
 from evenkeel.lab.transformer import Transformer
 
 FILE = "spent.json"
-ROUNDS = 2
+ROUNDS = 3
 
 
 def write_spent(out: Path, spent: Spent) -> None:
@@ -54,7 +55,7 @@ def estimate(settings: StudySettings, corpus: Corpus, runs: list[Run], executor:
     steps = settings.steps + (VALIDATIONS + 1) * VALIDATION_STEPS
     rounds = math.ceil(len(runs) / executor.at_once(len(runs)))
     busy = len(runs) * settings.threads / executor.processors()
-    return Spent(min(times) * steps * max(rounds, busy), None, memory_used(settings))
+    return Spent(statistics.median(times) * steps * max(rounds, busy), None, memory_used(settings))
 
 
 def memory_used(settings: StudySettings) -> int | None:
