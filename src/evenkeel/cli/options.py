@@ -109,6 +109,10 @@ Force = Annotated[bool, flag("--force", "Replace what is there already.", OUTPUT
 Html = Annotated[Path | None, path_option("Page to write.", "--html", panel=OUTPUT)]
 Open = Annotated[bool, flag("--open", "Open the page in a browser.", OUTPUT)]
 Json = Annotated[bool, flag("--json", "Print one JSON object instead of text.", OUTPUT)]
+Storage = Annotated[
+    list[str] | None,
+    option("Of the store that a URL names, as name=value.", "--storage-option", panel=INPUT, metavar="<option>"),
+]
 Quiet = Annotated[bool, flag("--quiet", "Show no progress.", RUNNING)]
 Resume = Annotated[bool, flag("--resume", "Continue an interrupted run with the same --out.", RUNNING)]
 

@@ -32,7 +32,7 @@ def new_directory(kind: str) -> Path:
 @interrupts.raising()
 def run(
     typed: dict[str, Any],
-    text: Path | None,
+    source: tuple[str | None, dict[str, object]],
     out: Path | None,
     output: Output,
     *,
@@ -41,10 +41,16 @@ def run(
     force: bool,
     quiet: bool,
 ) -> int:
-    """Run the study that the typed options ask for; a resumed one takes the others from what it froze."""
+    """Run the study that the typed options ask for; a resumed one takes the others from what it froze.
+
+    The source is the text and the options of its store, which may be secrets: they are not kept, nor shown.
+    """
     out = out or new_directory("study")
-    with resumable(f"evenkeel study --out {shlex.quote(path_as_text(out))} --resume"):
-        result = study(text=text, out=out, resume=resume, force=force, progress=not quiet, workers=workers, **typed)
+    text, stored = source
+    again = f"evenkeel study --out {shlex.quote(path_as_text(out))} --resume{' --storage-option …' if stored else ''}"
+    keep: dict[str, Any] = {"resume": resume, "force": force, "progress": not quiet, "workers": workers}
+    with resumable(again):
+        result = study(text=text, out=out, storage_options=stored, **keep, **typed)
     show(result, out, output)
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,18 +28,20 @@ def study(
     force: bool = False,
     progress: bool = True,
     workers: int | Workers = 1,
+    storage_options: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> StudyResult:
     """Train the same small transformer with each norm and placement on a text; the Python side of `evenkeel study`.
 
     Args:
-        text: a text file or directory, or Parquet or Arrow files, as `load_corpus` reads them; None means the Python
-            standard library's source.
+        text: a text file or directory, or Parquet or Arrow files, or a URL of such, as `load_corpus` reads them; None
+            means the Python standard library's source.
         out: the directory to write to; None keeps no files, so that an interrupted study is lost.
         resume: continue the study in `out` if there is one, with its settings where none are given here.
         force: replace the study in `out` if there is one.
         progress: whether to show, on stderr, how far it is.
         workers: how many trainings run side by side, each in its own process; `Workers` says where.
+        storage_options: for the client of the store that a URL names; see `evenkeel.data.fit`. They are not kept.
         **settings: the fields of `StudySettings`: arms, depth, width, steps, lr, seeds, threads, …
 
     Returns:
@@ -62,11 +64,11 @@ def study(
         merged = StudySettings.from_options({**(frozen["settings"] if frozen else {}), **settings})
         if text is None and frozen and frozen["text"]:
             text = frozen["text"]
-        path = None if text is None else Path(text)
         runs = len(merged.arms) * len(merged.rates) * merged.seeds
         keep: dict[str, Any] = {"resume": resume, "force": force, "workers": workers}
+        keep["storage_options"] = storage_options
         with make_observer(merged.steps, runs, quiet=not progress) as observer:
-            summary = run_study(merged, directory, text=path, observer=observer, **keep)
+            summary = run_study(merged, directory, text=text, observer=observer, **keep)
         return StudyResult(summary, None if out is None else directory)
 
 

@@ -23,6 +23,7 @@ from evenkeel.cli.options import (
     OutFile,
     Quiet,
     Resume,
+    Storage,
     check_output,
     choice,
     examples,
@@ -55,10 +56,6 @@ Statistics = Annotated[
     Path, option(f"{STATISTICS}.", "--stats", panel=INPUT, metavar="<path>", parser=parse_statistics)
 ]
 Columns = Annotated[str | None, option("Names, or positions from 0 in an array, comma-separated.", panel=INPUT)]
-Storage = Annotated[
-    list[str] | None,
-    option("Of the store that a URL names, as name=value.", "--storage-option", panel=INPUT, metavar="<option>"),
-]
 Threads = Annotated[int | None, threads_option("the processors, at most 16")]
 
 

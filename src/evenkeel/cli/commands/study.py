@@ -16,6 +16,7 @@ from evenkeel._errors import StudyError
 from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, LONG_WARMUP, arm_names
 from evenkeel._options.names import EXPERIMENT_NAMES, EngineName, check_experiment, nearest
 from evenkeel._options.study import DEVICES, PRECISIONS, StudySettings
+from evenkeel._options.urls import URL, parse_storage_options
 from evenkeel._options.workers import Workers
 from evenkeel.cli.options import (
     OUTPUT,
@@ -26,11 +27,13 @@ from evenkeel.cli.options import (
     Open,
     Quiet,
     Resume,
+    Storage,
     check_output,
     choice,
     examples,
     flag,
     option,
+    parse_target,
     parse_threads,
     path_option,
     threads_option,
@@ -43,7 +46,7 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(StudySetti
 COMPARED, MODEL, TRAINING, EXPERIMENTS = "What is compared", "Model", "Training", "Experiments instead of a study"
 ALL = "all"
 # What a file of options may hold beside the settings, each as it is typed.
-BESIDE_SETTINGS = ("text", "out", "workers", "engine", "address")
+BESIDE_SETTINGS = ("text", "storage_option", "out", "workers", "engine", "address")
 # What a file may give for them, where the default does not tell.
 TYPES: dict[str, Any] = {
     "arms": (str, list),
@@ -52,6 +55,7 @@ TYPES: dict[str, Any] = {
     "clip": (int, float),
     "weight_decay": (int, float),
     "text": str,
+    "storage_option": list,
     "out": str,
     "workers": int,
     "engine": str,
@@ -77,13 +81,16 @@ def train(
     group: typer.Context,
     *,
     text: Annotated[
-        Path | None,
-        path_option(
-            "Text file or directory, or Parquet or Arrow files (path::column).",
+        str | None,
+        option(
+            "Text file or directory, or Parquet or Arrow files (path::column); or a URL.",
             panel=COMPARED,
             default="Python's standard library",
+            metavar="<path>",
+            parser=parse_target,
         ),
     ] = None,
+    storage_option: Storage = None,
     arms: Annotated[
         str | None,
         option(
@@ -201,8 +208,8 @@ to it; --set gives the others.
     if list_ or experiment is not None:
         names = [] if experiment is None else check_experiments(experiment)
         assigned = parse_assignments(set_ or [])
-        if beside["text"] is not None:
-            raise StudyError("experiments use their own data; leave --text out")
+        if beside["text"] is not None or beside["storage_option"]:
+            raise StudyError("experiments use their own data; leave --text and --storage-option out")
         from evenkeel.cli.experiments import list_experiments, run_named
 
         return list_experiments(output) if list_ else run_named(names, place, typed | assigned, output, **keep)
@@ -211,11 +218,11 @@ to it; --set gives the others.
     parse_lists(typed)
     if not resume:
         StudySettings(**typed)  # raises for impossible values; a resumed study adds its own to them
-    corpus = None if beside["text"] is None else Path(beside["text"])
-    check_text(corpus)
+    check_text(beside["text"])
+    stored = parse_storage_options(beside["storage_option"] or ())
     from evenkeel.cli.study import run
 
-    return run(typed, corpus, place, output, **keep)
+    return run(typed, (beside["text"], stored), place, output, **keep)
 
 
 @study.command(
@@ -286,9 +293,9 @@ def parse_lists(typed: dict[str, Any]) -> None:
     typed.update({name: tuple(value) for name, value in typed.items() if isinstance(value, list)})
 
 
-def check_text(text: Path | None) -> None:
-    """Raise `StudyError` where there is no text, before anything heavy is imported."""
-    plain = None if text is None else Path(str(text).partition("::")[0])
+def check_text(text: str | None) -> None:
+    """Raise `StudyError` where there is no text on this machine, before anything heavy is imported."""
+    plain = None if text is None or URL.match(text) else Path(text.partition("::")[0])
     if plain is not None and "*" not in plain.name and not plain.exists():
         raise StudyError(f"text {plain} does not exist; give a text file or a directory of text files")
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from evenkeel._cluster import ray_cluster
 from evenkeel._errors import EvenkeelError, InvalidTypeError, SourceError
 from evenkeel._options.names import EngineName, NanPolicy
 from evenkeel.data._packages import reading, require_package
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 # Fragments begun ahead of the one that is merged next, for each worker: finished states wait here, and they are small.
 AHEAD = 8
-RAY_STORE_BYTES = 256 << 20
 UNLIKE_WORKERS = (
     "some processes of this Ray cluster have the compiled kernels and some do not: the last digits of sums may differ; "
     "install the same evenkeel on all nodes"
@@ -131,7 +131,10 @@ def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: Workers) -> 
     Ray runs as it is where the program has started it, or an address (or RAY_ADDRESS) names a cluster, which then must
     see the same paths; otherwise a small one is started in this machine and shut down at the end.
     """
-    with ray_running(workers) as ray:
+    with ray_cluster(workers.address, workers.count or processors()) as ray:
+        context = require_package("ray.data", extra="ray").DataContext.get_current()
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        context.enable_progress_bars = context.print_on_execution_start = False
         shared = ray.put((list(fragments), recipe))
 
         def compute(row: dict[str, Any]) -> dict[str, Any]:
@@ -177,54 +180,6 @@ def unpack(row: dict[str, Any]) -> Outcome:
     skipped = [Skip(*skip) for skip in json.loads(row["skipped"])]
     state = bytes(row["state"])
     return Outcome(Statistics.from_bytes(state) if state else None, skipped, state, row["version"])
-
-
-@contextmanager
-def ray_running(workers: Workers) -> Iterator[Any]:
-    """Ray, started where it is not running yet, and then shut down at the end.
-
-    Raises:
-        EvenkeelError: the cluster cannot be reached, or runs another version of Ray or Python.
-    """
-    ray = require_package("ray", extra="ray")
-    if ray.is_initialized():
-        yield ray
-        return
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    address = workers.address or os.environ.get("RAY_ADDRESS")
-    own: dict[str, Any] = (
-        {"address": address}
-        if address
-        else {
-            "num_cpus": workers.count or processors(),
-            "object_store_memory": RAY_STORE_BYTES,
-            "include_dashboard": False,
-        }
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's about its own settings: nothing the caller could act on
-        context = require_package("ray.data", extra="ray").DataContext.get_current()
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        context.enable_progress_bars = context.print_on_execution_start = False
-        try:
-            ray.init(log_to_driver=False, logging_level="ERROR", **own)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            ray.shutdown()
-            raise EvenkeelError(ray_trouble(address, error)) from error
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def ray_trouble(address: str | None, error: Exception) -> str:
-    """Why Ray does not start, in one line."""
-    text = " ".join(str(error).split())
-    if address is None:
-        return f"Ray does not start on this machine: {text}"
-    if "ersion mismatch" in text:
-        return f"the Ray cluster at {address} runs other versions than this program: {text}; install the same on both"
-    return f"there is no Ray cluster at {address}, or it cannot be reached: {text[:300]}; check the address"
 
 
 def processors() -> int:

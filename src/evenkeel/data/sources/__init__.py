@@ -14,8 +14,8 @@ from evenkeel.data.sources._folders import read_images
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._images import IMAGES
-from evenkeel.data.sources._listing import format_of, is_directory, key_of, list_files, place_exists
-from evenkeel.data.sources._objects import opened
+from evenkeel.data.sources._listing import format_of, is_directory, key_of, list_files, list_objects, place_exists
+from evenkeel.data.sources._objects import opened, pinned
 from evenkeel.data.sources._open import open_source
 from evenkeel.data.sources._source import Fragment, Skip, Source
 from evenkeel.data.sources._sql import is_query
@@ -44,12 +44,14 @@ __all__ = [
     "is_query",
     "key_of",
     "list_files",
+    "list_objects",
     "locate",
     "numeric_columns",
     "open_source",
     "open_writer",
     "opened",
     "other_columns",
+    "pinned",
     "place_exists",
     "read_images",
     "read_schema",

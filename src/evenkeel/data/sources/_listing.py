@@ -99,9 +99,29 @@ def stored_files(place: StoredFile) -> Listing:
         files = [file for key, file in below.items() if not is_hidden(key)]
         return Listing(in_order(data_files(files, place), place), place, True)
     if info.type == kinds.NotFound:
-        raise SourceError(f"there is no object or directory {place}; check its name, and the endpoint and region")
+        raise missing(place)
     require_format(place)
     return Listing([described(place, info)], place.beside(""), False)
+
+
+def list_objects(place: StoredFile) -> Listing:
+    """All objects of a URL, whatever they hold: the one that it names, those of a directory or of a pattern.
+
+    Raises:
+        SourceError: there is nothing.
+    """
+    if "*" in place.path:
+        return matching_files(place)
+    if is_directory(place):
+        return Listing(in_order(all_below(place, recursive=True), place), place, True)
+    if not place_exists(place):
+        raise missing(place)
+    return Listing([place], place.beside(""), False)
+
+
+def missing(place: StoredFile) -> SourceError:
+    """The error about a URL that names nothing."""
+    return SourceError(f"there is no object or directory {place}; check its name, and the endpoint and region")
 
 
 def matching_files(place: StoredFile) -> Listing:

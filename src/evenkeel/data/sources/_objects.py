@@ -7,7 +7,7 @@ import io
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,18 @@ def current_version(place: Place) -> str:
     if isinstance(place, Path):
         return ""
     return place.version or probe(place)[1]
+
+
+def pinned(places: Sequence[Place]) -> list[Place]:
+    """Places with the versions that stores have now of them, which then must be read; paths stay as they are."""
+
+    def pin(place: Place) -> Place:
+        return place if isinstance(place, Path) else replace(place, version=current_version(place))
+
+    if len(places) == 1:
+        return [pin(places[0])]
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        return list(pool.map(pin, places))
 
 
 def size_of(path: Readable) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ from evenkeel.lab.training import (
     is_laid_out,
     is_laid_out_text,
     load_corpus,
+    locate_text,
 )
 
 SUMMARY_SECONDS = 15.0
@@ -50,12 +52,13 @@ def run_study(
     settings: StudySettings,
     out: Path,
     *,
-    text: Path | None = None,
+    text: str | os.PathLike[str] | None = None,
     resume: bool = False,
     force: bool = False,
     observer: Observer | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     workers: int | Workers = 1,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train every arm at every learning rate with every seed, write records, summary and report; return the summary.
 
@@ -65,13 +68,14 @@ def run_study(
     Args:
         settings: what to compare and how.
         out: the directory to write to: new, empty, or (with `resume` or `force`) a study's own.
-        text: a text file or directory, or Parquet or Arrow files, as `load_corpus` reads them; None means the Python
-            standard library's source.
+        text: a text file or directory, or Parquet or Arrow files, or a URL of such, as `load_corpus` reads them; None
+            means the Python standard library's source.
         resume: continue the study in `out` if there is one.
         force: replace the study in `out` if there is one.
         observer: is told how the study goes on.
         checkpoint_seconds: least time between two checkpoints of a run.
         workers: how many runs are trained side by side, and where; the records are the same.
+        storage_options: for the client of the store that a URL names; see `evenkeel.data.fit`. They are not kept.
 
     Returns:
         The summary, as in summary.json.
@@ -94,11 +98,15 @@ def run_study(
     executor = executor_of(workers, threads=settings.threads, gpu=settings.device == "cuda")
     if not executor.elsewhere:
         check_device(settings)
-    corpus = None if is_laid_out_text(text) else load_corpus(text, context=settings.context)
+    place = locate_text(text, storage_options)
+    corpus = None if is_laid_out_text(place) else load_corpus(text, context=settings.context)
     with executor, run_directory(out) as lock, threads(settings.threads):
         check_owner(out)
-        corpus = corpus or load_corpus(text, context=settings.context, folder=out, tell=observer.text_laid_out)
-        frozen = freeze(settings, out, text, corpus, resume=resume, force=force)
+        corpus = corpus or load_corpus(
+            text, context=settings.context, folder=out, tell=observer.text_laid_out, storage_options=storage_options
+        )
+        given = None if place is None else str(place.resolve() if isinstance(place, Path) else place)
+        frozen = freeze(settings, out, given, corpus, resume=resume, force=force)
         waiting = []
         for run in runs_of(settings):
             run.directory(out).mkdir(parents=True, exist_ok=True)
@@ -109,7 +117,8 @@ def run_study(
         work = study_work(settings, corpus, out, checkpoint_seconds)
         setup = {
             "settings": frozen["settings"],
-            "text": frozen["text"],
+            "text": given if isinstance(place, Path | None) else str(text),  # whose URL may hold a signature
+            "storage_options": dict(storage_options or {}),
             "digest": frozen["corpus"]["digest"],
             "out": str(out.resolve()),
             "checkpoint_seconds": checkpoint_seconds,
@@ -221,7 +230,7 @@ def check_owner(out: Path) -> None:
 
 
 def freeze(
-    settings: StudySettings, out: Path, text: Path | None, corpus: Corpus, *, resume: bool, force: bool
+    settings: StudySettings, out: Path, text: str | None, corpus: Corpus, *, resume: bool, force: bool
 ) -> dict[str, Any]:
     """Write study.json into a new study's directory, or compare with the one that is there; return its content."""
     versions = stamp()
@@ -236,7 +245,7 @@ def freeze(
         "kernels": [name for name, state in evenkeel.kernels_available().items() if state.startswith("available")],
         "created": versions["created"],
         "settings": settings.as_dict(),
-        "text": None if text is None else str(text.resolve()),
+        "text": text,
         "corpus": corpus.describe() | {"frequency_loss": frequencies},
     }
     return STUDY_FILE.freeze(out, asked, resume=resume, force=force)

@@ -13,7 +13,7 @@ from evenkeel.lab.runner import Job, Tell, Work, clear_errors, threads
 from evenkeel.lab.studies._estimate import memory_used
 from evenkeel.lab.studies._observer import Observer, Run, runs_of
 from evenkeel.lab.studies._training import ArmTraining, train_arm
-from evenkeel.lab.training import Corpus, check_device, even_windows, load_corpus, measure_in_turn
+from evenkeel.lab.training import Corpus, check_device, even_windows, laid_out_before, load_corpus, measure_in_turn
 from evenkeel.lab.transformer import Transformer
 
 TIMING: Job = {"timing": True}  # of all arms in turn
@@ -44,9 +44,11 @@ class Teller(Observer):
 
 def prepare(setup: Mapping[str, Any]) -> Work:
     """Return what does the jobs of a study, from plain values."""
-    settings, text = StudySettings.from_options(setup["settings"]), setup["text"]
-    out = Path(setup["out"])
-    corpus = load_corpus(None if text is None else Path(text), context=settings.context, folder=out)
+    settings, out = StudySettings.from_options(setup["settings"]), Path(setup["out"])
+    corpus = laid_out_before(out, setup["digest"], str(setup["text"]), settings.context)
+    if corpus is None:
+        options = setup["storage_options"]
+        corpus = load_corpus(setup["text"], context=settings.context, folder=out, storage_options=options)
     if corpus.digest != setup["digest"]:
         raise StudyError(f"the content of the text ({corpus.source}) is not the one that the study began with")
     return study_work(settings, corpus, out, setup["checkpoint_seconds"])

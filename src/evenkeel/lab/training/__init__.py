@@ -20,7 +20,14 @@ from evenkeel.lab.training._steps import (
     validation_loss,
 )
 from evenkeel.lab.training._student import Estimate, Measurement, mean_of, measured, t95
-from evenkeel.lab.training._text import Corpus, frequency_loss, is_laid_out_text, load_corpus
+from evenkeel.lab.training._text import (
+    Corpus,
+    frequency_loss,
+    is_laid_out_text,
+    laid_out_before,
+    load_corpus,
+    locate_text,
+)
 
 __all__ = [
     "Corpus",
@@ -33,8 +40,10 @@ __all__ = [
     "frequency_loss",
     "is_laid_out",
     "is_laid_out_text",
+    "laid_out_before",
     "load_checkpoint",
     "load_corpus",
+    "locate_text",
     "loss_backward",
     "make_optimizer",
     "mean_of",

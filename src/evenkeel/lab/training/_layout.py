@@ -15,11 +15,12 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -27,6 +28,9 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import StudyError
+
+if TYPE_CHECKING:
+    from evenkeel.data.sources import Place
 
 FORMAT = 1
 LARGE = 1 << 28  # bytes; a larger text is laid out
@@ -131,6 +135,11 @@ def lay_out(folder: Path, signature: str, fill: Callable[[Part, Part], tuple[int
         if place.exists():
             shutil.rmtree(place)
         os.replace(unfinished, place)
+    return map_layout(place, facts)
+
+
+def map_layout(place: Path, facts: Laid) -> Layout:
+    """Return a text that is there."""
     return Layout(mapped(place / "train.bin"), mapped(place / "validation.bin"), facts)
 
 
@@ -173,9 +182,12 @@ def joint_digest(train: bytes, validation: bytes) -> str:
     return hashlib.sha256(train + validation).hexdigest()
 
 
-def signature_of(files: Iterable[Path], *about: object) -> str:
-    """Return what changes when one of the files does."""
-    facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in map(plain_path, files)]
+def signature_of(files: Iterable[Place], *about: object) -> str:
+    """Return what changes when one of the files does, or the version that a store has of an object."""
+    facts = [
+        (str(path), *((path.stat().st_size, path.stat().st_mtime_ns) if isinstance(path, Path) else (path.version,)))
+        for path in files
+    ]
     return hashlib.sha256(json.dumps([facts, *map(str, about)]).encode()).hexdigest()
 
 
@@ -184,15 +196,25 @@ def plain_path(path: Path) -> Path:
     return Path(str(path).partition("::")[0])
 
 
-def copy_file(path: Path, share: float, tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
+@contextmanager
+def open_bytes(path: Place) -> Iterator[tuple[Any, int]]:
+    """Open a file, or an object that is read ahead, with its size."""
+    from evenkeel.data.sources import opened
+
+    with opened(path) as item:
+        size = item.stat().st_size if isinstance(item, Path) else item.size
+        with item.open("rb") if isinstance(item, Path) else item.file(sequential=True) as file:
+            yield file, size
+
+
+def copy_file(path: Place, share: float, tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
     """Return what copies a text file, its last part for validation."""
 
     def fill(train: Part, validation: Part) -> tuple[int, int]:
-        size = path.stat().st_size
-        cut = size - round(size * share)
         decoder = codecs.getincrementaldecoder("utf-8")()
         at = 0
-        with path.open("rb") as file:
+        with open_bytes(path) as (file, size):
+            cut = size - round(size * share)
             while data := file.read(min(CHUNK, cut - at) if at < cut else CHUNK):
                 check_text(path, data, at, decoder)
                 (train if at < cut else validation).write(data)
@@ -205,7 +227,9 @@ def copy_file(path: Path, share: float, tell: Progress) -> Callable[[Part, Part]
     return fill
 
 
-def check_text(path: Path, data: bytes, start: int, decoder: codecs.IncrementalDecoder, *, final: bool = False) -> None:
+def check_text(
+    path: Place, data: bytes, start: int, decoder: codecs.IncrementalDecoder, *, final: bool = False
+) -> None:
     """Raise `StudyError` unless the next bytes of a file go on as text."""
     if SEPARATOR in data:
         raise StudyError(
@@ -218,7 +242,7 @@ def check_text(path: Path, data: bytes, start: int, decoder: codecs.IncrementalD
         raise StudyError(f"text {path} is not UTF-8 ({where}); convert it to UTF-8 or give another text") from error
 
 
-def write_rows(files: list[Path], column: str, tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
+def write_rows(files: Sequence[Place], column: str, tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
     """Return what writes the rows of tables, a document each, one in ten for validation."""
 
     def fill(train: Part, validation: Part) -> tuple[int, int]:
@@ -237,22 +261,34 @@ def write_rows(files: list[Path], column: str, tell: Progress) -> Callable[[Part
     return fill
 
 
-def table_paths(path: Path) -> list[Path] | None:
-    """Return the Parquet or Arrow files that a path names: a file, a pattern with *, or a directory that has some.
+def table_paths(path: Place) -> list[Place] | None:
+    """Return the Parquet or Arrow files that a place names: a file, a pattern with *, or a directory that has some.
 
     The one place that knows where tables lie.
     """
     from evenkeel.data.sources import format_of, list_files
 
-    plain = plain_path(path)
-    names = (name for _, _, names in os.walk(plain) for name in names) if plain.is_dir() else iter([plain.name])
-    kinds = {getattr(format_of(Path(name)), "name", None) for name in names if name[0] not in "._"}
-    if not kinds or not kinds <= TABLES:
-        return None
-    return [file for file in list_files(plain).files if isinstance(file, Path)]
+    plain = plain_path(path) if isinstance(path, Path) else replace(path, member="")
+    visible = (key for key in keys_of(plain) if not any(part[0] in "._" for part in key.split("/")))
+    kinds = {getattr(format_of(Path(key)), "name", None) for key in visible}
+    return list_files(plain).files if kinds and kinds <= TABLES else None
 
 
-def text_column(path: Path, asked: str) -> str:
+def keys_of(place: Place) -> Iterable[str]:
+    """Return the paths of all files of a directory or a URL, relative to it; of any other path its name."""
+    from evenkeel.data.sources import key_of, list_objects
+
+    if not isinstance(place, Path):
+        files, root, _ = list_objects(place)
+        return [key_of(file, root) for file in files]
+    if place.is_dir():
+        return (
+            Path(folder, name).relative_to(place).as_posix() for folder, _, names in os.walk(place) for name in names
+        )
+    return [place.name]
+
+
+def text_column(path: Place, asked: str) -> str:
     """Return the column of a table that holds the text: the one asked for, the only one of text, or ``text``."""
     from evenkeel.data.sources import format_of, read_schema
 
@@ -270,20 +306,23 @@ def text_column(path: Path, asked: str) -> str:
     raise StudyError(f"{path} {lacks} (its columns: {columns}); name it: {path}::COLUMN")
 
 
-def rows_of(path: Path, column: str) -> Iterator[bytes]:
+def rows_of(path: Place, column: str) -> Iterator[bytes]:
     """Yield the rows of a column, a row group or record batch in memory at a time; missing ones are empty."""
-    from evenkeel.data.sources import format_of
+    from evenkeel.data.sources import format_of, opened
 
     kind = format_of(path)
     assert kind is not None
     assert kind.batches is not None
     try:
-        count = len(kind.part_sizes(path)) if kind.part_sizes else 0
-        pieces: list[tuple[int, ...] | None] = [(number,) for number in range(count)] or [None]
-        for parts in pieces:
-            for batch in kind.batches(path, [column], parts):
-                for start in range(0, batch.num_rows, ROWS):
-                    values = batch.column(column).slice(start, ROWS).to_pylist()
-                    yield from (value.encode() if isinstance(value, str) else value or b"" for value in values)
+        with opened(path) as file:
+            # An object is read in one go, ahead of its rows; in parts, its end would be read for each of them.
+            count = len(kind.part_sizes(file)) if kind.part_sizes and isinstance(file, Path) else 0
+            pieces: list[tuple[int, ...] | None] = [(number,) for number in range(count)] or [None]
+            for parts in pieces:
+                for batch in kind.batches(file, [column], parts):
+                    for start in range(0, batch.num_rows, ROWS):
+                        values = batch.column(column).slice(start, ROWS).to_pylist()
+                        yield from (value.encode() if isinstance(value, str) else value or b"" for value in values)
     except BROKEN as error:
-        raise StudyError(f"text {path} cannot be read: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
+        raise StudyError(f"text {path} cannot be read: {reason}") from error

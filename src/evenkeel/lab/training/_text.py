@@ -7,15 +7,18 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from evenkeel._errors import StudyError
+from evenkeel._errors import InvalidArgumentError, StudyError
 from evenkeel._files import path_as_text
 from evenkeel.lab.training._layout import (
     LARGE,
@@ -27,14 +30,21 @@ from evenkeel.lab.training._layout import (
     cross_entropy,
     joint_digest,
     lay_out,
+    map_layout,
+    open_bytes,
+    read_facts,
     signature_of,
     table_paths,
     text_column,
     write_rows,
 )
 
+if TYPE_CHECKING:
+    from evenkeel.data.sources import Place, StoredFile
+
 VALIDATION_SHARE = 0.1  # of the bytes
 COUNTED = 1 << 26  # bytes at a time
+COPIED_AT_ONCE = 16  # objects of a store
 STANDARD_LIBRARY_LEAVES_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 
 
@@ -91,7 +101,12 @@ class Corpus:
 
 
 def load_corpus(
-    path: Path | None, *, context: int, folder: Path | None = None, tell: Progress = lambda size: None
+    path: str | os.PathLike[str] | None,
+    *,
+    context: int,
+    folder: Path | None = None,
+    tell: Progress = lambda size: None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Corpus:
     """Read a text and split it into training and validation parts.
 
@@ -102,35 +117,43 @@ def load_corpus(
     ten goes to validation, by a hash of its content; ``path::column`` names the column where that is not clear. The
     split is the same on every machine.
 
-    Tables, and texts of more than 256 MiB, are laid out on the disk and mapped, so that they may be larger than memory.
+    Tables, and texts of more than 256 MiB, are laid out on the disk and mapped, so that they may be larger than memory;
+    so is every text of a store, which is read once.
 
     Args:
-        path: a text file, a directory or tables; None means the source of the Python standard library that is running,
-            without its tests.
+        path: a text file, a directory or tables, or the URL of such in a store (``s3://bucket/texts/``); None means the
+            source of the Python standard library that is running, without its tests.
         context: the sequence length that both parts must be able to fill.
         folder: where texts are laid out, in the folder ``text``; those that are there already are mapped as they are.
         tell: is told how many bytes are laid out.
+        storage_options: for the client of the store that a URL names; see `evenkeel.data.fit`.
 
     Returns:
         The corpus.
 
     Raises:
         StudyError: the text is missing, unreadable, empty, binary or too short, or needs a folder.
+        SourceError: the store cannot be reached, or has nothing under the URL.
 
     Example:
         >>> from evenkeel.lab import load_corpus
         >>> load_corpus(None, context=64).train_files > 100
         True
     """
-    if path is None:
+    place = locate_text(path, storage_options)
+    if place is None:
         root = Path(sysconfig.get_paths()["stdlib"])
         source = f"Python {sysconfig.get_python_version()} standard library"
         return split(source, *read_directory(root, leaves_out=is_not_library_source), context)
     try:
-        if is_laid_out_text(path):
+        if is_laid_out_text(place):
             if folder is None:
-                raise StudyError(f"text {path} is large or a table, which is laid out on the disk; give a folder")
-            return laid_out(path, folder, tell, context)
+                raise StudyError(
+                    f"text {place} is large, a table or in a store, which is laid out on the disk; give a folder"
+                )
+            return laid_out(place, folder, tell, context)
+        assert isinstance(place, Path)
+        path = place
         if path.is_dir():
             return split(path_as_text(path), *read_directory(path, leaves_out=holds_study), context)
         if path.is_file():
@@ -143,10 +166,21 @@ def load_corpus(
     raise StudyError(f"text {path} {problem}; give a text file or a directory of text files")
 
 
-def is_laid_out_text(path: Path | None) -> bool:
-    """Whether a text is one that is laid out on the disk: tables, or more than fits well into memory."""
+def locate_text(path: str | os.PathLike[str] | None, storage_options: Mapping[str, Any] | None) -> Place | None:
+    """Return the place of a text, None for the default one."""
+    from evenkeel.data.sources import locate
+
+    if path is None and storage_options:
+        raise InvalidArgumentError("storage_options are for the URL of a text, but none is given")
+    return None if path is None else locate(path, storage_options)
+
+
+def is_laid_out_text(path: Place | None) -> bool:
+    """Whether a text is laid out on the disk: tables, more than fits well into memory, and all that a store has."""
     if path is None:
         return False
+    if not isinstance(path, Path):
+        return True
     if table_paths(path) is not None:
         return True
     if path.is_dir():
@@ -154,17 +188,68 @@ def is_laid_out_text(path: Path | None) -> bool:
     return path.is_file() and path.stat().st_size > LARGE
 
 
-def laid_out(path: Path, folder: Path, tell: Progress, context: int) -> Corpus:
+def laid_out(path: Place, folder: Path, tell: Progress, context: int) -> Corpus:
     """Return a text that is laid out below a folder."""
+    from evenkeel.data.sources import pinned
+
     if (tables := table_paths(path)) is not None:
+        tables = pinned(tables)
         column = text_column(tables[0], str(path).partition("::")[2])
         layout = lay_out(folder, signature_of(tables, column), write_rows(tables, column, tell))
+    elif not isinstance(path, Path):
+        layout = laid_out_objects(path, folder, tell)
     elif path.is_dir():
         entries = dict(text_entries(path, holds_study))
         layout = lay_out(folder, signature_of(entries.values()), join_files(entries, tell))
     else:
         layout = lay_out(folder, signature_of([path]), copy_file(path, VALIDATION_SHARE, tell))
-    return corpus_of(path_as_text(path), layout, context)
+    return corpus_of(path_as_text(path) if isinstance(path, Path) else str(path), layout, context)
+
+
+def laid_out_before(folder: Path, digest: str, source: str, context: int) -> Corpus | None:
+    """Return the text with a digest that is laid out below a folder, wherever it came from; None if there is none."""
+    place = folder / "text"
+    facts = read_facts(place)
+    return None if facts is None or facts.digest != digest else corpus_of(source, map_layout(place, facts), context)
+
+
+def laid_out_objects(place: StoredFile, folder: Path, tell: Progress) -> Layout:
+    """Return the texts of a store, laid out below a folder: the bytes that the same files of this machine give."""
+    from evenkeel.data.sources import key_of, list_objects, pinned
+
+    files, root, _ = list_objects(place)
+    keys = {file: key_of(file, root).split("/") for file in files}
+    # as text_entries yields them: without hidden ones, the files of a directory before its directories
+    files = [file for file in files if not any(part.startswith(".") for part in keys[file])]
+    files = pinned(sorted(files, key=lambda file: [*((1, part) for part in keys[file][:-1]), (0, keys[file][-1])]))
+    fill = (
+        copy_file(files[0], VALIDATION_SHARE, tell)
+        if len(files) == 1
+        else join_objects({"/".join(keys[file]): file for file in files}, tell)
+    )
+    return lay_out(folder, signature_of(files), fill)
+
+
+def join_objects(entries: Mapping[str, Place], tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
+    """Return what writes the texts of a store; each is read from there once, into a copy that is there meanwhile."""
+
+    def fill(train: Part, validation: Part) -> tuple[int, int]:
+        copies = Path(train.file.name).with_name("copies")
+        copies.mkdir()
+        names = {name: copies / str(number) for number, name in enumerate(entries)}
+
+        def copy(name: str) -> None:
+            with open_bytes(entries[name]) as (source, _), names[name].open("wb") as target:
+                shutil.copyfileobj(source, target)
+
+        with ThreadPoolExecutor(COPIED_AT_ONCE) as pool:
+            for _ in pool.map(copy, entries):
+                pass
+        counts = join_files(names, tell)(train, validation)
+        shutil.rmtree(copies)
+        return counts
+
+    return fill
 
 
 def corpus_of(source: str, layout: Layout, context: int) -> Corpus:
@@ -196,6 +281,8 @@ def join_files(entries: dict[str, Path], tell: Progress) -> Callable[[Part, Part
                 names[hashlib.sha256(data).digest()] = name
                 sizes[name] = len(data)
         kept = {name: sizes[name] for name in names.values()}
+        if not kept:
+            raise StudyError(f"none of the {len(entries)} files is UTF-8 text; give others")
         held_out = choose_validation(kept)
         for name in kept:
             (validation if name in held_out else train).add(read_text(entries[name]))
