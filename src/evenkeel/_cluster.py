@@ -52,6 +52,7 @@ def ray_cluster(address: str | None, processors: int) -> Iterator[Any]:
         try:
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **how)
         except (RuntimeError, OSError, ValueError) as error:
+            ray.shutdown()  # what it has connected so far would count as running
             raise EvenkeelError(connection_problem(address, error)) from error
     try:
         yield ray
@@ -65,7 +66,7 @@ def check_reachable(address: str) -> None:
         return
     if address.startswith("ray://"):
         raise EvenkeelError(
-            f"{address} is an address of Ray Client, which cannot follow tasks while they run; start the command on a "
+            f"{address} is an address of Ray Client, which cannot follow work while it is done; start the command on a "
             "node of the cluster, for example with `ray job submit`, and give host:port or auto"
         )
     host, colon, port = address.rpartition(":")

@@ -89,19 +89,22 @@ def test_what_is_wrong_with_a_cluster_is_one_line(folder, monkeypatch):
 
     with pytest.raises(InvalidArgumentError, match="pass engine='ray'"):
         fit(folder, address="127.0.0.1:1")
-    monkeypatch.setenv("RAY_grpc_client_check_connection_status_interval_milliseconds", "100")
+    with pytest.raises(EvenkeelError, match=r"no Ray cluster answers at 127\.0\.0\.1:1 \(Connection refused\)"):
+        fit(folder, engine="ray", address="127.0.0.1:1")
+    with pytest.raises(EvenkeelError, match="is an address of Ray Client"):
+        fit(folder, engine="ray", address="ray://127.0.0.1:1")
 
     def unlike(**_):
         raise RuntimeError("Version mismatch: The cluster was started with:\n Ray: 2.1\n This process: Ray: 2.2")
 
     monkeypatch.setattr(ray, "init", unlike)
-    with pytest.raises(EvenkeelError, match=r"at 127\.0\.0\.1:1 runs other versions than this program: .*Ray: 2\.1"):
-        fit(folder, engine="ray", address="127.0.0.1:1")
+    with pytest.raises(EvenkeelError, match=r"cluster runs other versions than this program: .*Ray: 2\.1"):
+        fit(folder, engine="ray", address="auto")
 
     def missing(**_):
         raise ConnectionError("Could not find any running Ray instance")
 
     monkeypatch.setattr(ray, "init", missing)
-    with pytest.raises(EvenkeelError, match=r"there is no Ray cluster at 127\.0\.0\.1:1, or it cannot be reached"):
-        fit(folder, engine="ray", address="127.0.0.1:1")
+    with pytest.raises(EvenkeelError, match="cannot connect to the Ray cluster auto: Could not find any running Ray"):
+        fit(folder, engine="ray", address="auto")
     assert os.environ.get("RAY_ADDRESS") is None

@@ -132,7 +132,9 @@ def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: Workers) -> 
     see the same paths; otherwise a small one is started in this machine and shut down at the end.
     """
     with ray_cluster(workers.address, workers.count or processors()) as ray:
-        context = require_package("ray.data", extra="ray").DataContext.get_current()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what Ray Data imports
+            context = require_package("ray.data", extra="ray").DataContext.get_current()
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         context.enable_progress_bars = context.print_on_execution_start = False
         shared = ray.put((list(fragments), recipe))

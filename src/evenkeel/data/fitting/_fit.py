@@ -160,7 +160,7 @@ def fit(
         progress: called after each fragment.
         storage_options: for the client of the store that a URL names (PyArrow's, or fsspec's), such as ``region`` and
             ``endpoint_override``; credentials are looked for where the store's own tools do.
-        address: of the Ray cluster: ``host:port``, ``ray://host:10001`` or ``auto``; by default ``RAY_ADDRESS``.
+        address: of the Ray cluster: ``host:port`` or ``auto``; by default ``RAY_ADDRESS``.
 
     Returns:
         The fitted scaler; ``statistics_`` holds the statistics.
