@@ -120,6 +120,8 @@ def bucket(folder, store, monkeypatch):
     """A bucket with the files that the pages name, which the commands find by the variables of AWS."""
     for name in ("measurements/1", "measurements/2", "new"):
         store.put(f"{name}.parquet", Path(f"{name}.parquet").read_bytes())
+    for number in range(20):
+        store.put(f"documents/{number}.txt", f"document {number} of a small directory\n".encode() * 20)
     host, port = store.proxy.server_address
     variables = {"ACCESS_KEY_ID": "test", "SECRET_ACCESS_KEY": "test", "REGION": "us-east-1"}
     for name, value in (variables | {"ENDPOINT_URL": f"http://{host}:{port}"}).items():

@@ -101,7 +101,10 @@ def test_resume_takes_what_was_not_typed_from_the_study(tmp_path, text, capsys):
         (["--lr", "0.1,high"], "lr must be numbers with commas between them, but is '0.1,high'"),
         (["--lr", ","], "no learning rate given"),
         (["--workers", "0"], "Invalid value for '--workers'"),
-        (["--text", os.devnull, "--experiment", "padding"], "experiments use their own data; leave --text and --storage-option out"),
+        (
+            ["--text", os.devnull, "--experiment", "padding"],
+            "leave --text and --storage-option out",
+        ),
         (["--address", "auto"], "an address is that of a Ray cluster; give the engine ray with it"),
         (["--engine", "ray", "--address", "nowhere"], "the address of a Ray cluster is host:port or auto"),
         (["--engine", "ray", "--address", "127.0.0.1:1"], "no Ray cluster answers at 127.0.0.1:1 (Connection refused)"),

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -10,7 +11,9 @@ from study_runs import TINY, measured
 
 import evenkeel as ek
 from evenkeel.cli import main
+from evenkeel.data.sources import locate
 from evenkeel.lab import StudySettings, load_corpus, run_study, study
+from evenkeel.lab.training import _layout
 
 ROWS = [f"row {i} is a document of its own\n" for i in range(300)]
 SETTINGS = StudySettings(**TINY | {"arms": ("none", "pre-rms")})
@@ -76,6 +79,27 @@ def test_objects_and_patterns_are_read_as_paths_are(name, store, tmp_path):
     assert facts(corpus) == facts(load_corpus(files / name, context=8, folder=tmp_path / "local"))
 
 
+def test_of_a_large_table_the_column_travels_once_and_a_piece_at_a_time(store, tmp_path):
+    rows = np.random.default_rng(0).bytes(30_000_000).hex()
+    rows = [rows[at : at + 1000] for at in range(0, len(rows), 1000)]
+    other = np.random.default_rng(1).normal(size=(len(rows), 40))
+    columns = {"text": rows} | {f"n{i}": column for i, column in enumerate(other.T)}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet", row_group_size=len(rows) // 6)
+    store.put("rows.parquet", (tmp_path / "rows.parquet").read_bytes())
+    size = sum(len(row) for row in rows)
+    path = locate("s3://bucket/rows.parquet", store.options)
+    with store.watched() as requests:
+        least = pa.total_allocated_bytes()
+        held = []
+        for number, row in enumerate(_layout.rows_of(path, "text")):
+            assert row == rows[number].encode()
+            if number % 5000 == 0:
+                held.append(pa.total_allocated_bytes() - least)
+    assert number == len(rows) - 1
+    assert max(held) < size / 2
+    assert sum(request.size for request in requests if request.method == "GET") < 1.02 * size
+
+
 def test_a_large_object_travels_once(store, tmp_path):
     text = "".join(f"line {i} of a text that is read in several ranges\n" for i in range(150_000))
     store.put("large.txt", text.encode())
@@ -96,7 +120,6 @@ def test_a_study_reads_the_store_once_and_keeps_no_secret(store, folder, tmp_pat
     frozen = (out / "study.json").read_text()
     assert json.loads(frozen)["text"] == url
     assert "secret_key" not in frozen
-    (out / "cost.json").unlink()
     assert main(["study", "--out", str(out), "--resume", "--quiet", *store.typed]) == 0
     assert "pre-rms" in capsys.readouterr().out
 

@@ -9,7 +9,7 @@ from evenkeel.data.sources._columns import (
     other_columns,
     select_columns,
 )
-from evenkeel.data.sources._files import dropped_columns, numeric_columns, read_schema
+from evenkeel.data.sources._files import dropped_columns, grouped, numeric_columns, read_schema
 from evenkeel.data.sources._folders import read_images
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
@@ -39,6 +39,7 @@ __all__ = [
     "column_positions",
     "dropped_columns",
     "format_of",
+    "grouped",
     "inside",
     "is_directory",
     "is_query",

@@ -216,14 +216,14 @@ def file_fragments(
     ]
 
 
-def grouped(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield the positions of neighbouring parts, together at least PART_BYTES each."""
+def grouped(sizes: Sequence[int], least: int = PART_BYTES) -> Iterator[tuple[int, ...]]:
+    """Yield the positions of neighbouring parts, together at least so many bytes each."""
     group: list[int] = []
     total = 0
     for index, size in enumerate(sizes):
         group.append(index)
         total += size
-        if total >= PART_BYTES:
+        if total >= least:
             yield tuple(group)
             group, total = [], 0
     if group:

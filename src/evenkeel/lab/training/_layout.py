@@ -37,6 +37,7 @@ LARGE = 1 << 28  # bytes; a larger text is laid out
 CHUNK = 1 << 22
 VALIDATION_DOCUMENTS = 10  # one in so many, by a hash of its content, so that copies stay together
 ROWS = 1024  # of a table, turned into bytes at a time
+PIECE = 1 << 23  # bytes of row groups that are read together; for each piece the file's end is read again
 TABLES = {"Parquet", "Arrow"}
 TEXT_COLUMNS = ("text", "content")
 SEPARATOR = b"\0"  # between documents; no text contains it
@@ -307,17 +308,16 @@ def text_column(path: Place, asked: str) -> str:
 
 
 def rows_of(path: Place, column: str) -> Iterator[bytes]:
-    """Yield the rows of a column, a row group or record batch in memory at a time; missing ones are empty."""
-    from evenkeel.data.sources import format_of, opened
+    """Yield the rows of a column, some row groups or a record batch in memory at a time; missing ones are empty."""
+    from evenkeel.data.sources import format_of, grouped, opened
 
     kind = format_of(path)
     assert kind is not None
     assert kind.batches is not None
     try:
         with opened(path) as file:
-            # An object is read in one go, ahead of its rows; in parts, its end would be read for each of them.
-            count = len(kind.part_sizes(file)) if kind.part_sizes and isinstance(file, Path) else 0
-            pieces: list[tuple[int, ...] | None] = [(number,) for number in range(count)] or [None]
+            sizes = kind.part_sizes(file) if kind.part_sizes else []
+            pieces: list[tuple[int, ...] | None] = [*grouped(sizes, PIECE)] or [None]
             for parts in pieces:
                 for batch in kind.batches(file, [column], parts):
                     for start in range(0, batch.num_rows, ROWS):
