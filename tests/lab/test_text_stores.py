@@ -146,6 +146,8 @@ def test_what_is_wrong_is_one_line(store, folder, tmp_path):
     options = {"context": 8, "folder": tmp_path, "storage_options": store.options}
     with pytest.raises(ek.SourceError, match=r"there is no object or directory s3://bucket/none\.txt"):
         load_corpus("s3://bucket/none.txt", **options)
+    with pytest.raises(ek.SourceError, match=r"127\.0\.0\.1:1/x\.txt: the store cannot be reached"):
+        load_corpus("https://127.0.0.1:1/x.txt", context=8, folder=tmp_path)
     store.put("binary/a.bin", b"\0\1")
     store.put("binary/b.bin", b"\xff")
     with pytest.raises(ek.StudyError, match="none of the 2 files is UTF-8 text"):

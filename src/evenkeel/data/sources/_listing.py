@@ -114,7 +114,7 @@ def list_objects(place: StoredFile) -> Listing:
         return matching_files(place)
     if is_directory(place):
         return Listing(in_order(all_below(place, recursive=True), place), place, True)
-    if not place_exists(place):
+    if place.store.scheme not in HTTP and not place_exists(place):  # of a web address reading tells more
         raise missing(place)
     return Listing([place], place.beside(""), False)
 
