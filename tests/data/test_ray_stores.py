@@ -50,8 +50,8 @@ def test_workers_read_the_store_and_find_the_same_bits(ray, store, folder, tmp_p
 
 
 def test_a_worker_without_the_kernels_is_told(ray, folder, monkeypatch):
-    compiled = _engines.has_kernels()
-    monkeypatch.setattr(_engines, "has_kernels", lambda: not compiled)  # in this process, not in the workers
+    said = "missing" if _engines.has_kernels() else "available"
+    monkeypatch.setattr(_engines, "kernels_available", lambda: {"cpu": said})  # in this process, not in the workers
     with pytest.warns(UserWarning, match="have the compiled kernels and some do not"):
         fit_statistics(folder, engine="ray")
 
