@@ -53,6 +53,8 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
                 "ratios": {"evenkeel": [0.5, 0.4, 0.6], "lean": [0.99, 0.9, 1.1]},
                 "saved": {"torch": 2**21, "evenkeel": 2**21, "lean": 2**20},
             },
+            result("Net, folded (3), step", {"torch": 0.2, "evenkeel": 0.1}, {}, suite="convert")
+            | {"ratios": {"evenkeel": [0.5, 0.4, 0.6]}},
             result(
                 "StandardScaler.transform, in place, float32, 9x2",
                 {"evenkeel": 1.0, "scikit-learn": 4.0},
@@ -91,6 +93,7 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
     assert "| slow case |  | **2.00** (≤ 0.9) |" in text
     assert "| Net, fp32, step | 200 ms |  | 0.50 0.40–0.60 |  | ≈1 0.90–1.10 |  |" in text
     assert "| Net, fp32, saved | 2 MiB |  | 1.00 |  | 0.50 |  |" in text
+    assert "| Net, folded (3), step | 200 ms | 0.50 0.40–0.60 |" in text
     assert text.index("## Whole models") < text.index("## Shapes drawn at random") < text.index("## LayerNorm")
     assert "25% of the calls take longer than torch's; 12% take more than 1.10" in text
     assert "| 2.00 | 2 | 1 | layer <i> |" in text

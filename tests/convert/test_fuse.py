@@ -203,6 +203,17 @@ def test_the_blocks_of_transformers(name, monkeypatch):
     assert [type(module) for module in built.modules()] == kinds
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_joined_decoder_generates_the_same_tokens(monkeypatch):
+    torch.manual_seed(0)
+    built, inputs = MODELS["Llama"].build(), MODELS["Llama"].inputs()
+    wanted = built.generate(**inputs, max_new_tokens=3, do_sample=False)
+    fused(built, inputs)[0].apply()
+    seen = calls(monkeypatch)
+    assert torch.equal(built.generate(**inputs, max_new_tokens=3, do_sample=False), wanted)
+    assert len(seen) == 6  # of two blocks at each step, with the cache of the one before
+
+
 def test_fused_models_are_copied_and_stored():
     model, x = shaken(nn.Sequential(Block(Llama))).eval(), torch.randn(5, 16)
     found, reasons = fused(model.float(), x, mode="accurate")

@@ -12,6 +12,7 @@ import pytest
 from evenkeel import EvenkeelError, InvalidArgumentError
 from evenkeel.cli import main
 from evenkeel.data import fit, fit_statistics
+from evenkeel.data.fitting import _engines
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the warnings are Ray's own
 
@@ -46,6 +47,13 @@ def test_workers_read_the_store_and_find_the_same_bits(ray, store, folder, tmp_p
             fit_statistics(url, engine=first, resume=states, progress=stop, **options)
         assert states.read_bytes().count(b'"version": "') == 3
         assert fit_statistics(url, engine=second, resume=states, **options).to_bytes() == expected
+
+
+def test_a_worker_without_the_kernels_is_told(ray, folder, monkeypatch):
+    said = "missing" if _engines.has_kernels() else "available"
+    monkeypatch.setattr(_engines, "kernels_available", lambda: {"cpu": said})  # in this process, not in the workers
+    with pytest.warns(UserWarning, match="have the compiled kernels and some do not"):
+        fit_statistics(folder, engine="ray")
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def parts(request):
 @pytest.mark.parametrize(
     ("status", "code", "message"),
     [
-        (503, "SlowDown", "the store failed 6 times: .*SLOW_DOWN|the store failed 6 times: .*503"),
+        (503, "SlowDown", "cannot be read: the store failed 6 times: .*AWS Error"),
         (403, "AccessDenied", "access denied: there are no credentials, or they may not do this"),
         (403, "SignatureDoesNotMatch", "the secret key is not that of the access key|access denied"),
         (403, "InvalidAccessKeyId", "the credentials are unknown or expired|access denied"),

@@ -1,7 +1,6 @@
 """Checkpoints: files, directories, state dicts, and what is refused."""
 
 import sys
-import threading
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import evenkeel as ek
-from evenkeel.cli import main, phases
+from evenkeel.cli import main
 from evenkeel.doctor import checkpoint
 
 
@@ -129,23 +128,6 @@ def test_the_command_compares_with_the_data_of_the_fit(here, capsys):
     ek.data.save(ek.data.Statistics().update(x[:, :3]), here / "three.json")
     assert main(["doctor", "doctored:build", "--input", "x.npz", "--stats", "three.json"]) == 2
     assert "3 features" in capsys.readouterr().err
-
-
-def test_a_long_phase_is_told(monkeypatch, capsys):
-    monkeypatch.setattr(phases, "PATIENCE", 0.01)
-    monkeypatch.setattr(phases, "PAUSE", 0.01)
-    said = threading.Event()
-    plain = phases.say
-    monkeypatch.setattr(phases, "say", lambda line: (plain(line), said.set()))
-    with phases.phase("building my.model:build"):
-        assert said.wait(20)
-    assert capsys.readouterr().err.startswith("building my.model:build: 0 s\n")
-
-
-def test_a_short_phase_is_not_told(capsys):
-    with phases.phase("building"):
-        pass
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

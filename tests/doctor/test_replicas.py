@@ -72,6 +72,21 @@ def test_the_place_of_a_value_counts(group, dtype):
     assert numbers[0] != numbers[1]
 
 
+def test_a_store_that_is_gone_ends_no_training(group, monkeypatch):
+    def refuse(*_):
+        raise distributed.DistNetworkError("connection reset by peer")
+
+    class Gone:
+        set = check = refuse
+
+    monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", Gone)
+    made = replica(model(), 0, group)
+    made.steps.append(1)
+    assert made.found() == ()
+    leave(made, 2, 0, group)
+    assert made.digest([]) == []
+
+
 def test_one_process_leaves_nothing():
     report = program(Cnn, 1).watched(steps=4, every=2)
     assert report.measured.replicas == ()

@@ -24,6 +24,34 @@ class Scaled(nn.Module):
         return (x.float() / size * (self.offset + self.weight.float())).to(x.dtype)
 
 
+class ChannelsFirst(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Renamed(nn.Module):
+    """An RMSNorm with ε in the code, whose parameter and class have any names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.randn(8))
+
+    def forward(self, x):
+        return x * (x.square().mean(-1, keepdim=True) + 3e-4).rsqrt() * self.gain
+
+
+class Grouped(nn.Module):
+    """Statistics of parts of a row, which no walk shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm_eps, self.weight = 1e-5, nn.Parameter(torch.randn(8))
+
+    def forward(self, x):
+        parts = x.unflatten(-1, (2, 4))
+        return (parts * (parts.square().mean(-1, keepdim=True) + self.norm_eps).rsqrt()).flatten(-2) * self.weight
+
+
 class Impostor(nn.LayerNorm):
     """A LayerNorm by type that does something else as well."""
 
@@ -51,6 +79,8 @@ def randomize(module):
         (Scaled(outside=True), (2, 5, 8), "rms", {"eps_mode": "outside"}),
         (ek.nn.RMSNorm(8, eps=0.1, eps_mode="clamp", weight_offset=1.0), (4, 8), "rms", {"weight_offset": 1.0}),
         (ek.nn.DyT(8), (2, 5, 8), "dyt", {}),
+        (ChannelsFirst(8), (2, 8, 3, 3), "layer", {"shared": [1]}),
+        (Renamed(), (2, 5, 8), "rms", {"eps": 3e-4}),
         (nn.BatchNorm1d(8), (4, 8), "batch", {}),
         (nn.BatchNorm2d(8, track_running_stats=False), (2, 8, 3, 3), "batch", {"mean": None}),
         (nn.InstanceNorm1d(8, affine=True), (2, 8, 5), "instance", {"mean": None}),
@@ -117,6 +147,12 @@ class Unused(nn.Module):
         (nn.Sequential(nn.Linear(8, 8)), "norm", torch.ones(1, 8), "none of its layers looks like a norm"),
         (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), "0", torch.randn(4, 8), "0 is a Linear, which does none"),
         (nn.Sequential(Impostor(8)), "0", torch.randn(4, 8), "0 is a Impostor, which does none .* is off by"),
+        (
+            nn.Sequential(Grouped()),
+            "0",
+            torch.randn(4, 8),
+            r"none of the norms known \(a walk knows no norm with these",
+        ),
         (nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)), "1", torch.ones(1, 7), "does not take this input"),
         (Unused(), "norm", torch.ones(1, 8), "was never reached"),
     ],

@@ -16,7 +16,7 @@ from evenkeel._options.convert import DEFAULT_ACTIONS
 from evenkeel.cli import interrupts
 from evenkeel.cli.models import build_model
 from evenkeel.cli.output import Output, print_json
-from evenkeel.cli.steps import Steps
+from evenkeel.cli.steps import telling_steps
 from evenkeel.convert import plan
 
 if TYPE_CHECKING:
@@ -40,18 +40,18 @@ def convert_model(
     verify: bool,
 ) -> None:
     """Convert a model, print the certificate, and write what was asked for."""
-    with Steps() as steps:
-        steps(f"reading {name}")
+    with telling_steps() as step:
+        step(f"reading {name}")
         model = build_model(name) if directory is None else read_directory(directory)
         inputs = None if input_file is None else read_inputs(input_file, model)
         following = [name for name in actions if name not in DEFAULT_ACTIONS]
         if inputs is None and (verify or following):
             inputs = random_inputs(model, "--verify" if verify else f"--actions {following[0]}")
         names = model.state_dict().keys()
-        planned = plan(model, inputs, actions=actions, mode=mode, progress=steps)
-        certificate = planned.apply(verify=inputs if verify else None, progress=steps)
+        planned = plan(model, inputs, actions=actions, mode=mode, progress=step)
+        certificate = planned.apply(verify=inputs if verify else None, progress=step)
         if out is not None:
-            steps(f"writing {path_as_text(out)}")
+            step(f"writing {path_as_text(out)}")
             write(model, directory, out, names)
     if output.as_json:
         print_json({"source": name} | certificate.to_dict() | {"out": out, "report": output.html})

@@ -14,7 +14,7 @@ from evenkeel._files import path_as_text
 from evenkeel.cli import interrupts
 from evenkeel.cli.models import build_model, load_object
 from evenkeel.cli.output import print_json
-from evenkeel.cli.phases import phase
+from evenkeel.cli.steps import telling_steps
 from evenkeel.doctor import checkpoint, examine
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ ILL = 1  # the exit code where something critical stands
 @interrupts.raising()
 def judge_checkpoint(path: Path, output: Output) -> int:
     """Judge a checkpoint and show the report."""
-    with phase(f"reading {path_as_text(path)}"):
+    with telling_steps() as step:
+        step(f"reading {path_as_text(path)}")
         report = checkpoint(path)
     return present(report, output)
 
@@ -35,12 +36,13 @@ def judge_checkpoint(path: Path, output: Output) -> int:
 @interrupts.raising()
 def judge_model(name: str, path: Path, loss: str | None, statistics: Path | None, output: Output) -> int:
     """Judge the model that a factory builds, on the arrays of a file."""
-    with phase(f"building {name}"):
+    with telling_steps() as step:
+        step(f"building {name}")
         model = build_model(name)
         function = None if loss is None else load_object(loss)
-    fitted = None if statistics is None else read_statistics(statistics)
-    batch = read_batch(path, model)
-    with phase(f"examining {name}"):
+        fitted = None if statistics is None else read_statistics(statistics)
+        batch = read_batch(path, model)
+        step(f"examining {name}")
         report = examine(model, batch, loss=function, statistics=fitted)
     return present(report, output)
 

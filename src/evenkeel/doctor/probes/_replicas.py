@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Replicas"]
 
 KEPT = 8  # steps whose numbers stay in the store
-RANGE = 8388593  # of a number: the largest prime that float32 holds exactly; a power of 2 would leave exponents out
+RANGE = 8388593  # of a number: a prime below 2²³, exact in float32; modulo a power of 2 exponents would not count
 FACTOR = 2654435761  # Knuth's, by which neighbours get unlike weights
 WHOLE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 COUNTS: Counter[str] = Counter()  # watches of the same model in this process
@@ -66,22 +66,29 @@ class Replicas:
         """Leave the numbers of a step for the others."""
         if self.store is None or not numbers:
             return
+        rank = distributed.get_rank()
         self.steps.append(step)
-        self.store.set(self.key(step, distributed.get_rank()), " ".join(f"{number:.0f}" for number in numbers))
-        if len(self.steps) > KEPT:
-            self.store.delete_key(self.key(self.steps.pop(0), distributed.get_rank()))
+        try:
+            self.store.set(self.key(step, rank), " ".join(f"{number:.0f}" for number in numbers))
+            if len(self.steps) > KEPT:
+                self.store.delete_key(self.key(self.steps.pop(0), rank))
+        except RuntimeError:  # the process that keeps the store has ended: the training goes on without
+            self.store = None
 
     def found(self) -> tuple[Replica, ...]:
         """The numbers of all processes at the last step that most of them have left some of."""
         if self.store is None or not distributed.is_initialized():
             return ()
+        size = distributed.get_world_size()
         best: list[Replica] = []
-        for step in reversed(self.steps):
-            some = [r for rank in range(distributed.get_world_size()) if (r := self.read(step, rank)) is not None]
-            if len(some) > max(len(best), 1):
-                best = some
-            if len(best) == distributed.get_world_size():
-                break
+        try:
+            for step in reversed(self.steps):
+                some = [r for rank in range(size) if (r := self.read(step, rank)) is not None]
+                best = some if len(some) > max(len(best), 1) else best
+                if len(best) == size:
+                    break
+        except RuntimeError:  # the process that keeps the store has ended
+            return ()
         return tuple(best)
 
     def read(self, step: int, rank: int) -> Replica | None:
