@@ -58,6 +58,11 @@ def refusal(error: BaseException) -> str:
     return next((words for pattern, words in REFUSALS if re.search(pattern, str(error), re.IGNORECASE)), "")
 
 
+def cause_of(error: Exception) -> BaseException:
+    """What kept a client from an object: fsspec's for the web says of every failure that there is no such file."""
+    return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+
+
 def explained(url: str, error: BaseException, attempts: int) -> SourceError:
     """The error of a request in one line."""
     text = " ".join(str(error).split())
@@ -81,10 +86,11 @@ def retried(action: Callable[[], Result], url: str) -> Result:
             return action()
         except EvenkeelError:
             raise
-        except Exception as error:  # fsspec's clients have errors of their own, with no base in common
+        except Exception as raised:  # fsspec's clients have errors of their own, with no base in common
+            error = cause_of(raised)
             text = f"{type(error).__name__} {error}"
             most = UNREACHABLE_ATTEMPTS if UNREACHABLE.search(text) else ATTEMPTS
             if attempt >= most or refusal(error) or not TRANSIENT.search(text):
-                raise explained(url, error, attempt) from error
+                raise explained(url, error, attempt) from raised
             time.sleep(min(PAUSE * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0))
     raise AssertionError("the last attempt returns or raises")
