@@ -206,7 +206,7 @@ def file_fragments(
         except SourceError:
             if not skip:
                 raise  # otherwise reading the whole file will say so once more, and be counted
-    groups: list[Parts] = [*grouped(sizes)]
+    groups: list[Parts] = [*grouped(sizes, PART_BYTES)]
     return [
         FileFragment(
             f"{file.key}#{parts[0]}-{parts[-1]}" if parts else file.key,
@@ -216,7 +216,7 @@ def file_fragments(
     ]
 
 
-def grouped(sizes: Sequence[int], least: int = PART_BYTES) -> Iterator[tuple[int, ...]]:
+def grouped(sizes: Sequence[int], least: int) -> Iterator[tuple[int, ...]]:
     """Yield the positions of neighbouring parts, together at least so many bytes each."""
     group: list[int] = []
     total = 0

@@ -59,8 +59,9 @@ def refusal(error: BaseException) -> str:
 
 
 def cause_of(error: Exception) -> BaseException:
-    """What kept a client from an object: fsspec's for the web says of every failure that there is no such file."""
-    return error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+    """The error of a connection that fsspec's client of the web tells as a file that is not there, or the error."""
+    cause = error.__cause__
+    return cause if cause and isinstance(error, FileNotFoundError) and UNREACHABLE.search(str(cause)) else error
 
 
 def explained(url: str, error: BaseException, attempts: int) -> SourceError:
