@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "channels/passes.h"
+#include "channels/run.h"
 
 namespace evenkeel {
 namespace {
@@ -33,14 +34,6 @@ bool has_channels_last(const Tensor& t) {
   return true;
 }
 
-// Contiguous, or channels-last where the input is that alone.
-Tensor dense(const Tensor& t, bool last) {
-  if (!last) return as_contiguous(t);
-  if (has_channels_last(t)) return t;
-  const bool planar = t.sizes().size() == 4;
-  return torch::stable::contiguous(t, planar ? MemoryFormat::ChannelsLast : MemoryFormat::ChannelsLast3d);
-}
-
 Tensor empty_in_format(const Tensor& x, bool last) {
   const std::vector<int64_t> sizes = sizes_of(x);
   if (!last) return empty(sizes, x.scalar_type());
@@ -60,6 +53,19 @@ ChannelsShape shape_of(const Tensor& x, bool last) {
   ChannelsShape shape{sizes[0], sizes[1], 1, last};
   for (size_t axis = 2; axis < sizes.size(); ++axis) shape.positions *= sizes[axis];
   return shape;
+}
+
+// Contiguous, or channels-last where the input is that alone.
+Tensor dense(const Tensor& t, bool last) {
+  const bool has_last = has_channels_last(t);
+  if (last) {
+    const MemoryFormat format = t.sizes().size() == 4 ? MemoryFormat::ChannelsLast : MemoryFormat::ChannelsLast3d;
+    return has_last ? t : torch::stable::contiguous(t, format);
+  }
+  if (t.is_contiguous() || !has_last || t.numel() == 0) return as_contiguous(t);
+  const Tensor out = empty(sizes_of(t), t.scalar_type());
+  lay_channels_outermost(memory_of(t), memory_of(out), shape_of(t, true), floating_dtype_of(t));
+  return out;
 }
 
 ChannelsOptions checked(const ChannelsOptions& given, int64_t channels, bool remembered) {

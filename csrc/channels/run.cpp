@@ -1,6 +1,7 @@
 #include "channels/run.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/caches.h"
 #include "core/runtime.h"
@@ -9,6 +10,8 @@ namespace evenkeel {
 namespace {
 
 constexpr int64_t grain = 16384;  // elements that are worth a thread
+
+const ChannelsKernels& kernels() { return EVENKEEL_BEST(channels_kernels); }
 
 // Whether a block's gradients after the activation are kept from the sums to dx: in planes, and small enough for cache.
 bool keeps_gradient(const ChannelsCall& a) {
@@ -49,7 +52,6 @@ class TurnedBlock {
   }
 
  private:
-  static const ChannelsKernels& kernels() { return EVENKEEL_BEST(channels_kernels); }
   int64_t room() const { return samples_ ? ceil_divide(samples_ * sample_, sizeof(double)) : 0; }
   // such that the block is where it is in a tensor
   char* as_tensor(const Scratch& scratch) const {
@@ -132,6 +134,27 @@ void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPh
   const ChannelsGeometry& g = a.geometry;
   const bool by_blocks = g.walk == Walk::groups || g.blocks >= many_blocks || block_size(g) * g.blocks <= grain;
   by_blocks ? run_blocks(a, items, partial, phases) : run_phases(a, items, partial, phases);
+}
+
+// A panel of positions at a time, turned in cache: torch's copy, a channel after the other, takes several times as long.
+void lay_channels_outermost(const void* from, void* to, const ChannelsShape& shape, DType dtype) {
+  constexpr int64_t panel = 1 << 17, line = 64;  // bytes
+  const int64_t size = size_of(dtype), row = shape.channels * size, column = shape.positions * size;
+  const int64_t rows = std::min(std::max(panel / row, line / size), shape.positions);
+  const int64_t panels = ceil_divide(shape.positions, rows);
+  parallel_for(shape.batch * panels, ceil_divide(grain, rows * shape.channels), [&](int64_t begin, int64_t end) {
+    const Scratch turned(ceil_divide(rows * row, sizeof(double)));
+    const char* const columns = reinterpret_cast<const char*>(turned.data());
+    for (int64_t item = begin; item < end; ++item) {
+      const int64_t sample = item / panels, first = item % panels * rows, some = std::min(rows, shape.positions - first);
+      kernels().turn(static_cast<const char*>(from) + (sample * shape.positions + first) * row, turned.data(), size, 1,
+                     some, shape.channels);
+      char* const out = static_cast<char*>(to) + sample * shape.positions * row + first * size;
+      for (int64_t c = 0; c < shape.channels; ++c) {
+        std::memcpy(out + c * column, columns + c * some * size, static_cast<size_t>(some * size));
+      }
+    }
+  });
 }
 
 }  // namespace evenkeel

@@ -146,6 +146,21 @@ def test_layouts_are_torchs(norm, shape):
     assert contiguous[0].is_contiguous()
 
 
+# fewer positions than a panel, more, one left over; channels that fill a square, and not; the whole row past a panel
+@pytest.mark.parametrize(
+    "shape", [(3, 5, 2, 1), (2, 40, 31, 33), (1, 7, 129, 127), (2, 66, 9, 11, 10), (1, 9000, 3, 7)]
+)
+@every_dtype
+def test_the_layout_of_a_gradient_does_not_change_a_bit(shape, dtype):
+    layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    x = torch.randn(shape).to(dtype).requires_grad_()
+    y, cotangent = F.instance_norm(x, backend="cpu"), torch.randn(shape).to(dtype)
+    (expected,) = torch.autograd.grad(y, x, cotangent, retain_graph=True)
+    (found,) = torch.autograd.grad(y, x, cotangent.contiguous(memory_format=layout))
+    assert torch.equal(found, expected)
+    assert found.stride() == expected.stride()
+
+
 @every_measured
 def test_expanded_inputs_and_untouched_gradients(norm):
     x = torch.randn(1, 4, 6, 1).expand(3, 4, 6, 5).detach().requires_grad_()
