@@ -71,6 +71,12 @@ def test_a_page_with_a_picture_opens_with_its_message_and_three_findings():
     assert 'style="color: var(--series0)"' in html
 
 
+def test_a_headline_keeps_its_words_and_breaks_at_no_hyphen():
+    html = render_page(opening_page("without norm peri-rms learns"))
+    heading = re.search(r"<h1[^>]*>(.*?)</h1>", html, flags=re.DOTALL).group(1)
+    assert heading == 'without norm <span class="word">peri-rms</span> learns'
+
+
 def test_hostile_names_are_text_everywhere():
     elements = Elements(render_page(opening_page(HOSTILE)))
     tags = [tag for tag, _ in elements.found]

@@ -124,7 +124,7 @@ def difference_figure(summary: Mapping[str, Any]) -> Figure | None:
     reference = "the same arm of the first study" if shared else "the best arm"
     seen = sum(row.note in ("lower", "higher") for row in rows)
     title = f"A difference to {reference} is seen in {seen} of {len(rows)} cases"
-    panel = dots(rows, x=Axis(f"loss minus that of {reference} (nats per byte)", log=False))
+    panel = dots(rows, x=Axis("difference in loss (nats per byte)", log=False))
     caption = (
         "A dot is the mean of the differences by seed, the whisker its 95 % interval; at 0 there is no difference."
     )
