@@ -133,9 +133,13 @@ void write_remembered(ChannelsCall& a, const ChannelsWalk& phases, const double*
   });
 }
 
-// `tensors`: of x's size, that a call reads and writes.
-bool is_streamed(const ChannelsShape& shape, DType dtype, int64_t tensors) {
-  return is_past_caches(shape.batch * shape.channels * shape.positions * size_of(dtype) * tensors);
+// `tensors`: of x's size, that a call reads and writes. The ends of runs that are no whole cache lines are stored as usual
+// and wait for memory, the streams behind them too: short ones are not streamed, except where one goes on in the next.
+bool is_streamed(const ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
+  constexpr int64_t line = 64, short_run = 1024;  // bytes
+  const int64_t run = shape.positions * size_of(a.dtype);
+  if (a.geometry.walk == Walk::planes && !a.remembered && run < short_run && run % line) return false;
+  return is_past_caches(shape.batch * shape.channels * run * tensors);
 }
 
 const DirectChannels direct_channels{
@@ -157,7 +161,7 @@ void run_forward(const ChannelsForward& forward) {
   a.out = forward.y;
   set_weight(a, w);
   a.bias = b.data();
-  a.streamed = is_streamed(forward.shape, forward.dtype, 2);
+  a.streamed = is_streamed(a, forward.shape, 2);
   const ChannelsWalk& phases = phases_of(g);
   if (remembered) {
     const ChannelParameter means(forward.mean, 0.0, channels, 1, 1), spreads(forward.variance, 0.0, channels, 1, 1);
@@ -192,7 +196,7 @@ void run_backward(const ChannelsBackward& backward) {
   set_weight(a, w);
   a.bias = b.data();
   a.statistics = const_cast<void*>(backward.statistics);
-  a.streamed = is_streamed(backward.shape, backward.dtype, 3);
+  a.streamed = is_streamed(a, backward.shape, 3);
   a.sums = sums.get();
   a.means = means.data();
   const ChannelsWalk& phases = phases_of(g);

@@ -3,19 +3,12 @@
 
 #include "channels/activation.h"
 #include "channels/affine.h"
+#include "core/lines.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 
 // elements ahead of what is read and written now: no processor fetches the lines of an output ahead
 constexpr int64_t soon = 1024;
-constexpr int64_t cache_line = 64;  // bytes
-
-inline bool on_a_cache_line(const void* p) { return reinterpret_cast<uintptr_t>(p) % cache_line == 0; }
-// Elements from p to the next cache line.
-template <class T>
-inline int64_t elements_to_line(const T* p) {
-  return static_cast<int64_t>((cache_line - reinterpret_cast<uintptr_t>(p) % cache_line) % cache_line / sizeof(T));
-}
 
 // Where everything is valid.
 struct AllLanes {

@@ -97,6 +97,15 @@ Simd simd() {
   return level;
 }
 
+bool fetches_ahead() {
+#if defined(__x86_64__)
+  static const bool is_intel = __builtin_cpu_is("intel");
+  return simd() == Simd::avx2 || !is_intel;
+#else
+  return false;
+#endif
+}
+
 std::string simd_level() { return simd_name(simd()); }
 
 }  // namespace evenkeel

@@ -29,6 +29,10 @@ std::string simd_names();
 // The level's name: the best this processor has, or what EVENKEEL_SIMD asks for if it has that.
 std::string simd_level();
 
+// Whether kernels fetch what they read next: only Intel's processors with AVX-512 foresee where a row comes to lie that
+// is read twice before the next.
+bool fetches_ahead();
+
 // This processor's variant of what EVENKEEL_VARIANTS declares; with none, nobody may call it.
 #if defined(__x86_64__)
 #define EVENKEEL_BEST(name) (simd() == Simd::avx512 ? avx512::name : avx2::name)

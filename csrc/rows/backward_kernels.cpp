@@ -279,7 +279,7 @@ __attribute__((flatten)) void write_rows(const RowsSpec& spec, const BackwardWor
   using L = typename Written<T>::lanes;
   using V = Vector<L>;
   for_each_position<L>(spec.features, [&](auto at) {
-    if constexpr (R == 1 && fetches_rows) {
+    if constexpr (R == 1) {
       if (rows.x_ahead) {
         fetch(rows.x[0] + at.i + rows.x_ahead);
         fetch(rows.dy[0] + at.i + rows.dy_ahead);
@@ -300,16 +300,19 @@ __attribute__((flatten)) void write_rows(const RowsSpec& spec, const BackwardWor
 
 template <Centring centring, bool weighted, class L, class C, class T, int R>
 void run_rows(const RowsBackward& a, BackwardWork<C, T, R>& rows, const C* weight_in_order,
-              const ParameterSums<L, C>& sums) {
+              const ParameterSums<L, C>& sums, LineWriter<T>& lines) {
   sum_rows<centring, weighted, 1>(a.spec, rows, weight_in_order, sums.dweight(), sums.dbias());
   if (!a.dx.data) return;
-  const bool streamed = R == 1 && a.streamed && reaches_a_line(rows.dx[0]);
+  if (lines) rows.dx[0] = lines.place(rows.dx[0]);
+  const bool streamed = R == 1 && a.streamed && !lines && reaches_a_line(rows.dx[0]);
   write_rows<centring, weighted>(a.spec, rows, static_cast<const C*>(a.weight), streamed);
+  if (lines) lines.add(a.spec.features);
 }
 
 // R rows from `row` on, unless one of them is not of the usual kind.
 template <class T, int R, class L, class C>
-bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order, const ParameterSums<L, C>& sums) {
+bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order, const ParameterSums<L, C>& sums,
+                   LineWriter<T>& lines) {
   BackwardWork<C, T, R> rows;
   const Centring usual = a.spec.center() ? Centring::rounded : Centring::none;
   const int width = a.spec.statistics_width();
@@ -320,7 +323,7 @@ bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order,
     rows.dy[r] = static_cast<const T*>(a.dy.data) + row_offset(a.dy.layout, row + r);
     rows.dx[r] = a.dx.data ? static_cast<T*>(a.dx.data) + row_offset(a.dx.layout, row + r) : nullptr;
   }
-  if (R == 1 && fetches_rows && a.fetched) {
+  if (R == 1 && a.fetched) {
     constexpr int64_t soon = 4096 / sizeof(T);
     const int64_t later = ceil_divide(soon, a.spec.features);
     rows.x_ahead = distance_to(a.x, row, later);
@@ -328,11 +331,11 @@ bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order,
     rows.dx_ahead = distance_to(a.dx, row, later);
   }
   if (usual == Centring::none) {
-    a.weight ? run_rows<Centring::none, true>(a, rows, weight_in_order, sums)
-             : run_rows<Centring::none, false>(a, rows, weight_in_order, sums);
+    a.weight ? run_rows<Centring::none, true>(a, rows, weight_in_order, sums, lines)
+             : run_rows<Centring::none, false>(a, rows, weight_in_order, sums, lines);
   } else {
-    a.weight ? run_rows<Centring::rounded, true>(a, rows, weight_in_order, sums)
-             : run_rows<Centring::rounded, false>(a, rows, weight_in_order, sums);
+    a.weight ? run_rows<Centring::rounded, true>(a, rows, weight_in_order, sums, lines)
+             : run_rows<Centring::rounded, false>(a, rows, weight_in_order, sums, lines);
   }
   return true;
 }
@@ -352,6 +355,7 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
   const int64_t n = a.spec.features, stride = padded_pairs(n);
   const Buffer<C> scratch(5 * stride);
   ParameterSums<L, C> sums(a, task);
+  LineWriter<T> lines(a.dx.data, n, a.streamed && plain);
   const C* weight = in_order<L>(static_cast<const C*>(a.weight), scratch.data() + 4 * stride, n);
   const int64_t first = task * a.rows_per_task;
   const int64_t last = first + a.rows_per_task < a.spec.rows ? first + a.rows_per_task : a.spec.rows;
@@ -361,9 +365,9 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
   for (int64_t row = first; row < last;) {
     const int64_t until = row + rows_per_flush < last ? row + rows_per_flush : last;
     while (row < until) {
-      if (two && row + 2 <= until && backward_rows<T, 2>(a, row, weight, sums)) {
+      if (two && row + 2 <= until && backward_rows<T, 2>(a, row, weight, sums, lines)) {
         row += 2;
-      } else if (plain && backward_rows<T, 1>(a, row, weight, sums)) {
+      } else if (plain && backward_rows<T, 1>(a, row, weight, sums, lines)) {
         ++row;
       } else {
         backward_row(a, row++, sums, scratch.data());

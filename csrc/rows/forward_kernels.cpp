@@ -104,7 +104,7 @@ template <Centring centring, class L, bool weighted, bool biased, class C, class
 void write_rows(const Work<C, T, Out, R> rows, const C* weight, const C* bias, int64_t n, bool streamed) {
   using V = Vector<L>;
   for_each_position<L>(n, [&](auto at) {
-    if constexpr (R == 1 && fetches_rows) {
+    if constexpr (R == 1) {
       if (rows.x_ahead) fetch(rows.x[0] + at.i + rows.x_ahead);
       if (rows.x_ahead && !streamed) fetch_to_write(rows.y[0] + at.i + rows.y_ahead);
     }
@@ -257,7 +257,7 @@ __attribute__((noinline)) Statistics<float> widen_and_do_in_double(const RowsFor
 // Writes a row of which the statistics are known; the one that is fetched meanwhile is `later` rows further.
 template <class C, class T>
 inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, const Parameters<C>& parameters, int64_t row,
-                         int64_t later) {
+                         int64_t later, LineWriter<T>& lines) {
   bool done = false;
   if constexpr (std::is_same_v<C, float>) {
     if (!safe(s)) {
@@ -267,12 +267,13 @@ inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, cons
   }
   if (!done) {
     T* y = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row);
-    Work<C, T, T, 1> work{{x}, {y}, {s}};
-    if (fetches_rows && a.fetched) {
+    Work<C, T, T, 1> work{{x}, {lines ? lines.place(y) : y}, {s}};
+    if (a.fetched) {
       work.x_ahead = distance_to(a.x, row, later);
       work.y_ahead = distance_to(a.y, row, later);
     }
-    write_row(a.spec, work, parameters, a.streamed && reaches_a_line(y));
+    write_row(a.spec, work, parameters, a.streamed && !lines && reaches_a_line(y));
+    if (lines) lines.add(a.spec.features);
   }
   if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
 }
@@ -314,7 +315,7 @@ int rows_abreast(const RowsForward& a) {
 #if defined(__AVX512F__)
   const int64_t bytes = a.spec.features * static_cast<int64_t>(sizeof(T));
   const bool lines = sizeof(T) < 4 || bytes % 64 == 0;
-  if (!a.streamed && lines) return bytes <= 3584 ? 4 : 2;
+  if (!a.streamed && !a.fetched && lines) return bytes <= 3584 ? 4 : 2;
 #endif
   return 1;
 }
@@ -333,6 +334,7 @@ void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
     parameters = {parameters.weight, parameters.bias, true, in_order<pair>(parameters.weight, scratch.data(), n),
                   in_order<pair>(parameters.bias, scratch.data() + padded_pairs(n), n)};
   }
+  LineWriter<T> lines(a.y.data, n, a.streamed);
   for (int64_t row = begin; row < end; row += size) {
     const int count = static_cast<int>(row + size < end ? size : end - row);
     const T* x[most_in_group];
@@ -344,7 +346,7 @@ void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
       } else if (most >= 2 && i + 2 <= count && complete_rows<2>(a, x, s, parameters, i, row + i)) {
         i += 2;
       } else {
-        complete_row(a, x[i], s[i], parameters, row + i, size);
+        complete_row(a, x[i], s[i], parameters, row + i, size, lines);
         ++i;
       }
     }

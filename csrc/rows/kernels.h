@@ -77,7 +77,7 @@ struct RowsForward {
   const void* bias;
   Rows y;
   bool streamed;  // what is read and written is larger than the caches
-  bool fetched;   // and than the second-level cache: rows are fetched before they are needed
+  bool fetched;   // they are larger than the second-level cache, and rows are fetched before they are needed
   int64_t group_bytes;  // of rows that the first-level cache keeps from their statistics until they are written
   void* statistics;  // compute dtype, (rows, statistics_width), or null
 };
@@ -93,7 +93,7 @@ struct RowsBackward {
   Rows dsum;       // is added to the gradient, where it is there
   Rows dx;         // contiguous, or nothing
   bool streamed;   // what is read and written is larger than the caches
-  bool fetched;    // and than the second-level cache: rows are fetched before they are needed
+  bool fetched;   // they are larger than the second-level cache, and rows are fetched before they are needed
   Rows dresidual;  // dx in another dtype, or nothing
   const void* weight;
   const void* bias;  // for from_output alone

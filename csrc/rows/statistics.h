@@ -10,6 +10,7 @@
 
 #include <type_traits>
 
+#include "core/lines.h"
 #include "rows/kernels.h"
 #include "rows/pairs.h"
 
@@ -202,9 +203,6 @@ inline auto centred(const At& at, const T* x, const Statistics<C>& s) {
   }
 }
 
-// Whether rows are fetched by hand: the processors with AVX2 alone do not foresee which row comes next, where each is
-// read twice.
-constexpr bool fetches_rows = register_bytes == 32;
 // Elements from a row to the one that is so many later.
 inline int64_t distance_to(const Rows& rows, int64_t row, int64_t later) {
   return row_offset(rows.layout, row + later) - row_offset(rows.layout, row);
@@ -218,14 +216,10 @@ const double* in_double(const T* row, double* scratch, int64_t n) {
   return scratch;
 }
 
-// Whether stores from p on reach a cache line at all, and after how many elements.
+// Whether stores from p on reach a cache line at all.
 template <class T>
 inline bool reaches_a_line(const T* p) {
   return reinterpret_cast<uintptr_t>(p) % sizeof(T) == 0;
-}
-template <class T>
-inline int64_t elements_to_line(const T* p) {
-  return static_cast<int64_t>((64 - reinterpret_cast<uintptr_t>(p) % 64) % 64 / sizeof(T));
 }
 
 // What to walk of a row of n elements before its stores lie on cache lines: of long rows, where a vector fills a line.

@@ -54,7 +54,7 @@ def run(*command, **environment):
 
 
 def digest():
-    """The hash of what kernels of every pattern give, of contiguous rows and of rows that are no whole cache lines."""
+    """The hash of what kernels of every pattern give: of rows on cache lines and not, apart, and beyond float's range."""
     torch.manual_seed(0)
     results = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
@@ -64,6 +64,15 @@ def digest():
             y = F.layer_norm(x, (features,), weight, bias, backend="cpu")
             results += [y, *torch.autograd.grad(y, (x, weight, bias), dy)]
             results += F.add_rms_norm(x, dy, (features,), weight, backend="cpu")
+        for features in (1, 31, 77, 336):
+            x = torch.randn(5, 9, features + 3).to(dtype)[..., 2:-1].transpose(0, 1)
+            x[3, 2] *= 1e-30
+            x[6, 1:3] *= 1e30 if dtype != torch.float16 else 1e4
+            x.requires_grad_()
+            y = F.layer_norm(x, (features,), backend="cpu")
+            results += [y, *torch.autograd.grad(y, x, torch.randn_like(y))]
+            shifted = torch.empty(x.numel() + 1, dtype=dtype)[1:].view(x.shape)  # on no cache line
+            results.append(F.rms_norm(x.detach(), (features,), out=shifted, backend="cpu"))
         for memory_format in (torch.contiguous_format, torch.channels_last):
             x = torch.randn(4, 32, 12, 11).to(dtype).to(memory_format=memory_format).requires_grad_()
             y = F.group_norm(x, 8, activation="silu", backend="cpu")
