@@ -107,6 +107,7 @@ struct ChannelsCall {
   void* variance;    // compute dtype, (statistics)
   bool may_cancel;   // remembered: in some channel y can be far smaller than the terms that it is the difference of
   bool streamed;     // out is larger than the caches: write past them
+  int64_t together;  // planes: statistics of neighbouring channels that one thread takes together, and writes by samples
   void* kept;        // backward: compute dtype, room for a gradient of each element of the block, or null
   // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums. Planes:
   // with remembered statistics, the factors of each channel.
@@ -119,6 +120,8 @@ struct ChannelsCall {
   double* means;  // backward: (statistics, 2), the means of g and g * x_hat
   int64_t statistics_width() const { return evenkeel::statistics_width(options.eps_mode); }
 };
+
+constexpr int64_t most_together = 256;
 
 // A phase over [begin, end) of the items or statistics.
 using ChannelsPhase = void (*)(const ChannelsCall&, int64_t begin, int64_t end);

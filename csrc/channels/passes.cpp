@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "channels/geometry.h"
@@ -133,13 +134,32 @@ void write_remembered(ChannelsCall& a, const ChannelsWalk& phases, const double*
   });
 }
 
+constexpr int64_t line = 64;  // bytes
+
+// How many statistics of planes are written together: a sample apart, their runs share cache lines with those beside them,
+// and nothing foresees where they lie. Together they are whole lines, and stay in the second-level cache from the first
+// pass to the last.
+int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
+  constexpr int64_t short_run = 2048, most_elements = 4096;
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t size = size_of(a.dtype), run = g.positions * size, all = g.channels * g.count * size;
+  if (g.walk != Walk::planes || g.groups || a.mask || a.remembered || run >= short_run) return 1;
+  // gradients are projected run by run: what they gain from the order are whole lines alone
+  if (a.dy && (a.options.activation == Activation::silu || run % line == 0 || all < caches().second)) return 1;
+  const int64_t kept = caches().second / (2 * tensors * g.count * size);
+  const int64_t most = std::min({kept, most_elements / g.positions, most_together,
+                                 g.channels / torch::stable::get_num_threads()});
+  const int64_t lines = line / std::gcd(line, run);
+  return std::max<int64_t>(1, most >= lines ? most / lines * lines : most);
+}
+
 // `tensors`: of x's size, that a call reads and writes. The ends of runs that are no whole cache lines are stored as usual
 // and wait for memory, the streams behind them too: short ones are not streamed, except where one goes on in the next.
 bool is_streamed(const ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
-  constexpr int64_t line = 64, short_run = 1024;  // bytes
-  const int64_t run = shape.positions * size_of(a.dtype);
+  constexpr int64_t short_run = 1024;  // bytes
+  const int64_t run = a.together * shape.positions * size_of(a.dtype);
   if (a.geometry.walk == Walk::planes && !a.remembered && run < short_run && run % line) return false;
-  return is_past_caches(shape.batch * shape.channels * run * tensors);
+  return is_past_caches(shape.batch * shape.channels * shape.positions * size_of(a.dtype) * tensors);
 }
 
 const DirectChannels direct_channels{
@@ -161,6 +181,7 @@ void run_forward(const ChannelsForward& forward) {
   a.out = forward.y;
   set_weight(a, w);
   a.bias = b.data();
+  a.together = statistics_together(a, 1);
   a.streamed = is_streamed(a, forward.shape, 2);
   const ChannelsWalk& phases = phases_of(g);
   if (remembered) {
@@ -196,6 +217,7 @@ void run_backward(const ChannelsBackward& backward) {
   set_weight(a, w);
   a.bias = b.data();
   a.statistics = const_cast<void*>(backward.statistics);
+  a.together = statistics_together(a, 2);
   a.streamed = is_streamed(a, backward.shape, 3);
   a.sums = sums.get();
   a.means = means.data();

@@ -225,7 +225,7 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
   using V = Vector<C>;
   const Projection<C> project(s, w, wide_mean_g, mean_gx);
   const T* dy = static_cast<const T*>(a.dy) + part.offset;
-  const int64_t ahead = fetched_ahead(a.geometry, false);
+  const int64_t ahead = a.together * fetched_ahead(a.geometry, false);
   const auto over = [&](const auto& gradient) {
     for_each_output<C>(dx, part.length, [&](auto at) {
       if (ahead) {
@@ -240,9 +240,23 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
   over([&](auto at, V value) { return upstream.at(at, value); });
 }
 
+// Statistics of neighbouring channels, sample by sample.
+template <class T, bool extras>
+void write_gradients_together(const ChannelsCall& a, int64_t begin, int64_t end) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t first = begin / g.sum_items, last = end / g.sum_items;
+  for (int64_t sample = 0; sample < g.outer; ++sample) {
+    for (int64_t i = first; i < last; ++i) {
+      const Part part{i, i, (sample * g.channels + i) * g.positions, g.positions, sample * g.positions};
+      write_gradient_part<T, extras>(a, part, restore_statistics<Opmath<T>>(a, i));
+    }
+  }
+}
+
 template <class T, bool extras>
 void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
+  if (a.together > 1) return write_gradients_together<T, extras>(a, begin, end);
   for_each_part<C>(a, begin, end, [&](int64_t, const Part& part, const ChannelStatistics<C>& s) {
     write_gradient_part<T, extras>(a, part, s);
   });

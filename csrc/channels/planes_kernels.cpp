@@ -115,13 +115,107 @@ void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ah
   });
 }
 
+// What is subtracted, multiplied and added in neighbouring channels.
+template <class C>
+struct Affines {
+  const C *mean, *scale, *shift;
+};
+
+// Whole runs that follow each other, of channels from one on: vectors go on from one run to the next. `ahead` elements
+// further is what will be read next.
+template <class T, bool extras, bool streamed>
+void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t channel, int64_t ahead,
+                const Affines<Opmath<T>>& affines) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  constexpr int64_t width = Lanes<C>::width;
+  const ChannelsGeometry& g = a.geometry;
+  const T* x = static_cast<const T*>(a.x) + begin * g.positions;
+  T* y = static_cast<T*>(a.out) + begin * g.positions;
+  const int64_t n = (end - begin) * g.positions;
+  const bool fetches_output = a.remembered || a.together > 1 || fetches_much(g);
+  with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
+    using At = std::conditional_t<streamed, Streamed<C>, Whole<C>>;
+    const auto position = [](int64_t i) { At at;
+      at.i = i;
+      return at; };
+    const auto write = [&](const auto& at, V mean, V scale, V shift) {
+      if (ahead) fetch(x + at.i + ahead);
+      if (!streamed && fetches_output) fetch_to_write(y + at.i + soon);
+      at.store(y, activate<decltype(activation)::value, C>((at.load(x) - mean) * scale + shift));
+    };
+    int64_t i = 0, stop = g.positions;
+    const auto enter_next = [&] {
+      if (++channel == g.channels) channel = 0;
+      stop += g.positions;
+    };
+    const auto of = [&](const C* values) { return V{} + values[channel]; };
+    if constexpr (streamed) {
+      for (const int64_t head = std::min(elements_to_line(y), n); i < head;) {
+        if (i == stop) enter_next();
+        const int64_t count = std::min({head, stop, i + width}) - i;
+        write(Rest<C>{i, static_cast<int>(count)}, of(affines.mean), of(affines.scale), of(affines.shift));
+        i += count;
+      }
+    }
+    while (true) {
+      const V mean = of(affines.mean), scale = of(affines.scale), shift = of(affines.shift);
+      for (; i + width <= stop; i += width) write(position(i), mean, scale, shift);
+      if (stop == n) {
+        if (i < n) write(Rest<C>{i, static_cast<int>(n - i)}, mean, scale, shift);
+        return;
+      }
+      const int64_t own_stop = stop;
+      enter_next();
+      if (i == own_stop) continue;
+      const auto own = lanes_below<C>(static_cast<int>(own_stop - i));
+      const auto either = [&](V mine, const C* next) { return choose(own, mine, of(next)); };
+      write(position(i), either(mean, affines.mean), either(scale, affines.scale), either(shift, affines.shift));
+      i += width;
+    }
+  });
+}
+
+template <class T, bool extras>
+void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t channel, int64_t ahead,
+                const Affines<Opmath<T>>& affines) {
+  a.streamed ? write_runs<T, extras, true>(a, begin, end, channel, ahead, affines)
+             : write_runs<T, extras, false>(a, begin, end, channel, ahead, affines);
+}
+
+// The affines of neighbouring channels, which the statistics(i) of the i-th of them give.
+template <class C>
+class MeasuredAffines {
+ public:
+  template <class Statistics>
+  MeasuredAffines(const ChannelsCall& a, int64_t channel, int64_t count, const Statistics& statistics) {
+    for (int64_t i = 0; i < count; ++i) {
+      const Affine<C> affine(statistics(i), a.weight_of(channel + i), a.bias_of(channel + i));
+      mean_[i] = affine.mean;
+      scale_[i] = affine.scale;
+      shift_[i] = affine.shift;
+    }
+  }
+  operator Affines<C>() const { return {mean_, scale_, shift_}; }
+
+ private:
+  C mean_[most_together], scale_[most_together], shift_[most_together];
+};
+
 template <class T, bool extras>
 void write_measured(const ChannelsCall& a, int64_t item) {
   using C = Opmath<T>;
-  const Span span = measure_span(a.geometry, item);
+  const ChannelsGeometry& g = a.geometry;
+  const Span span = measure_span(g, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
-  const int64_t ahead = fetched_ahead(a.geometry, a.options.activation == Activation::silu);
-  const Runs runs = runs_of(a.geometry, span.statistic);
+  const int64_t ahead = fetched_ahead(g, a.options.activation == Activation::silu);
+  const Runs runs = runs_of(g, span.statistic);
+  const int64_t first_run = span.begin / g.positions, count = (span.end - span.begin) / g.positions;
+  if (runs.next_channel && count > 1 && !a.mask && g.positions >= Lanes<C>::width) {
+    const MeasuredAffines<C> affines(a, runs.channel + first_run, count, [&](int64_t) { return s; });
+    const int64_t run = runs.base / g.positions + first_run;
+    return write_runs<T, extras>(a, run, run + count, 0, ahead, affines);
+  }
   const Affine<C> first(s, a.weight_of(runs.channel), a.bias_of(runs.channel));
   for_each_run(runs, span.begin, span.end, [&](int64_t offset, int64_t length, int64_t channel) {
     const bool other = runs.next_channel;
@@ -130,52 +224,17 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   });
 }
 
-// Remembered statistics and whole runs: vectors go on from one run to the next.
-template <class T, bool extras, bool streamed>
-void write_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
+// Statistics of neighbouring channels, sample by sample: in memory their runs follow each other.
+template <class T, bool extras>
+void write_together(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
-  using V = Vector<C>;
-  constexpr int64_t width = Lanes<C>::width;
   const ChannelsGeometry& g = a.geometry;
-  const Factors<C> factors = lane_factors<C>(a, 0);
-  const T* x = static_cast<const T*>(a.x) + begin * g.positions;
-  T* y = static_cast<T*>(a.out) + begin * g.positions;
-  const int64_t n = (end - begin) * g.positions;
-  with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
-    using At = std::conditional_t<streamed, Streamed<C>, Whole<C>>;
-    const auto position = [](int64_t i) { At at;
-      at.i = i;
-      return at; };
-    const auto write = [&](const auto& at, V mean, V scale, V shift) {
-      fetch(x + at.i + soon);
-      if constexpr (!streamed) fetch_to_write(y + at.i + soon);
-      at.store(y, activate<decltype(activation)::value, C>((at.load(x) - mean) * scale + shift));
-    };
-    int64_t channel = begin % g.channels, i = 0;
-    if constexpr (streamed) {
-      const auto of = [&](const C* values) { return V{} + values[channel]; };
-      for (const int64_t head = elements_to_line(y); i < head;) {
-        const int64_t count = std::min(head - i, width);
-        write(Rest<C>{i, static_cast<int>(count)}, of(factors.mean), of(factors.scale), of(factors.shift));
-        i += count;
-      }
-    }
-    for (int64_t stop = g.positions;; stop += g.positions) {
-      const V mean = V{} + factors.mean[channel], scale = V{} + factors.scale[channel];
-      const V shift = V{} + factors.shift[channel];
-      for (; i + width <= stop; i += width) write(position(i), mean, scale, shift);
-      if (stop == n) {
-        if (i < n) write(Rest<C>{i, static_cast<int>(n - i)}, mean, scale, shift);
-        return;
-      }
-      if (++channel == g.channels) channel = 0;
-      if (i == stop) continue;
-      const auto own = lanes_below<C>(static_cast<int>(stop - i));
-      const auto either = [&](V mine, const C* next) { return choose(own, mine, V{} + next[channel]); };
-      write(position(i), either(mean, factors.mean), either(scale, factors.scale), either(shift, factors.shift));
-      i += width;
-    }
-  });
+  const MeasuredAffines<C> affines(a, begin, end - begin,
+                                   [&](int64_t i) { return restore_statistics<C>(a, begin + i); });
+  for (int64_t sample = 0; sample < g.outer; ++sample) {
+    const int64_t run = sample * g.channels;
+    write_runs<T, extras>(a, run + begin, run + end, 0, (end - begin) * g.positions, affines);
+  }
 }
 
 // Remembered statistics: parts of runs, in the order of memory.
@@ -205,7 +264,7 @@ void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
       const int64_t start = run;
       do next_run();
       while (run < end && !(a.may_cancel && factors.cancels[channel]));
-      a.streamed ? write_runs<T, extras, true>(a, start, run) : write_runs<T, extras, false>(a, start, run);
+      write_runs<T, extras>(a, start, run, start % g.channels, soon, {factors.mean, factors.scale, factors.shift});
       continue;
     } else {
       write_run<T, extras>(a, offset, length, 0, factors.affine_of(channel));
@@ -219,6 +278,8 @@ void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
 template <class T, bool extras>
 void write_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   if (a.remembered) return write_remembered<T, extras>(a, begin, end);
+  const int64_t items = a.geometry.measure_items;
+  if (a.together > 1) return write_together<T, extras>(a, begin / items, end / items);
   for (int64_t item = begin; item < end; ++item) write_measured<T, extras>(a, item);
 }
 

@@ -73,7 +73,8 @@ void run_blocks(const ChannelsCall& a, int64_t items, int64_t partial, const Cha
   const ChannelsGeometry& g = a.geometry;
   const int64_t size = block_size(g), per_block = g.statistics_per_block, written = g.write_items(items);
   parallel_for(g.blocks, ceil_divide(grain, size), [&](int64_t begin, int64_t end) {
-    const Scratch sums(items * partial), factors(factors_of(g)), kept(keeps_gradient(a) ? size : 0);
+    const int64_t together = std::min(a.together, end - begin);
+    const Scratch sums(together * items * partial), factors(factors_of(g)), kept(keeps_gradient(a) ? size : 0);
     ChannelsCall own = a;
     own.partial = sums.data();
     own.factors = factors.data();
@@ -82,16 +83,17 @@ void run_blocks(const ChannelsCall& a, int64_t items, int64_t partial, const Cha
     const auto over = [&](ChannelsPhase phase, int64_t first, int64_t last) {
       if (phase) phase(own, first, last);
     };
-    for (int64_t block = begin; block < end; ++block) {
+    for (int64_t block = begin, next; block < end; block = next) {
+      next = std::min(block + together, end);
       own.first_block = block;
       own.first_item = block * items;
-      const int64_t first = block * per_block, last = std::min(first + per_block, g.statistics);
-      const int64_t last_item = g.walk == Walk::groups ? last : own.first_item + items;
+      const int64_t first = block * per_block, last = std::min(next * per_block, g.statistics);
+      const int64_t last_item = g.walk == Walk::groups ? last : next * items;
       turned.enter(own, block);
       over(phases.prepare, first, last);
       over(phases.measure, own.first_item, last_item);
       over(phases.merge, first, last);
-      over(phases.write, block * written, (block + 1) * written);
+      over(phases.write, block * written, next * written);
       over(phases.repair, first, last);
       turned.leave();
     }
@@ -104,6 +106,7 @@ void run_phases(ChannelsCall a, int64_t items, int64_t partial, const ChannelsPh
   const ChannelsGeometry& g = a.geometry;
   const int64_t size = block_size(g), written = g.write_items(items);
   const Scratch sums(g.blocks * items * partial), factors(g.blocks * factors_of(g));
+  a.together = 1;
   a.partial = sums.data();
   a.factors = factors.data();
   const auto over = [&](ChannelsPhase phase, int64_t count, int64_t per_chunk) {

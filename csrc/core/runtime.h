@@ -29,9 +29,9 @@ std::string simd_names();
 // The level's name: the best this processor has, or what EVENKEEL_SIMD asks for if it has that.
 std::string simd_level();
 
-// Whether kernels fetch what they read next: only Intel's processors with AVX-512 foresee where a row comes to lie that
-// is read twice before the next.
-bool fetches_ahead();
+// Whether kernels fetch what they read next, where that is a run of so many bytes that is read twice before the one after
+// it: Intel's processors with AVX-512 foresee where it lies, AMD's where it is short.
+bool fetches_ahead(int64_t run_bytes);
 
 // This processor's variant of what EVENKEEL_VARIANTS declares; with none, nobody may call it.
 #if defined(__x86_64__)

@@ -105,7 +105,7 @@ int64_t moved_bytes(std::initializer_list<Rows> tensors) {
 template <class Call>
 void set_caching(Call& a, int64_t bytes, const Rows& out) {
   const int64_t all = a.spec.rows * a.spec.features * bytes;
-  a.fetched = all > caches().second && fetches_ahead();
+  a.fetched = all > caches().second && fetches_ahead(a.spec.features * size_of(a.x.dtype));
   a.streamed = out.data && is_past_caches(all) && out.data != a.x.data;
 }
 

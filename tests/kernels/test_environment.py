@@ -54,7 +54,7 @@ def run(*command, **environment):
 
 
 def digest():
-    """The hash of what kernels of every pattern give: of rows on cache lines and not, apart, and beyond float's range."""
+    """The hash of what kernels of every pattern give, also apart, on no cache lines and beyond the range of floats."""
     torch.manual_seed(0)
     results = []
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
@@ -77,6 +77,17 @@ def digest():
             x = torch.randn(4, 32, 12, 11).to(dtype).to(memory_format=memory_format).requires_grad_()
             y = F.group_norm(x, 8, activation="silu", backend="cpu")
             results += [y, *torch.autograd.grad(y, x, torch.randn_like(y))]
+            x = torch.randn(5, 72, 7, 7).to(dtype).to(memory_format=memory_format)
+            x[:, 5] *= 1e-30
+            x[:, 6:8] *= 1e30 if dtype != torch.float16 else 1e4
+            x.requires_grad_()
+            for y in (F.batch_norm(x, None, None, training=True, backend="cpu"), F.group_norm(x, 8, backend="cpu")):
+                results += [y, *torch.autograd.grad(y, x, torch.randn_like(y))]
+        mean, variance = torch.randn(37), torch.rand(37) + 0.1
+        for positions in (16, 17, 25, 31, 49):
+            x = torch.randn(9, 37, positions).to(dtype)
+            results.append(F.batch_norm(x, mean, variance, backend="cpu"))
+            results.append(F.batch_norm(x, None, None, training=True, activation="relu", backend="cpu"))
         table, column = torch.randn(300, 7).to(dtype), torch.randn(7, dtype=torch.float64)
         results.append(torch.ops.evenkeel.column_affine(table, column, column, column, None, None, dtype))
         pixels, colour = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8), torch.rand(3, dtype=torch.float64)
