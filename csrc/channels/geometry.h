@@ -65,12 +65,14 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
 }
 
-inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
-  constexpr int64_t item = 4096;
+inline void walk_planes(ChannelsGeometry& g, int64_t batch, bool innermost) {
+  const int64_t run = innermost ? g.channels / g.groups : g.positions;
+  const int64_t item = innermost ? std::max<int64_t>(16384, run) : 4096;
   g.outer = batch;
+  g.innermost = innermost;
   g.blocks = g.statistics;
   g.statistics_per_block = 1;
-  g.item_size = g.positions < item ? item / g.positions * g.positions : item;
+  g.item_size = run < item ? item / run * run : item;
   g.measure_items = ceil_divide(g.count, g.item_size);
 }
 
@@ -78,7 +80,7 @@ inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
 inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, bool masked, bool measured,
                                     bool backward) {
   // with fewer positions than this, neighbouring channels are treated together as columns
-  constexpr int64_t few_positions = 16, many_samples = 32;
+  constexpr int64_t few_positions = 16, many_samples = 32, many_channels = 32;
   ChannelsGeometry g{};
   const int64_t batch = shape.batch;
   const bool last = shape.last && shape.positions > 1;
@@ -92,16 +94,22 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   g.width = g.channels;
   const int64_t times = groups || !measured ? 1 : batch < many_samples ? 2 : 4;
   const int64_t fewest_positions = masked ? 2 : times * few_positions;
+  // few positions of many channels: sums for each column would take longer than those of the group at once
+  const bool innermost = groups && last && !masked && measured && !backward && g.positions < few_positions &&
+                         share >= many_channels;
   // turning small samples takes less time than columns take for each statistic of few elements, on maps of 2 by 2 the
   // least
   const int64_t few = g.positions == 4 && !backward ? 2048 : 256;
-  const bool turns = last && g.positions < few_positions && g.count <= few && g.channels * g.positions <= 4096;
+  const bool turns = last && !innermost && g.positions < few_positions && g.count <= few &&
+                     g.channels * g.positions <= 4096;
   if (groups && !masked && measured && (!last || turns) && are_rows(g.positions, share, backward)) {
     walk_groups(g, batch, last);
+  } else if (innermost) {
+    walk_planes(g, batch, true);
   } else if (last || g.positions < fewest_positions) {
     walk_columns(g, batch, last, masked);
   } else {
-    walk_planes(g, batch);
+    walk_planes(g, batch, false);
   }
   return g;
 }

@@ -54,6 +54,7 @@ struct ChannelsGeometry {
   Walk walk;
   int64_t outer, channels, positions;      // planes
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
+  bool innermost;                          // planes: a run is a group's channels at a position, not a channel's positions
   bool turned;                             // groups: the channels lie innermost
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;

@@ -143,6 +143,7 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
   constexpr int64_t short_run = 2048, most_elements = 4096;
   const ChannelsGeometry& g = a.geometry;
   const int64_t size = size_of(a.dtype), run = g.positions * size, all = g.channels * g.count * size;
+  if (g.innermost) return std::max<int64_t>(1, most_elements / g.count);
   if (g.walk != Walk::planes || g.groups || a.mask || a.remembered || run >= short_run) return 1;
   // gradients are projected run by run: what they gain from the order are whole lines alone
   if (a.dy && (a.options.activation == Activation::silu || run % line == 0 || all < caches().second)) return 1;
@@ -157,8 +158,9 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 // and wait for memory, the streams behind them too: short ones are not streamed, except where one goes on in the next.
 bool is_streamed(const ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
   constexpr int64_t short_run = 1024;  // bytes
-  const int64_t run = a.together * shape.positions * size_of(a.dtype);
-  if (a.geometry.walk == Walk::planes && !a.remembered && run < short_run && run % line) return false;
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t run = a.together * (g.innermost ? g.channels / g.groups : g.positions) * size_of(a.dtype);
+  if (g.walk == Walk::planes && !a.remembered && run < short_run && run % line) return false;
   return is_past_caches(shape.batch * shape.channels * shape.positions * size_of(a.dtype) * tensors);
 }
 

@@ -32,6 +32,14 @@ void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body
     return;
   }
   const int64_t share = g.groups ? g.channels / g.groups : 1, runs = g.groups ? share : g.outer;
+  if (g.innermost) {
+    const int64_t row = statistic / g.groups * g.positions, first = statistic % g.groups * share;
+    for (int64_t i = 0; i < g.count; ++i) {
+      const int64_t channel = first + i % share;
+      body((row + i / share) * g.channels + channel, row / g.positions * g.channels + channel, channel);
+    }
+    return;
+  }
   for (int64_t run = 0; run < runs; ++run) {
     const int64_t lane = g.groups ? statistic * share + run : run * g.channels + statistic;
     const uint8_t* mask = a.mask ? a.mask + lane / g.channels * g.positions : nullptr;

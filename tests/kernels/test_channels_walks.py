@@ -63,6 +63,28 @@ def test_groups_of_few_positions_outside_of_what_float_squares_hold(scale, shape
     assert max(errors("group_norm", mine, exact)) <= 3.0
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("groups", [1, 2, 10])
+def test_groups_of_many_channels_with_few_positions(groups, dtype):
+    """Channels-last: runs of a group's channels; samples far from zero and below what float squares hold."""
+    for shape in ((5, 640, 3, 2), (3, 17 * 1280, 2, 1)):
+        x = torch.randn(shape).to(dtype).contiguous(memory_format=torch.channels_last)
+        x[1] += 100
+        x[2] *= 1e-30 if dtype != torch.float16 else 1e-6
+        weight, bias, _ = tensors(x)
+
+        def apply(x, weight, bias, backend):
+            return F.group_norm(x, groups, weight, bias, eps=0.0, activation="silu", backend=backend)
+
+        mine = apply(x, weight, bias, "cpu")
+        exact = apply(x.double(), weight.double(), bias.double(), "reference")
+        assert ulp_error(mine.flatten(1), exact.flatten(1)) <= {torch.float32: 3.0, torch.float64: 16.0}.get(
+            dtype, 0.51
+        )
+        alone = x[1:2].clone(memory_format=torch.preserve_format)
+        assert torch.equal(apply(alone, weight, bias, "cpu"), mine[1:2])
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_more_columns_than_a_strip_has(norm):
     """A partial strip, rows that do not divide into the items that are summed nor into those that are written."""

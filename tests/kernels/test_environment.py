@@ -83,6 +83,9 @@ def digest():
             x.requires_grad_()
             for y in (F.batch_norm(x, None, None, training=True, backend="cpu"), F.group_norm(x, 8, backend="cpu")):
                 results += [y, *torch.autograd.grad(y, x, torch.randn_like(y))]
+            results.append(
+                F.group_norm(x.detach()[..., :2, :2].contiguous(memory_format=memory_format), 2, backend="cpu")
+            )
         mean, variance = torch.randn(37), torch.rand(37) + 0.1
         for positions in (16, 17, 25, 31, 49):
             x = torch.randn(9, 37, positions).to(dtype)
