@@ -147,7 +147,7 @@ def test_a_layer_inside_a_model(capsys, model):
         (["{}:missing", "--layer", "1", "--input", "ids.json"], "AttributeError"),
         (["{}:broken", "--layer", "1", "--input", "ids.json"], "RuntimeError: no weights here"),
         (["{}:give_number", "--layer", "1", "--input", "ids.json"], "gave a int, not a torch.nn.Module"),
-        (["no_such_module:f", "--layer", "1", "--input", "ids.json"], "ModuleNotFoundError"),
+        (["no_such_module:f", "--layer", "1", "--input", "ids.json"], "there is no module no_such_module"),
         (["{}", "--layer", "1", "--input", "ids.json"], "write package.module:factory"),
         (["{}:build", "--layer", "1"], "--layer needs --input"),
         (["--layer", "1", "--input", "ids.json"], "--layer needs one model"),

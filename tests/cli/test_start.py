@@ -79,7 +79,7 @@ def imported(*arguments, cwd):
         (["data", "fit", "none.csv", "--out", "s.json"], 2, "there is no file or directory none.csv"),
         (["data", "fit", ".", "--out", "s.json", "--scaler", "best"], 2, "expected one of standard"),
         (["data", "fit", ".", "--out", "there.json"], 2, "there.json exists already"),
-        (["data", "fit", ".", "--out", "s3://bucket/s.json"], 2, "expected a path of this machine"),
+        (["data", "fit", ".", "--out", "https://host/s.json"], 2, "web addresses are read, not written"),
         (["data", "fit", "s3://bucket", "--out", "s.json", "--storage-option", "x"], 2, "expected name=value"),
         (["data", "show", "none.json"], 2, "there is no file none.json"),
         (["data", "check", ".", "--stats", "there.json", "--max-spread", "0"], 2, "the limit spread"),

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from evenkeel._errors import InvalidArgumentError
 
 URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+HTTP = ("http", "https")
 WORDS = {"true": True, "false": False}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import typer
@@ -11,11 +11,12 @@ import typer
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
-from evenkeel._options.urls import scheme_of
+from evenkeel._options.urls import HTTP, scheme_of
 
 # The panels of --help.
 INPUT, OUTPUT, RUNNING = "Input", "Output", "Running"
 STATISTICS_ENDINGS = (".json", ".safetensors")
+STATISTICS = "What `evenkeel data fit` wrote"
 
 
 def parse_path(value: str) -> Path:
@@ -42,15 +43,20 @@ def parse_target(value: str) -> str:
     return value if scheme_of(value) else str(parse_path(value))
 
 
-def parse_statistics(value: str) -> Path:
-    """Return the path of a file that is there and may hold statistics."""
-    path = parse_path(value)
-    if path.suffix not in STATISTICS_ENDINGS:
+def parse_statistics(value: str) -> str:
+    """Return the path of a file that is there and may hold statistics, or the URL of one."""
+    name = parse_target(value)
+    if ending_of(name) not in STATISTICS_ENDINGS:
         endings = " or ".join(STATISTICS_ENDINGS)
-        raise typer.BadParameter(f"expected a path ending in {endings}, but got {path}; `evenkeel data fit` writes one")
-    if not path.exists():
-        raise typer.BadParameter(f"there is no file {path}; `evenkeel data fit` writes one")
-    return path
+        raise typer.BadParameter(f"expected a path ending in {endings}, but got {name}; `evenkeel data fit` writes one")
+    if not scheme_of(name) and not Path(name).exists():
+        raise typer.BadParameter(f"there is no file {name}; `evenkeel data fit` writes one")
+    return name
+
+
+def ending_of(name: str) -> str:
+    """Return the ending of a path or URL, .json for example."""
+    return PurePath(name.partition("?")[0] if scheme_of(name) else name).suffix
 
 
 def option(
@@ -104,7 +110,20 @@ def threads_option(default: object) -> Any:
     )
 
 
-OutFile = Annotated[Path, path_option(f"File to write: {' or '.join(STATISTICS_ENDINGS)}.", "--out", panel=OUTPUT)]
+OutFile = Annotated[
+    str,
+    option(
+        f"File to write: {' or '.join(STATISTICS_ENDINGS)}; or a URL.",
+        "--out",
+        panel=OUTPUT,
+        metavar="<path>",
+        parser=parse_target,
+    ),
+]
+Statistics = Annotated[
+    str,
+    option(f"{STATISTICS}.", "--stats", panel=INPUT, metavar="<path>", parser=parse_statistics),
+]
 Force = Annotated[bool, flag("--force", "Replace what is there already.", OUTPUT)]
 Html = Annotated[Path | None, path_option("Page to write.", "--html", panel=OUTPUT)]
 Open = Annotated[bool, flag("--open", "Open the page in a browser.", OUTPUT)]
@@ -140,25 +159,23 @@ def split_names(name: str, text: str | None) -> list[str] | None:
     return names
 
 
-def check_factory(name: str) -> None:
-    """Raise unless a word names a function of a module."""
-    module, separator, factory = name.partition(":")
-    if not (module and separator and factory):
-        raise InvalidArgumentError(f"{name!r} does not name a model; write package.module:factory")
-
-
-def check_output(path: Path | None, name: str, *, force: bool, endings: Sequence[str] = ()) -> None:
+def check_output(place: Path | str | None, name: str, *, force: bool, endings: Sequence[str] = ()) -> None:
     """Raise before the work, rather than after it, where a file must not or cannot be written.
 
     The one rule for overwriting: a file that is there stays, unless --force says otherwise, and a directory stays in
     any case. A device or pipe, such as /dev/stdout, is written to.
     """
-    if path is None:
+    if place is None:
         return
-    if not path.name or path.is_dir():
+    path, scheme = Path(place), scheme_of(place)
+    if scheme in HTTP:
+        raise InvalidArgumentError(f"{name}: {place}: web addresses are read, not written; name a store or a path")
+    if not scheme and (not path.name or path.is_dir()):
         raise InvalidArgumentError(f"{name}: cannot write {str(path)!r}: it names no file; give one")
-    if endings and path.suffix not in endings:
-        raise InvalidArgumentError(f"{name} must end in {' or '.join(endings)}, but got {path}")
+    if endings and ending_of(str(place)) not in endings:
+        raise InvalidArgumentError(f"{name} must end in {' or '.join(endings)}, but got {place}")
+    if scheme:  # whether it is there is asked when the store is reached
+        return
     if not path.absolute().parent.is_dir():
         raise InvalidArgumentError(f"{name}: cannot write {path}: there is no directory {path.parent}; make it first")
     if path.is_file() and not force:

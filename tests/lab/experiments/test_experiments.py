@@ -200,10 +200,10 @@ def test_a_list_that_differs_is_named(tmp_path):
         ("learning-rate", {"rates": "0.1,0.01"}, "must ascend"),
         ("batchnorm-noise", {"batches": "1"}, "at least 2"),
         ("batchnorm-convergence", {"target": "1.5"}, "below 1"),
-        ("feature-scaling", {"table": "irs"}, "wine and breast_cancer"),
-        ("recurrent", {"cells": "rnn"}, "gru and lstm"),
+        ("feature-scaling", {"table": "irs"}, "wine, breast_cancer"),
+        ("recurrent", {"cells": "rnn"}, "gru, lstm"),
         ("centring", {"arms": "pre-batch"}, "has neither"),
-        ("norm-before-activation", {"activations": "tanh"}, "sigmoid and relu"),
+        ("norm-before-activation", {"activations": "tanh"}, "sigmoid, relu"),
     ],
 )
 def test_impossible_options_are_one_clear_line(name, typed, message):

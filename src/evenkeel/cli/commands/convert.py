@@ -10,13 +10,13 @@ import typer
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel._options.convert import ACTIONS, DEFAULT_ACTIONS, MODES
 from evenkeel._options.names import check_choice
+from evenkeel.cli.modules import check_factory, check_module
 from evenkeel.cli.options import (
     INPUT,
     OUTPUT,
     Force,
     Json,
     Open,
-    check_factory,
     check_output,
     choice,
     flag,
@@ -83,6 +83,7 @@ def convert(
         check_directory(out, directory, force=force)
     else:
         check_output(out, "--out", force=force, endings=(".safetensors",))
+        check_module(model)
     from evenkeel.cli.convert import convert_model
 
     output = Output(report, open_page, as_json=as_json)

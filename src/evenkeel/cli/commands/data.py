@@ -15,6 +15,7 @@ from evenkeel.cli.options import (
     INPUT,
     OUTPUT,
     RUNNING,
+    STATISTICS,
     STATISTICS_ENDINGS,
     Force,
     Html,
@@ -23,6 +24,7 @@ from evenkeel.cli.options import (
     OutFile,
     Quiet,
     Resume,
+    Statistics,
     Storage,
     check_output,
     choice,
@@ -41,7 +43,6 @@ __all__ = ["data"]
 
 FITTING = "Fitting"
 LIMITS = DriftLimits()
-STATISTICS = "What `evenkeel data fit` wrote"
 
 data = typer.Typer(
     help="Fit statistics of data once, and show, apply, check and merge them.",
@@ -51,9 +52,6 @@ data = typer.Typer(
 
 Source = Annotated[
     str, typer.Argument(metavar="IN", help="File, directory or quoted pattern with *; or a URL.", parser=parse_source)
-]
-Statistics = Annotated[
-    Path, option(f"{STATISTICS}.", "--stats", panel=INPUT, metavar="<path>", parser=parse_statistics)
 ]
 Columns = Annotated[str | None, option("Names, or positions from 0 in an array, comma-separated.", panel=INPUT)]
 Threads = Annotated[int | None, threads_option("the processors, at most 16")]
@@ -107,17 +105,19 @@ def fit(
     names = split_names("--columns", columns)
     options = {"scaler": scaler, "nan_policy": nan_policy, "quantiles": quantiles, "on_error": on_error}
     options |= {"engine": engine, "address": address, "columns": "numeric" if numeric and names is None else names}
-    stored = parse_storage_options(storage or ())
+    stored = parse_stored(storage, source, out)
     from evenkeel.cli.data import fit_files
 
-    return fit_files(source, stored, out, options, threads=threads, resume=resume, quiet=quiet, as_json=as_json)
+    keep = {"force": force, "resume": resume}
+    return fit_files(source, stored, out, options, threads=threads, quiet=quiet, as_json=as_json, **keep)
 
 
 @data.command(
     epilog=examples("evenkeel data show stats.json", "evenkeel data show stats.safetensors --html stats.html --open")
 )
 def show(
-    file: Annotated[Path, typer.Argument(help=f"{STATISTICS}.", parser=parse_statistics, metavar="STATS")],
+    file: Annotated[str, typer.Argument(help=f"{STATISTICS}.", parser=parse_statistics, metavar="STATS")],
+    storage: Storage = None,
     html: Html = None,
     open_page: Open = False,
     force: Force = False,
@@ -125,9 +125,10 @@ def show(
 ) -> int:
     """Show statistics as a table, or as a page with histograms."""
     check_output(html, "--html", force=force)
+    stored = parse_stored(storage, file)
     from evenkeel.cli.data import show_file
 
-    return show_file(file, Output(html, open_page, as_json))
+    return show_file(file, stored, Output(html, open_page, as_json))
 
 
 @data.command(
@@ -167,7 +168,7 @@ def apply(
         check_output(Path(out), "--out", force=force)
     elif Path(out).exists():
         raise InvalidArgumentError(f"--out: {out} exists already; name a directory that does not")
-    names, stored = split_names("--columns", columns), parse_storage_options(storage or ())
+    names, stored = split_names("--columns", columns), parse_stored(storage, source, out, stats)
     from evenkeel.cli.data import apply_to_files
 
     options = {"columns": names, "on_mismatch": on_mismatch}
@@ -200,7 +201,7 @@ def check(
     """Compare data with that of the fit: exit code 0 if it is alike, 1 if not."""
     limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     check_output(html, "--html", force=force)
-    names, stored = split_names("--columns", columns), parse_storage_options(storage or ())
+    names, stored = split_names("--columns", columns), parse_stored(storage, source, stats)
     from evenkeel.cli.data import check_files
 
     output = Output(html, open_page, as_json)
@@ -215,8 +216,10 @@ def check(
 )
 def merge(
     files: Annotated[
-        list[Path], typer.Argument(help=f"{STATISTICS}, two or more.", parser=parse_statistics, metavar="STATS...")
+        list[str], typer.Argument(help=f"{STATISTICS}, two or more.", parser=parse_statistics, metavar="STATS...")
     ],
+    storage: Storage = None,
+    *,
     out: OutFile,
     force: Force = False,
     as_json: Json = False,
@@ -227,6 +230,14 @@ def merge(
         raise InvalidArgumentError("merge needs at least two files")
     if repeated := [file for number, file in enumerate(files) if file in files[:number]]:
         raise InvalidArgumentError(f"{repeated[0]} is given twice; its rows would count twice")
+    stored = parse_stored(storage, *files, out)
     from evenkeel.cli.data import merge_files
 
-    return merge_files(files, out, as_json=as_json)
+    return merge_files(files, stored, out, force=force, as_json=as_json)
+
+
+def parse_stored(storage: list[str] | None, *places: str) -> dict[str, object]:
+    """Return the options of the store that URLs among the places name."""
+    if storage and not any(map(scheme_of, places)):
+        raise InvalidArgumentError("--storage-option is for URLs such as s3://bucket/key, but only paths are given")
+    return parse_storage_options(storage or ())

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
-from evenkeel._options.explain import DTYPE_NAMES, EPS_MODES, FORMATS, NORM_KEYS
+from evenkeel._options.explain import DTYPE_NAMES, EPS_MODES, FORMATS, NORM_KEYS, check_ends, check_given, check_numbers
 from evenkeel._options.names import nearest
 from evenkeel._options.numbers import is_number, typed_rows
+from evenkeel.cli.modules import check_factory, check_module
 from evenkeel.cli.options import (
     INPUT,
     OUTPUT,
@@ -18,7 +19,6 @@ from evenkeel.cli.options import (
     Html,
     Json,
     Open,
-    check_factory,
     check_output,
     choice,
     flag,
@@ -128,6 +128,7 @@ def explain(
         place = {"layer": layer, "row": row, "call": call or 0, "backward": backward, "upstream": upstream}
         explain_layer(typed[0], path, key, place, **present)
         return
+    check_walk(norm or "layer", options)
     check_input(typed, input_file, file, key, call)
     from evenkeel.cli.explain import explain_numbers
 
@@ -158,6 +159,17 @@ def check_options(values: list[str], context: typer.Context) -> list[str]:
     return values
 
 
+def check_walk(norm: str, options: dict[str, Any]) -> None:
+    """Raise for options that the norm does not take, and for numbers that they cannot be."""
+    beside = ("dtype", "norm", "upstream")
+    given = {name: value for name, value in options.items() if value is not None and name not in beside}
+    check_given(norm, given)
+    check_numbers(given)
+    ends = given.get("feature_range", "[")
+    if not ends.lstrip().startswith("["):
+        check_ends([float(cell) for row in typed_rows(ends) for cell in row])
+
+
 def check_model(values: list[str], input_file: Path | None, file: Path | None, options: dict[str, Any]) -> Path:
     """Return the file that a model is called with; raise where what was typed does not go with --layer."""
     if input_file is not None and file is not None:
@@ -171,7 +183,9 @@ def check_model(values: list[str], input_file: Path | None, file: Path | None, o
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise InvalidArgumentError(f"{names}: these come from the layer itself; leave them out with --layer")
     check_factory(values[0])
-    return check_file(path)
+    check_file(path)
+    check_module(values[0])
+    return path
 
 
 def check_input(

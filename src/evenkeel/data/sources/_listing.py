@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenkeel._errors import SourceError
+from evenkeel._options.urls import HTTP
 from evenkeel.data._packages import require_package
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
-from evenkeel.data.sources._stores import HTTP, Place, StoredFile
+from evenkeel.data.sources._stores import Place, StoredFile
 from evenkeel.data.sources._tables import DELTA_LOG, delta_keys, refuse_splits
 from evenkeel.data.sources._transfers import retried
 

@@ -12,11 +12,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
-from evenkeel._options.urls import URL, scheme_of
+from evenkeel._options.urls import HTTP, URL, scheme_of
 from evenkeel.data._packages import require_package
 
 MANGLED = re.compile(r"(s3a?|gs|gcs|abfss?|hdfs|https?):/[^/]")
-HTTP = ("http", "https")
 # Where the usual chain of AWS keeps what PyArrow does not look for itself.
 VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 AWS_ENDPOINTS, AWS_REGIONS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")

@@ -11,10 +11,11 @@ from typing import Any
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._files import replace_file
+from evenkeel._options.urls import HTTP
 from evenkeel.data.sources._format import BatchWriter
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._listing import all_below, asked, is_directory, place_exists
-from evenkeel.data.sources._stores import HTTP, Place, StoredFile
+from evenkeel.data.sources._stores import Place, StoredFile
 from evenkeel.data.sources._transfers import refusal
 
 WRITERS = {suffix: kind for kind in FORMATS for suffix in kind.written}

@@ -17,9 +17,11 @@ from typing import Any
 import msgspec
 
 from evenkeel._errors import StudyError
-from evenkeel._files import is_temporary, replace_file
+from evenkeel._files import replace_file
+from evenkeel._directories import EXPERIMENT, check_experiments
+from evenkeel._options.experiments import Options
 from evenkeel._options.workers import Workers
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._page import draw, experiments_page
 from evenkeel.lab.experiments._schemas import FrozenExperiment, Summary, TrialRecord
 from evenkeel.lab.experiments._worker import prepare, trial_work
@@ -41,7 +43,7 @@ from evenkeel.lab.runner import (
 from evenkeel.report import write_page
 
 EXPERIMENT_FILE = FrozenFile(
-    name="experiment.json",
+    name=EXPERIMENT,
     owner="an experiment",
     run="a run",
     options="options",
@@ -116,7 +118,7 @@ def run_experiments(
     asked = [(each, each.read_options((options or {}).get(each.name, {}))) for each in experiments]
     most = max((settings.threads for _, settings in asked), default=1)
     with executor_of(workers, threads=most) as executor, run_directory(out) as lock:
-        check_directory(out)
+        check_experiments(out)
         for experiment, settings in asked:
             freeze(experiment, settings, out / experiment.name, resume=resume, force=force)
         for experiment, settings in asked:
@@ -251,16 +253,6 @@ def read_experiment(directory: Path) -> dict[str, Any] | None:
         True
     """
     return EXPERIMENT_FILE.read(directory)
-
-
-def check_directory(out: Path) -> None:
-    """Refuse a directory that holds something else."""
-    for entry in out.iterdir():
-        known = entry.name == "report.html" or is_temporary(entry) or (entry / EXPERIMENT_FILE.name).exists()
-        if not known and not (entry.is_dir() and not any(entry.iterdir())):
-            raise StudyError(
-                f"{out} holds {entry.name}, which is not an experiment's; choose a new directory with --out"
-            )
 
 
 def write_report(out: Path) -> None:

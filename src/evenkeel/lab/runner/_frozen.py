@@ -16,6 +16,7 @@ import torch
 
 import evenkeel
 from evenkeel._errors import StudyError
+from evenkeel._directories import check_new
 from evenkeel.lab.runner._records import write_json
 
 FORMAT = 1  # of the frozen file and of summary.json, where a run has no other
@@ -107,11 +108,7 @@ class FrozenFile:
             directory.mkdir(parents=True, exist_ok=True)
             write_json(directory / self.name, asked)
             return asked
-        if not resume:
-            raise StudyError(
-                f"{directory} already holds {self.run}; continue it with --resume, replace it with --force, or choose "
-                "another --out"
-            )
+        check_new(directory, self.name, self.run, resume=resume, force=force)
         if differences := list(self.compare(frozen, asked)):
             raise StudyError(
                 f"cannot resume {directory}: {'; '.join(differences)}; resume with what it began with, or choose "

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import evenkeel
-from evenkeel._errors import StudyError
-from evenkeel._files import is_temporary
+from evenkeel._directories import STUDY, check_study
 from evenkeel._options.study import Compute, StudySettings
 from evenkeel._options.workers import Workers
 from evenkeel.lab.runner import Executor, FrozenFile, Task, executor_of, run_directory, stamp, threads, write_json
@@ -38,7 +37,6 @@ from evenkeel.lab.training import (
     check_device,
     even_windows,
     frequency_loss,
-    is_laid_out,
     is_laid_out_text,
     load_corpus,
     locate_text,
@@ -101,7 +99,7 @@ def run_study(
     place = locate_text(text, storage_options)
     corpus = None if is_laid_out_text(place) else load_corpus(text, context=settings.context)
     with executor, run_directory(out) as lock, threads(settings.threads):
-        check_owner(out)
+        check_study(out)
         corpus = corpus or load_corpus(
             text, context=settings.context, folder=out, tell=observer.text_laid_out, storage_options=storage_options
         )
@@ -220,15 +218,6 @@ def read_study(out: Path) -> dict[str, Any] | None:
     return STUDY_FILE.read(out)
 
 
-def check_owner(out: Path) -> None:
-    """Refuse a directory that holds something else than a study, or the text of one that did not begin."""
-    foreign = next((entry for entry in out.iterdir() if not (is_temporary(entry) or is_laid_out(entry))), None)
-    if foreign is not None and read_study(out) is None:
-        raise StudyError(
-            f"{out} is not empty and holds no study (it has {foreign.name}); choose a new directory with --out"
-        )
-
-
 def freeze(
     settings: StudySettings, out: Path, text: str | None, corpus: Corpus, *, resume: bool, force: bool
 ) -> dict[str, Any]:
@@ -258,7 +247,7 @@ def changed_text(frozen: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterato
 
 
 STUDY_FILE = FrozenFile(
-    name="study.json",
+    name=STUDY,
     owner="a study",
     run="a study",
     options="settings",
