@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
+from evenkeel._options.formats import format_name, known_endings
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
 from evenkeel._options.urls import HTTP, scheme_of
@@ -33,8 +35,13 @@ def parse_source(value: str) -> str:
     if scheme_of(value):
         return value
     plain = parse_path(value.partition("::")[0])
-    if "*" not in plain.name and not plain.exists():
+    if "*" in plain.name:
+        if not any(glob.iglob(str(plain), recursive=True)):
+            raise typer.BadParameter(f"no file matches {plain}")
+    elif not plain.exists():
         raise typer.BadParameter(f"there is no file or directory {plain}")
+    elif plain.is_file() and format_name(plain.name) is None:
+        raise typer.BadParameter(f"{plain}: the name tells no format; it must end in one of {known_endings()}")
     return value
 
 

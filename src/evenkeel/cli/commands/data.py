@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from evenkeel._errors import InvalidArgumentError
+from evenkeel._options.formats import WRITTEN_ENDINGS
 from evenkeel._options.limits import DriftLimits
 from evenkeel._options.names import SCALERS, EngineName, NanPolicy, OnError, OnMismatch
 from evenkeel._options.urls import parse_storage_options, scheme_of
@@ -28,6 +29,7 @@ from evenkeel.cli.options import (
     Storage,
     check_output,
     choice,
+    ending_of,
     examples,
     flag,
     option,
@@ -161,13 +163,7 @@ def apply(
     quiet: Quiet = False,
 ) -> int:
     """Write a transformed copy of a file or directory, in bounded memory."""
-    if scheme_of(source) or scheme_of(out):
-        if not scheme_of(out) and not Path(out).is_dir():
-            check_output(Path(out), "--out", force=force)
-    elif not Path(source).is_dir():
-        check_output(Path(out), "--out", force=force)
-    elif Path(out).exists():
-        raise InvalidArgumentError(f"--out: {out} exists already; name a directory that does not")
+    check_copy(source, out, force=force)
     names, stored = split_names("--columns", columns), parse_stored(storage, source, out, stats)
     from evenkeel.cli.data import apply_to_files
 
@@ -241,3 +237,18 @@ def parse_stored(storage: list[str] | None, *places: str) -> dict[str, object]:
     if storage and not any(map(scheme_of, places)):
         raise InvalidArgumentError("--storage-option is for URLs such as s3://bucket/key, but only paths are given")
     return parse_storage_options(storage or ())
+
+
+def check_copy(source: str, out: str, *, force: bool) -> None:
+    """Raise where a copy of a source must not or cannot be written; what a URL names is known when it is read."""
+    path, target, elsewhere = Path(source.partition("::")[0]), Path(out), scheme_of(source)
+    if not elsewhere and path.is_dir():
+        if ending_of(out) in WRITTEN_ENDINGS:
+            raise InvalidArgumentError(f"{source} is a directory, so the output is one; {out} names a file")
+        if not scheme_of(out) and target.exists():
+            raise InvalidArgumentError(f"--out: {out} exists already; name a directory that does not")
+        return
+    if not (elsewhere and target.is_dir()):
+        check_output(out, "--out", force=force, endings=() if elsewhere else WRITTEN_ENDINGS)
+    if not elsewhere and path.exists() and target.exists() and path.samefile(target):
+        raise InvalidArgumentError(f"{out} is the input; name another file")

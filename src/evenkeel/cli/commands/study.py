@@ -12,9 +12,9 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from evenkeel._directories import EXPERIMENT, STUDY, check_experiments, check_new, check_study
 from evenkeel._errors import StudyError
 from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, LONG_WARMUP, arm_names
-from evenkeel._directories import EXPERIMENT, STUDY, check_experiments, check_new, check_study
 from evenkeel._options.names import EXPERIMENT_NAMES, EngineName, check_experiment, nearest
 from evenkeel._options.study import DEVICES, PRECISIONS, StudySettings
 from evenkeel._options.urls import URL, parse_storage_options

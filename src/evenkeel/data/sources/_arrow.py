@@ -78,10 +78,8 @@ def open_writer(sink: Sink, schema: Any) -> BatchWriter:
 
 ARROW = Format(
     name="Arrow",
-    suffixes=(".feather", ".arrow", ".ipc", ".arrows"),
     schema=read_schema,
     batches=read_batches,
     part_sizes=read_part_sizes,
-    written=(".feather", ".arrow", ".ipc"),
     writer=open_writer,
 )

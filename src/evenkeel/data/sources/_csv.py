@@ -140,9 +140,7 @@ def open_writer(sink: Sink, schema: Any) -> BatchWriter:
 
 CSV = Format(
     name="CSV",
-    suffixes=(".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.zst"),
     schema=read_schema,
     batches=read_batches,
-    written=(".csv",),
     writer=open_writer,
 )

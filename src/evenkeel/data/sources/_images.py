@@ -118,6 +118,5 @@ def read_pixels(place: Place) -> tuple[str, np.ndarray[Any, Any]]:
 
 IMAGES = Format(
     name="image",
-    suffixes=(".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm"),
     open=open_images,
 )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenkeel._errors import SourceError
+from evenkeel._options.formats import format_name, known_endings
 from evenkeel._options.urls import HTTP
 from evenkeel.data._packages import require_package
 from evenkeel.data.sources._format import Format
@@ -74,7 +75,7 @@ def data_files(files: Sequence[Any], root: Place) -> list[Any]:
     """The files of a directory that hold data, of one format."""
     data = [path for path in files if format_of(path)]
     if not data:
-        reason = f"none of its {len(files)} files ends in one of {known_suffixes()}" if files else "it is empty"
+        reason = f"none of its {len(files)} files ends in one of {known_endings()}" if files else "it is empty"
         raise SourceError(f"the directory {root} holds no data: {reason}")
     if len(kinds := format_names(data)) > 1:
         pattern = f"{str(root).rstrip('/')}/*{data[0].suffix}"
@@ -223,11 +224,6 @@ def is_hidden(key: str) -> bool:
     return any(part.startswith((".", "_")) for part in key.split("/"))
 
 
-def known_suffixes() -> str:
-    """The endings of all formats."""
-    return ", ".join(suffix for kind in FORMATS for suffix in kind.suffixes)
-
-
 def format_names(paths: Sequence[Place]) -> list[str]:
     """The names of the formats of files, sorted."""
     return sorted({kind.name if (kind := format_of(path)) else "None" for path in paths})
@@ -235,11 +231,11 @@ def format_names(paths: Sequence[Place]) -> list[str]:
 
 def format_of(path: Place) -> Format | None:
     """The format that a file's name ends in, or None."""
-    name = path.name.partition("::")[0].lower()
-    return next((kind for kind in FORMATS if name.endswith(kind.suffixes)), None)
+    name = format_name(path.name)
+    return next((kind for kind in FORMATS if kind.name == name), None)
 
 
 def require_format(path: Place) -> None:
     """Raise `SourceError` where a name tells no format."""
     if format_of(path) is None:
-        raise SourceError(f"{path}: the name tells no format; it must end in one of {known_suffixes()}")
+        raise SourceError(f"{path}: the name tells no format; it must end in one of {known_endings()}")

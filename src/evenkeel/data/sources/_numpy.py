@@ -285,12 +285,10 @@ class ArrayWriter(BatchWriter):
 
 NUMPY = Format(
     name="NumPy",
-    suffixes=(".npy", ".npz"),
     schema=read_schema,
     batches=read_batches,
     open=open_arrays,
     named=False,
-    written=(".npy",),
     writer=ArrayWriter,
     rewinds=True,
 )

@@ -216,11 +216,9 @@ class ParquetWriter(BatchWriter):
 
 PARQUET = Format(
     name="Parquet",
-    suffixes=(".parquet", ".pq"),
     schema=read_schema,
     batches=read_batches,
     part_sizes=read_part_sizes,
     moments=read_moments,
-    written=(".parquet", ".pq"),
     writer=ParquetWriter,
 )

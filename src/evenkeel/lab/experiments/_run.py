@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
+from evenkeel._directories import EXPERIMENT, check_experiments
 from evenkeel._errors import StudyError
 from evenkeel._files import replace_file
-from evenkeel._directories import EXPERIMENT, check_experiments
 from evenkeel._options.experiments import Options
 from evenkeel._options.workers import Workers
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial

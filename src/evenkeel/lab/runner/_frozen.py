@@ -15,8 +15,8 @@ import msgspec
 import torch
 
 import evenkeel
-from evenkeel._errors import StudyError
 from evenkeel._directories import check_new
+from evenkeel._errors import StudyError
 from evenkeel.lab.runner._records import write_json
 
 FORMAT = 1  # of the frozen file and of summary.json, where a run has no other
