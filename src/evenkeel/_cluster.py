@@ -39,9 +39,8 @@ def ray_cluster(address: str | None, processors: int) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = check_reachable(address)
     if address:
-        check_reachable(address)
         how: dict[str, Any] = {"address": address}
     else:
         path = os.pathsep.join(filter(None, sys.path))  # what this program imports, its workers can
@@ -60,10 +59,15 @@ def ray_cluster(address: str | None, processors: int) -> Iterator[Any]:
         ray.shutdown()
 
 
-def check_reachable(address: str) -> None:
-    """Raise `EvenkeelError` unless somebody answers at the address of a cluster; Ray itself would wait for minutes."""
-    if address in FOUND_BY_RAY:
-        return
+def check_reachable(address: str | None) -> str | None:
+    """Return the address of the cluster that is meant, where somebody answers; Ray itself would wait for minutes.
+
+    Raises:
+        EvenkeelError: nobody does, or it is none.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address or address in FOUND_BY_RAY:
+        return address
     if address.startswith("ray://"):
         raise EvenkeelError(
             f"{address} is an address of Ray Client, which cannot follow work while it is done; start the command on a "
@@ -79,6 +83,7 @@ def check_reachable(address: str) -> None:
         raise EvenkeelError(
             f"no Ray cluster answers at {address} ({reason}); `ray status` on its head node tells its address"
         ) from error
+    return address
 
 
 def connection_problem(address: str | None, error: Exception) -> str:

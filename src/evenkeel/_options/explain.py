@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import InvalidArgumentError
+from evenkeel._options.numbers import check_integer
 
 # Read by Python and by the page's JavaScript; see evenkeel/explain/_words.py.
 TABLES: dict[str, dict[str, Any]] = json.loads(
@@ -39,6 +40,8 @@ def check_numbers(given: Mapping[str, Any]) -> None:
             check_one(name, given[name])
     if "correction" in given:
         check_correction(given["correction"])
+    if "groups" in given:
+        check_integer("explain: groups", given["groups"], least=1)
 
 
 def check_one(name: str, value: float) -> float:
@@ -51,11 +54,27 @@ def check_one(name: str, value: float) -> float:
     return value
 
 
+def check_axes(axes: Collection[int], shape: tuple[int, ...]) -> None:
+    """Raise `InvalidArgumentError` for axes that an input of some shape does not have."""
+    for axis in axes:
+        if not -len(shape) <= axis < len(shape):
+            raise InvalidArgumentError(
+                f"explain: axis {axis} does not exist: the input has shape {shape}, so axes go from {-len(shape)} to "
+                f"{len(shape) - 1}"
+            )
+
+
 def check_correction(value: Any) -> int:
     """Return 0 for the population deviation, 1 for the sample one."""
     if value not in (0, 1):
         raise InvalidArgumentError(f"explain: correction must be 0 (population) or 1 (sample), but got {value}")
     return int(value)
+
+
+def check_spread(name: str, least: float) -> None:
+    """Raise `InvalidArgumentError` for variances or deviations of which the least is negative."""
+    if not least >= 0:
+        raise InvalidArgumentError(f"explain: {name} must not be negative, but got {least}")
 
 
 def check_ends(ends: Sequence[float]) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from numbers import Integral, Real
 from typing import Any
@@ -50,6 +51,23 @@ def typed_rows(text: str) -> list[list[str]]:
         raise InvalidInputError("explain: the input is empty; give at least one number")
     check_rows(rows, "the input")
     return rows
+
+
+def nested_lists(text: str, name: str) -> Any:
+    """Return what JSON says, which may be nested lists of numbers."""
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidInputError(f"explain: {name} is not JSON: {error}") from error
+
+
+def typed_shape(text: str) -> tuple[int, ...] | None:
+    """Return the shape of typed numbers, None for nested lists; raise for what is neither."""
+    if text.lstrip().startswith("["):
+        nested_lists(text, "the input")
+        return None
+    rows = typed_rows(text)
+    return (len(rows[0]),) if len(rows) == 1 else (len(rows), len(rows[0]))
 
 
 def check_rows(rows: list[list[str]], name: str) -> None:

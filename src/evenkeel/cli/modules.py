@@ -45,12 +45,15 @@ def check_module(name: str) -> None:
     module, _, path = name.partition(":")
     if module in sys.modules:
         return
+    stem, suffix = os.path.splitext(module)
+    if suffix == ".py" and os.path.isfile(module):
+        dotted = os.path.relpath(stem).replace(os.sep, ".")
+        raise InvalidInputError(f"cannot load {name}: a module is named, not its file; write {dotted}:{path}")
     with present_directory():
         spec = find_module(name, module)
     if spec is None:
-        stem, suffix = os.path.splitext(module)
-        hint = f"write {stem}:{path}" if suffix == ".py" else "it must be in the present directory, or installed"
-        raise InvalidInputError(f"cannot load {name}: there is no module {module}; {hint}")
+        where = "it must be in the present directory, or installed"
+        raise InvalidInputError(f"cannot load {name}: there is no module {module}; {where}")
     tree, first = read_source(spec), path.partition(".")[0]
     if tree is not None and first not in names_in(tree):
         made = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]

@@ -14,6 +14,7 @@ from evenkeel._options.formats import format_name, known_endings
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
 from evenkeel._options.urls import HTTP, scheme_of
+from evenkeel._options.workers import Workers
 
 # The panels of --help.
 INPUT, OUTPUT, RUNNING = "Input", "Output", "Running"
@@ -164,6 +165,15 @@ def split_names(name: str, text: str | None) -> list[str] | None:
     if not all(names):
         raise InvalidArgumentError(f"{name}: expected names with commas between them, but got {text!r}")
     return names
+
+
+def check_workers(workers: Workers) -> Workers:
+    """Return who does the work; raise where a cluster that is meant does not answer."""
+    if workers.engine == "ray":
+        from evenkeel._cluster import check_reachable
+
+        check_reachable(workers.address)
+    return workers
 
 
 def check_output(place: Path | str | None, name: str, *, force: bool, endings: Sequence[str] = ()) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import importlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import torch
 
 from evenkeel._errors import EvenkeelError, InvalidInputError
 from evenkeel._options.names import nearest
-from evenkeel._options.numbers import check_rows, is_number, typed_rows
+from evenkeel._options.numbers import check_rows, is_number, nested_lists, typed_rows
 
 if TYPE_CHECKING:
     import os
@@ -59,10 +58,7 @@ def from_rows(rows: list[list[str]]) -> Tensor:
 
 def from_json(text: str, name: str) -> Tensor:
     """Parse nested lists of numbers."""
-    try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidInputError(f"explain: {name} is not JSON: {error}") from error
+    data = nested_lists(text, name)
     try:
         array = np.asarray(data)
     except ValueError as error:

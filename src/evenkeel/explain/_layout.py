@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._options.explain import check_axes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,14 +109,8 @@ def resolve_axes(axes: int | Sequence[int], shape: tuple[int, ...]) -> tuple[int
         numbers = [operator.index(a) for a in ([axes] if isinstance(axes, int) else axes)]
     except TypeError as error:
         raise InvalidArgumentError(f"explain: an axis is a whole number, but got {axes}") from error
-    ndim = len(shape)
-    for axis in numbers:
-        if not -ndim <= axis < ndim:
-            raise InvalidArgumentError(
-                f"explain: axis {axis} does not exist: the input has shape {shape}, so axes go from {-ndim} to "
-                f"{ndim - 1}"
-            )
-    resolved = sorted({axis % ndim for axis in numbers})
+    check_axes(numbers, shape)
+    resolved = sorted({axis % len(shape) for axis in numbers})
     if len(resolved) != len(numbers) or not resolved:
         raise InvalidArgumentError(f"explain: the axes must be different and at least one, but got {numbers}")
     return tuple(resolved)

@@ -10,7 +10,15 @@ import numpy as np
 import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
-from evenkeel._options.explain import DTYPE_NAMES, EPS_MODES, check_correction, check_ends, check_given, check_one
+from evenkeel._options.explain import (
+    DTYPE_NAMES,
+    EPS_MODES,
+    check_correction,
+    check_ends,
+    check_given,
+    check_one,
+    check_spread,
+)
 from evenkeel._options.names import check_choice
 from evenkeel._spec import NormSpec
 from evenkeel.explain._data import plain
@@ -238,5 +246,5 @@ def check_statistics(statistics: dict[str, np.ndarray | None]) -> None:
     """Raise unless the given statistics are possible."""
     for name in ("variance", "std"):
         array = statistics[name]
-        if array is not None and not (array >= 0).all():
-            raise InvalidArgumentError(f"explain: {name} must not be negative, but got {array.min()}")
+        if array is not None:
+            check_spread(name, float(array.min()))

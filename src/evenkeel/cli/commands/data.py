@@ -12,6 +12,7 @@ from evenkeel._options.formats import WRITTEN_ENDINGS
 from evenkeel._options.limits import DriftLimits
 from evenkeel._options.names import SCALERS, EngineName, NanPolicy, OnError, OnMismatch
 from evenkeel._options.urls import parse_storage_options, scheme_of
+from evenkeel._options.workers import Workers
 from evenkeel.cli.options import (
     INPUT,
     OUTPUT,
@@ -28,6 +29,7 @@ from evenkeel.cli.options import (
     Statistics,
     Storage,
     check_output,
+    check_workers,
     choice,
     ending_of,
     examples,
@@ -94,7 +96,7 @@ def fit(
     out: OutFile,
     force: Force = False,
     as_json: Json = False,
-    engine: Annotated[str, choice("Readers", get_args(EngineName), panel=RUNNING, default="local")] = "local",
+    engine: Annotated[Any, choice("Readers", get_args(EngineName), panel=RUNNING, default="local")] = "local",
     address: Annotated[
         str | None, option("Of the Ray cluster: host:port, or auto for that of this machine.", panel=RUNNING)
     ] = None,
@@ -108,6 +110,7 @@ def fit(
     options = {"scaler": scaler, "nan_policy": nan_policy, "quantiles": quantiles, "on_error": on_error}
     options |= {"engine": engine, "address": address, "columns": "numeric" if numeric and names is None else names}
     stored = parse_stored(storage, source, out)
+    check_workers(Workers(engine=engine, address=address))
     from evenkeel.cli.data import fit_files
 
     keep = {"force": force, "resume": resume}

@@ -8,9 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
-from evenkeel._options.explain import DTYPE_NAMES, EPS_MODES, FORMATS, NORM_KEYS, check_ends, check_given, check_numbers
+from evenkeel._options.explain import (
+    DTYPE_NAMES,
+    EPS_MODES,
+    FORMATS,
+    NORM_KEYS,
+    check_axes,
+    check_ends,
+    check_given,
+    check_numbers,
+    check_spread,
+)
 from evenkeel._options.names import nearest
-from evenkeel._options.numbers import is_number, typed_rows
+from evenkeel._options.numbers import is_number, typed_rows, typed_shape
 from evenkeel.cli.modules import check_factory, check_module
 from evenkeel.cli.options import (
     INPUT,
@@ -36,8 +46,7 @@ NORM, PARAMETERS, GRADIENTS, MODEL = "Norm", "Parameters and statistics", "Gradi
 def parse_numbers_option(text: str) -> str:
     """Return typed numbers as they are; nested lists are read later."""
     try:
-        if not text.lstrip().startswith("["):
-            typed_rows(text)
+        typed_shape(text)
     except EvenkeelError as error:
         raise typer.BadParameter(str(error).removeprefix("explain: ")) from error
     return text
@@ -128,8 +137,8 @@ def explain(
         place = {"layer": layer, "row": row, "call": call or 0, "backward": backward, "upstream": upstream}
         explain_layer(typed[0], path, key, place, **present)
         return
-    check_walk(norm or "layer", options)
-    check_input(typed, input_file, file, key, call)
+    shape = check_input(typed, input_file, file, key, call)
+    check_walk(norm or "layer", options, shape)
     from evenkeel.cli.explain import explain_numbers
 
     explain_numbers(typed, file, key, options, show=row, backward=backward, **present)
@@ -159,15 +168,19 @@ def check_options(values: list[str], context: typer.Context) -> list[str]:
     return values
 
 
-def check_walk(norm: str, options: dict[str, Any]) -> None:
+def check_walk(norm: str, options: dict[str, Any], shape: tuple[int, ...] | None) -> None:
     """Raise for options that the norm does not take, and for numbers that they cannot be."""
     beside = ("dtype", "norm", "upstream")
     given = {name: value for name, value in options.items() if value is not None and name not in beside}
     check_given(norm, given)
     check_numbers(given)
-    ends = given.get("feature_range", "[")
-    if not ends.lstrip().startswith("["):
-        check_ends([float(cell) for row in typed_rows(ends) for cell in row])
+    if shape is not None:
+        check_axes([*given.get("axis", ()), *([given["channel_axis"]] if "channel_axis" in given else [])], shape)
+    plain = {name: text for name, text in given.items() if isinstance(text, str) and not text.lstrip().startswith("[")}
+    for name in ("variance", "std", "feature_range"):
+        if name in plain:
+            values = [float(cell) for row in typed_rows(plain[name]) for cell in row]
+            check_ends(values) if name == "feature_range" else check_spread(name, min(values))
 
 
 def check_model(values: list[str], input_file: Path | None, file: Path | None, options: dict[str, Any]) -> Path:
@@ -190,8 +203,8 @@ def check_model(values: list[str], input_file: Path | None, file: Path | None, o
 
 def check_input(
     values: list[str], input_file: Path | None, file: Path | None, key: str | None, call: int | None
-) -> None:
-    """Raise where the numbers to explain are missing, given twice or wrong."""
+) -> tuple[int, ...] | None:
+    """Return the shape of typed numbers; raise where the numbers to explain are missing, given twice or wrong."""
     if input_file is not None:
         raise InvalidArgumentError("--input belongs to --layer; give numbers to explain with --file")
     if call is not None:
@@ -200,15 +213,14 @@ def check_input(
         if values:
             raise InvalidArgumentError(f"give numbers or --file, not both (got {values[0]!r} and {file})")
         check_file(file)
-        return
+        return None
     if key is not None:
         raise InvalidArgumentError("--key belongs to --file: it chooses one of a file's tensors")
     if not values:
         raise InvalidInputError("there is nothing to explain; give numbers, - for standard input, or --file")
     if ":" in values[0]:
         raise InvalidInputError(f"{values[0]!r} names a model; give its layer with --layer and its input with --input")
-    if values != ["-"] and not values[0].lstrip().startswith("["):
-        typed_rows(" ".join(values))
+    return None if values == ["-"] else typed_shape(" ".join(values))
 
 
 def check_file(path: Path) -> Path:

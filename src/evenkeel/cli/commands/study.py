@@ -30,6 +30,7 @@ from evenkeel.cli.options import (
     Resume,
     Storage,
     check_output,
+    check_workers,
     choice,
     examples,
     flag,
@@ -265,7 +266,7 @@ def workers_of(beside: Mapping[str, Any], *, several: bool) -> Workers:
     """Return who trains; where neither a number nor a cluster is asked for, experiments run in one process."""
     engine: Any = beside["engine"] or "local"
     count = beside["workers"] or (None if several or engine == "ray" else 1)
-    return Workers(count=count, engine=engine, address=beside["address"])
+    return check_workers(Workers(count=count, engine=engine, address=beside["address"]))
 
 
 def read_options(path: Path) -> dict[str, Any]:
