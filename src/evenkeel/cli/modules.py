@@ -66,6 +66,8 @@ def find_module(name: str, module: str) -> ModuleSpec | None:
     try:
         spec = find_spec(top)
         for part in rest:
+            if spec is not None and spec.submodule_search_locations is None and spec.name not in sys.modules:
+                return None  # a module, no package
             places = spec and spec.submodule_search_locations
             spec = PathFinder.find_spec(f"{spec.name}.{part}", places) if spec and places else None
         return spec or find_spec(module)
