@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from evenkeel._options.formats import ENDINGS, WRITTEN
 from evenkeel.data.sources._columns import Columns
@@ -86,3 +86,13 @@ class BatchWriter:
     def close(self) -> None:
         """Finish the file."""
         self.writer.close()
+
+    def abandon(self) -> None:
+        """Close a file that will not be whole."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.abandon() if kind else self.close()
