@@ -119,19 +119,28 @@ def run_experiments(
     most = max((settings.threads for _, settings in asked), default=1)
     with executor_of(workers, threads=most) as executor, run_directory(out) as lock:
         check_experiments(out)
-        for experiment, settings in asked:
-            freeze(experiment, settings, out / experiment.name, resume=resume, force=force)
-        for experiment, settings in asked:
-            doer = executor_of(1, threads=most) if experiment.timed else executor
+        doers = [executor_of(1, threads=most) if experiment.timed else executor for experiment, _ in asked]
+        for (experiment, settings), doer in zip(asked, doers, strict=True):
+            freeze(experiment, settings, out / experiment.name, doer.stamp(), resume=resume, force=force)
+        for (experiment, settings), doer in zip(asked, doers, strict=True):
             run_trials(experiment, settings, out / experiment.name, observer, doer, lock)
             write_report(out)
         return [read_summary(out / experiment.name) for experiment, _ in asked]
 
 
-def freeze(experiment: Experiment, options: Options, directory: Path, *, resume: bool, force: bool) -> None:
+def freeze(
+    experiment: Experiment,
+    options: Options,
+    directory: Path,
+    versions: dict[str, str],
+    *,
+    resume: bool,
+    force: bool,
+) -> None:
     """Write experiment.json for a new run, or compare with the one that is there."""
     machine = f"{processors()}, {platform_name()}"
-    asked = {"format": FORMAT, "name": experiment.name, **stamp(), "machine": machine, "options": options.as_dict()}
+    versions = stamp() | versions
+    asked = {"format": FORMAT, "name": experiment.name, **versions, "machine": machine, "options": options.as_dict()}
     EXPERIMENT_FILE.freeze(directory, asked, resume=resume, force=force)
 
 
@@ -196,6 +205,7 @@ def summarize(experiment: Experiment, options: Options, directory: Path) -> dict
         "name": experiment.name,
         "title": experiment.title,
         **{key: frozen.get(key) for key in ("evenkeel", "torch", "created", "machine", "options")},
+        **{key: frozen[key] for key in ("ray",) if key in frozen},
         "trials": len(trials),
         "complete": len(records) >= len(trials),
         "seconds": seconds,

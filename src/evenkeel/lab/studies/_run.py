@@ -104,7 +104,7 @@ def run_study(
             text, context=settings.context, folder=out, tell=observer.text_laid_out, storage_options=storage_options
         )
         given = None if place is None else str(place.resolve() if isinstance(place, Path) else place)
-        frozen = freeze(settings, out, given, corpus, resume=resume, force=force)
+        frozen = freeze(settings, out, given, corpus, executor.stamp(), resume=resume, force=force)
         waiting = []
         for run in runs_of(settings):
             run.directory(out).mkdir(parents=True, exist_ok=True)
@@ -219,20 +219,24 @@ def read_study(out: Path) -> dict[str, Any] | None:
 
 
 def freeze(
-    settings: StudySettings, out: Path, text: str | None, corpus: Corpus, *, resume: bool, force: bool
+    settings: StudySettings,
+    out: Path,
+    text: str | None,
+    corpus: Corpus,
+    versions: dict[str, str],
+    *,
+    resume: bool,
+    force: bool,
 ) -> dict[str, Any]:
     """Write study.json into a new study's directory, or compare with the one that is there; return its content."""
-    versions = stamp()
+    versions = stamp() | versions
     # what the models are compared with has to be measured on the bytes that they are: 3.13 there, 3.08 on all of them
     windows = even_windows(corpus, VALIDATION_BATCHES * settings.batch, context=settings.context)
     frequencies = frequency_loss(corpus.train, windows[:, 1:].flatten())
     asked = {
         "format": STUDY_FORMAT,
-        "evenkeel": versions["evenkeel"],
-        "torch": versions["torch"],
-        "python": versions["python"],
+        **versions,
         "kernels": [name for name, state in evenkeel.kernels_available().items() if state.startswith("available")],
-        "created": versions["created"],
         "settings": settings.as_dict(),
         "text": text,
         "corpus": corpus.describe() | {"frequency_loss": frequencies},
