@@ -70,8 +70,8 @@ def check_reachable(address: str | None) -> str | None:
         return address
     if address.startswith("ray://"):
         raise EvenkeelError(
-            f"{address} is an address of Ray Client, which has no streaming results, by which work is followed; start the "
-            "command on a node of the cluster, for example with `ray job submit`, and give host:port or auto"
+            f"{address} is an address of Ray Client, which has no streaming results, by which work is followed; start "
+            "the command on a node of the cluster, for example with `ray job submit`, and give host:port or auto"
         )
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal()):
