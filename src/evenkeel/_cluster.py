@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import socket
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from evenkeel._errors import EvenkeelError
+from evenkeel._packages import require_package
 
 STORE_BYTES = 256 << 20
 ANSWER_SECONDS = 5.0
@@ -32,10 +32,7 @@ def ray_cluster(address: str | None, processors: int) -> Iterator[Any]:
             version.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray = importlib.import_module("ray")
-    except ImportError as error:
-        raise EvenkeelError("the engine ray needs Ray; install it with: pip install 'evenkeel[ray]'") from error
+    ray = require_package("ray")
     if ray.is_initialized():
         yield ray
         return

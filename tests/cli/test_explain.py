@@ -176,7 +176,7 @@ def test_wrong_models_are_one_line(arguments, message, capsys, model):
         (["1", "2", "--nrom", "rms"], "No such option: --nrom"),
         (["-1x", "2"], "'-1x' is not a number"),
         (["1", "2", "--groups", "2"], "LayerNorm has no option groups"),
-        (["1", "2", "--weight", "a"], "'--weight': 'a' in the input is not a number"),
+        (["1", "2", "--weight", "a"], "'--weight': 'a' in it is not a number"),
         (["1", "2", "--format", "pdf"], "'--format': expected one of text, markdown, json"),
         (["1", "2", "--file", "x.npy"], "give numbers or --file, not both"),
         (["--file", "no-such-file.npy"], "there is no file no-such-file.npy"),

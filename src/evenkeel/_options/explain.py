@@ -19,6 +19,7 @@ NORM_KEYS = tuple(TABLES["norms"])
 EPS_MODES = tuple(TABLES["choices"]["eps_mode"])
 DTYPE_NAMES = ("float64", "float32", "bfloat16", "float16")
 FORMATS = ("text", "markdown", "json")
+OF_NUMBERS = ("mask", "weight", "bias", "mean", "variance", "std", "feature_range", "upstream")
 ONE_NUMBER = ("eps", "weight_offset", "scale", "alpha")
 
 
@@ -52,16 +53,6 @@ def check_one(name: str, value: float) -> float:
     if name == "eps" and value < 0:
         raise InvalidArgumentError(f"explain: eps must be at least 0, but got {value}")
     return value
-
-
-def check_axes(axes: Collection[int], shape: tuple[int, ...]) -> None:
-    """Raise `InvalidArgumentError` for axes that an input of some shape does not have."""
-    for axis in axes:
-        if not -len(shape) <= axis < len(shape):
-            raise InvalidArgumentError(
-                f"explain: axis {axis} does not exist: the input has shape {shape}, so axes go from {-len(shape)} to "
-                f"{len(shape) - 1}"
-            )
 
 
 def check_correction(value: Any) -> int:

@@ -15,6 +15,7 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     "Arrow": (".feather", ".arrow", ".ipc"),
     "NumPy": (".npy",),
 }
+PACKAGES = {"Parquet": "pyarrow", "CSV": "pyarrow", "Arrow": "pyarrow", "image": "PIL"}  # that read and write them
 WRITTEN_ENDINGS = tuple(ending for endings in WRITTEN.values() for ending in endings)
 
 

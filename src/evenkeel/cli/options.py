@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePath
 from typing import Annotated, Any
@@ -13,13 +14,13 @@ from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._options.formats import format_name, known_endings
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
-from evenkeel._options.urls import HTTP, scheme_of
+from evenkeel._options.urls import CLIENTS, HTTP, check_url, scheme_of, unknown_scheme
 from evenkeel._options.workers import Workers
+from evenkeel._packages import check_packages, require_package
 
 # The panels of --help.
 INPUT, OUTPUT, RUNNING = "Input", "Output", "Running"
 STATISTICS_ENDINGS = (".json", ".safetensors")
-STATISTICS = "What `evenkeel data fit` wrote"
 
 
 def parse_path(value: str) -> Path:
@@ -34,21 +35,43 @@ def parse_path(value: str) -> Path:
 def parse_source(value: str) -> str:
     """Return what names data: a file or directory that is there, a pattern that may stand for some, or a URL."""
     if scheme_of(value):
-        return value
+        return parse_url(value)
     plain = parse_path(value.partition("::")[0])
-    if "*" in plain.name:
-        if not any(glob.iglob(str(plain), recursive=True)):
-            raise typer.BadParameter(f"no file matches {plain}")
-    elif not plain.exists():
-        raise typer.BadParameter(f"there is no file or directory {plain}")
-    elif plain.is_file() and format_name(plain.name) is None:
+    if problem := missing_source(plain):
+        raise typer.BadParameter(problem)
+    if plain.is_file() and format_name(plain.name) is None:
         raise typer.BadParameter(f"{plain}: the name tells no format; it must end in one of {known_endings()}")
+    if plain.is_dir() and not any(format_name(name) for _, _, names in os.walk(plain) for name in names):
+        raise typer.BadParameter(f"the directory {plain} holds no file that ends in one of {known_endings()}")
+    return value
+
+
+def missing_source(path: Path) -> str:
+    """Return what is wrong where there is no such file or directory, or none that matches a pattern with *."""
+    if path.exists():
+        return ""
+    if "*" not in path.name:
+        return f"there is no file or directory {path}"
+    return "" if any(glob.iglob(str(path), recursive=True)) else f"no file matches {path}"
+
+
+def parse_url(value: str) -> str:
+    """Return a URL of which something is known."""
+    try:
+        check_url(value)
+    except EvenkeelError as error:
+        raise typer.BadParameter(str(error)) from error
+    scheme = scheme_of(value)
+    client = CLIENTS.get(scheme, "fsspec")
+    check_packages(client)
+    if client == "fsspec" and scheme not in require_package(client).available_protocols():
+        raise typer.BadParameter(unknown_scheme(scheme))
     return value
 
 
 def parse_target(value: str) -> str:
     """Return a path to write or a URL, as typed."""
-    return value if scheme_of(value) else str(parse_path(value))
+    return parse_url(value) if scheme_of(value) else str(parse_path(value))
 
 
 def parse_statistics(value: str) -> str:
@@ -104,6 +127,11 @@ def choice(text: str, choices: Collection[str], *names: str, panel: str, default
     return option(text, *names, panel=panel, default=default, metavar="<name>", parser=parse)
 
 
+def statistics_option(text: str) -> Any:
+    """Return --stats."""
+    return option(text, "--stats", panel=INPUT, metavar="<path>", parser=parse_statistics)
+
+
 def parse_threads(value: str) -> int:
     """Return a number of threads."""
     if not (value.isdecimal() and 1 <= int(value) <= MOST_THREADS):
@@ -127,10 +155,6 @@ OutFile = Annotated[
         metavar="<path>",
         parser=parse_target,
     ),
-]
-Statistics = Annotated[
-    str,
-    option(f"{STATISTICS}.", "--stats", panel=INPUT, metavar="<path>", parser=parse_statistics),
 ]
 Force = Annotated[bool, flag("--force", "Replace what is there already.", OUTPUT)]
 Html = Annotated[Path | None, path_option("Page to write.", "--html", panel=OUTPUT)]
@@ -170,6 +194,7 @@ def split_names(name: str, text: str | None) -> list[str] | None:
 def check_workers(workers: Workers) -> Workers:
     """Return who does the work; raise where a cluster that is meant does not answer."""
     if workers.engine == "ray":
+        check_packages("ray")
         from evenkeel._cluster import check_reachable
 
         check_reachable(workers.address)

@@ -13,23 +13,6 @@ __all__ = ["NORMS", "Norm", "find_norm", "norm_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Axes:
-    """Which axes of an input share statistics.
-
-    Attributes:
-        rows: the default axis of a norm of rows or columns; None for the per-channel norms.
-        channels_from: from this number of axes on, the channels are axis 1, before that axis 0.
-        samples: whether each sample has statistics of its own, from that number of axes on.
-        lone_vector: whether a vector is one channel, with one weight.
-    """
-
-    rows: int | None = None
-    channels_from: int = 2
-    samples: bool = False
-    lone_vector: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Norm:
     """One norm: what `walk` needs to know of it.
 
@@ -38,7 +21,6 @@ class Norm:
         name: its name in prose.
         family: which formulas it follows: moments, rms, minmax, image or dyt.
         spec: the norm with its default options.
-        axes: which axes share.
         options: the keywords of `walk` that it takes, besides those that every norm takes.
         defaults: the values of options that are not given and not in the spec.
         shared_by: which elements share statistics, in words.
@@ -49,7 +31,6 @@ class Norm:
     name: str
     family: str
     spec: NormSpec
-    axes: Axes
     options: tuple[str, ...]
     defaults: dict[str, Any] = field(default_factory=dict)
     shared_by: str
@@ -60,7 +41,8 @@ def read_norm(key: str, row: dict[str, Any]) -> Norm:
     """Read one row of the file; its spec has a weight or bias where its options name one."""
     options = tuple(row["options"])
     spec = NormSpec(**row["spec"], weight="weight" in options, bias="bias" in options)
-    return Norm(**row | {"key": key, "options": options, "spec": spec, "axes": Axes(**row["axes"])})
+    fields = {name: value for name, value in row.items() if name != "axes"}  # of `_options/axes.py`
+    return Norm(**fields | {"key": key, "options": options, "spec": spec})
 
 
 NORMS: tuple[Norm, ...] = tuple(read_norm(key, row) for key, row in NORM_ROWS.items())

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
+from evenkeel._options.axes import check_parameter, check_statistic
 from evenkeel._options.explain import (
     DTYPE_NAMES,
     EPS_MODES,
@@ -126,7 +127,7 @@ def set_up(x: Any, norm: Norm, spec: NormSpec, given: dict[str, Any], dtype: str
     tensor = as_tensor(x, dtype)
     values = tensor.double().numpy().copy()
     colours = np.size(np.asarray(options["mean"])) if norm.family == "image" else 0
-    layout = build_layout(norm, values.shape, given, colours)
+    layout = build_layout(norm.key, values.shape, given, colours)
     valid = expand_mask(options.get("mask"), values.shape, layout)
     statistics = {name: per_group(name, options.get(name), layout, norm) for name in ("mean", "variance", "std")}
     check_statistics(statistics)
@@ -218,14 +219,8 @@ def parameter(name: str, value: Any, layout: Layout) -> np.ndarray | None:
     if value is None:
         return None
     array = numbers(name, value)
-    if array.size == 1:
-        return np.full(math.prod(layout.parameter_shape), array.item())
-    if tuple(array.shape) != layout.parameter_shape:
-        raise InvalidInputError(
-            f"explain: {name} has shape {tuple(array.shape)}, but this norm needs {layout.parameter_shape}, "
-            "or one number for all"
-        )
-    return array.reshape(-1)
+    check_parameter(name, array.shape, layout)
+    return np.full(math.prod(layout.parameter_shape), array.item()) if array.size == 1 else array.reshape(-1)
 
 
 def per_group(name: str, value: Any, layout: Layout, norm: Norm) -> np.ndarray | None:
@@ -233,13 +228,8 @@ def per_group(name: str, value: Any, layout: Layout, norm: Norm) -> np.ndarray |
     if value is None:
         return None
     array = numbers(name, value).reshape(-1)
-    groups = layout.order.shape[0]
-    if array.size not in (1, groups):
-        raise InvalidInputError(
-            f"explain: {name} has {array.size} numbers, but {norm.name} has {groups} groups here; give one for each, "
-            "or one for all"
-        )
-    return np.broadcast_to(array, (groups,)).copy()
+    check_statistic(name, array.size, norm.key, layout)
+    return np.broadcast_to(array, (layout.groups,)).copy()
 
 
 def check_statistics(statistics: dict[str, np.ndarray | None]) -> None:

@@ -27,6 +27,7 @@ class DigitsOptions(Options):
         layers: hidden layers.
     """
 
+    packages = ("sklearn",)
     steps: int = 300
     every: int = 20
     lr: float = 0.1
@@ -72,6 +73,7 @@ class NoiseOptions(Options):
         layers: hidden layers.
     """
 
+    packages = ("sklearn",)
     seeds: int = 5
     norms: tuple[str, ...] = ("batch", "layer", "rms", "none")
     batches: tuple[int, ...] = (4, 8, 16, 32, 128)

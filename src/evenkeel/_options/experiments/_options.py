@@ -7,7 +7,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from evenkeel._errors import StudyError
 from evenkeel._options.names import nearest
@@ -37,6 +37,7 @@ class Options:
         [{'arm': 'pre-rms', 'seed': 0}, {'arm': 'pre-rms', 'seed': 1}]
     """
 
+    packages: ClassVar[tuple[str, ...]] = ()  # modules that not every installation has
     seed: int = 0
     seeds: int = 3
     threads: int = 1

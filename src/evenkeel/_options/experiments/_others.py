@@ -23,6 +23,7 @@ class ScalingOptions(Options):
         every: steps between two looks.
     """
 
+    packages = ("sklearn",)
     table: str = "wine"
     rates: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
     steps: int = 500

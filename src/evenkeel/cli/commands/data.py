@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, get_args
 
 import typer
 
 from evenkeel._errors import InvalidArgumentError
-from evenkeel._options.formats import WRITTEN_ENDINGS
+from evenkeel._options.formats import PACKAGES, WRITTEN_ENDINGS, format_name
 from evenkeel._options.limits import DriftLimits
 from evenkeel._options.names import SCALERS, EngineName, NanPolicy, OnError, OnMismatch
 from evenkeel._options.urls import parse_storage_options, scheme_of
 from evenkeel._options.workers import Workers
+from evenkeel._packages import check_packages
 from evenkeel.cli.options import (
     INPUT,
     OUTPUT,
     RUNNING,
-    STATISTICS,
     STATISTICS_ENDINGS,
     Force,
     Html,
@@ -26,7 +26,6 @@ from evenkeel.cli.options import (
     OutFile,
     Quiet,
     Resume,
-    Statistics,
     Storage,
     check_output,
     check_workers,
@@ -39,6 +38,7 @@ from evenkeel.cli.options import (
     parse_statistics,
     parse_target,
     split_names,
+    statistics_option,
     threads_option,
 )
 from evenkeel.cli.output import Output
@@ -46,6 +46,7 @@ from evenkeel.cli.output import Output
 __all__ = ["data"]
 
 FITTING = "Fitting"
+STATISTICS = "What `evenkeel data fit` wrote"
 LIMITS = DriftLimits()
 
 data = typer.Typer(
@@ -57,6 +58,7 @@ data = typer.Typer(
 Source = Annotated[
     str, typer.Argument(metavar="IN", help="File, directory or quoted pattern with *; or a URL.", parser=parse_source)
 ]
+Statistics = Annotated[str, statistics_option(f"{STATISTICS}.")]
 Columns = Annotated[str | None, option("Names, or positions from 0 in an array, comma-separated.", panel=INPUT)]
 Threads = Annotated[int | None, threads_option("the processors, at most 16")]
 
@@ -109,8 +111,9 @@ def fit(
     names = split_names("--columns", columns)
     options = {"scaler": scaler, "nan_policy": nan_policy, "quantiles": quantiles, "on_error": on_error}
     options |= {"engine": engine, "address": address, "columns": "numeric" if numeric and names is None else names}
-    stored = parse_stored(storage, source, out)
+    stored = check_places(storage, source, out)
     check_workers(Workers(engine=engine, address=address))
+    check_packages(*(["datasketches"] if quantiles else []))
     from evenkeel.cli.data import fit_files
 
     keep = {"force": force, "resume": resume}
@@ -130,10 +133,11 @@ def show(
 ) -> int:
     """Show statistics as a table, or as a page with histograms."""
     check_output(html, "--html", force=force)
-    stored = parse_stored(storage, file)
+    stored = check_places(storage, file)
+    output = Output(html, open_page, as_json)
     from evenkeel.cli.data import show_file
 
-    return show_file(file, stored, Output(html, open_page, as_json))
+    return show_file(file, stored, output)
 
 
 @data.command(
@@ -167,7 +171,7 @@ def apply(
 ) -> int:
     """Write a transformed copy of a file or directory, in bounded memory."""
     check_copy(source, out, force=force)
-    names, stored = split_names("--columns", columns), parse_stored(storage, source, out, stats)
+    names, stored = split_names("--columns", columns), check_places(storage, source, out, stats)
     from evenkeel.cli.data import apply_to_files
 
     options = {"columns": names, "on_mismatch": on_mismatch}
@@ -200,10 +204,10 @@ def check(
     """Compare data with that of the fit: exit code 0 if it is alike, 1 if not."""
     limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     check_output(html, "--html", force=force)
-    names, stored = split_names("--columns", columns), parse_stored(storage, source, stats)
+    names, stored = split_names("--columns", columns), check_places(storage, source, stats)
+    output = Output(html, open_page, as_json)
     from evenkeel.cli.data import check_files
 
-    output = Output(html, open_page, as_json)
     return check_files(source, stored, stats, names, limits, output, threads=threads, quiet=quiet)
 
 
@@ -229,17 +233,17 @@ def merge(
         raise InvalidArgumentError("merge needs at least two files")
     if repeated := [file for number, file in enumerate(files) if file in files[:number]]:
         raise InvalidArgumentError(f"{repeated[0]} is given twice; its rows would count twice")
-    stored = parse_stored(storage, *files, out)
+    stored = check_places(storage, *files, out)
     from evenkeel.cli.data import merge_files
 
     return merge_files(files, stored, out, force=force, as_json=as_json)
 
 
-def parse_stored(storage: list[str] | None, *places: str) -> dict[str, object]:
-    """Return the options of the store that URLs among the places name."""
-    if storage and not any(map(scheme_of, places)):
-        raise InvalidArgumentError("--storage-option is for URLs such as s3://bucket/key, but only paths are given")
-    return parse_storage_options(storage or ())
+def check_places(storage: list[str] | None, *places: str) -> dict[str, object]:
+    """Return the options of the store that URLs among the places name; raise where a package for them is missing."""
+    formats = [format_name(PurePath(place).name) for place in places]
+    check_packages("sklearn", *(PACKAGES[name] for name in formats if name in PACKAGES))
+    return parse_storage_options(storage, *places)
 
 
 def check_copy(source: str, out: str, *, force: bool) -> None:

@@ -10,7 +10,7 @@ import typer
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel._options.checkpoints import checkpoint_files
 from evenkeel.cli.modules import check_module
-from evenkeel.cli.options import INPUT, Force, Html, Json, Open, check_output, option, parse_statistics, path_option
+from evenkeel.cli.options import INPUT, Force, Html, Json, Open, check_output, option, path_option, statistics_option
 from evenkeel.cli.output import Output
 
 __all__ = ["doctor"]
@@ -39,14 +39,7 @@ def doctor(
         ),
     ] = None,
     stats: Annotated[
-        Path | None,
-        option(
-            "Statistics of the data of the fit, to compare the inputs with.",
-            "--stats",
-            panel=INPUT,
-            metavar="<path>",
-            parser=parse_statistics,
-        ),
+        str | None, statistics_option("Statistics of the data of the fit, to compare the inputs with.")
     ] = None,
     html: Html = None,
     force: Force = False,

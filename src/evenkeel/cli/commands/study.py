@@ -17,8 +17,9 @@ from evenkeel._errors import StudyError
 from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, LONG_WARMUP, arm_names
 from evenkeel._options.names import EXPERIMENT_NAMES, EngineName, check_experiment, nearest
 from evenkeel._options.study import DEVICES, PRECISIONS, StudySettings
-from evenkeel._options.urls import URL, parse_storage_options
+from evenkeel._options.urls import parse_storage_options, scheme_of
 from evenkeel._options.workers import Workers
+from evenkeel._packages import REPORT, check_packages
 from evenkeel.cli.options import (
     OUTPUT,
     RUNNING,
@@ -34,9 +35,11 @@ from evenkeel.cli.options import (
     choice,
     examples,
     flag,
+    missing_source,
     option,
     parse_target,
     parse_threads,
+    parse_url,
     path_option,
     threads_option,
 )
@@ -193,7 +196,7 @@ to it; --set gives the others.
         return 0
     typed = {name: value for name, value in typed.items() if name in (*DEFAULTS, *BESIDE_SETTINGS)}
     if from_ is not None:
-        typed = read_options(from_) | typed
+        typed = read_options_file(from_) | typed
     beside = {name: typed.pop(name, None) for name in BESIDE_SETTINGS}
     place = None if beside["out"] is None else Path(beside["out"])
     if force and resume:
@@ -214,6 +217,7 @@ to it; --set gives the others.
             raise StudyError("experiments use their own data; leave --text and --storage-option out")
         options = options_of_each(names, typed | assigned)
         if not list_:
+            check_packages(*REPORT)
             check_place(place, names, resume=resume, force=force)
         from evenkeel.cli.experiments import list_experiments, run_named
 
@@ -225,7 +229,8 @@ to it; --set gives the others.
         StudySettings(**typed)  # raises for impossible values; a resumed study adds its own to them
     check_text(beside["text"])
     check_place(place, resume=resume, force=force)
-    stored = parse_storage_options(beside["storage_option"] or ())
+    check_packages(*REPORT)
+    stored = parse_storage_options(beside["storage_option"], beside["text"])
     from evenkeel.cli.study import run
 
     return run(typed, (beside["text"], stored), place, output, **keep)
@@ -249,9 +254,10 @@ def compare(
     for path in studies:
         if not (path / "summary.json").is_file():
             raise StudyError(f"{path} holds no summary of a study; give the directory that was its --out")
+    output = Output(html, open_page, as_json=as_json)
     from evenkeel.cli.study import compare_directories
 
-    return compare_directories(studies, Output(html, open_page, as_json=as_json))
+    return compare_directories(studies, output)
 
 
 def refuse_options(group: typer.Context) -> None:
@@ -269,7 +275,7 @@ def workers_of(beside: Mapping[str, Any], *, several: bool) -> Workers:
     return check_workers(Workers(count=count, engine=engine, address=beside["address"]))
 
 
-def read_options(path: Path) -> dict[str, Any]:
+def read_options_file(path: Path) -> dict[str, Any]:
     """Return the options that a TOML file gives, by the names that they have on the command line."""
     import tomllib
 
@@ -310,9 +316,12 @@ def check_place(place: Path | None, names: Sequence[str] = (), *, resume: bool, 
 
 def check_text(text: str | None) -> None:
     """Raise `StudyError` where there is no text on this machine, before anything heavy is imported."""
-    plain = None if text is None or URL.match(text) else Path(text.partition("::")[0])
-    if plain is not None and "*" not in plain.name and not plain.exists():
-        raise StudyError(f"text {plain} does not exist; give a text file or a directory of text files")
+    if text is None:
+        return
+    if scheme_of(text):
+        parse_url(text)
+    elif problem := missing_source(Path(text.partition("::")[0])):
+        raise StudyError(f"--text: {problem}; give a text file or a directory of text files")
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
@@ -365,5 +374,5 @@ def options_of_each(names: list[str], typed: Mapping[str, Any]) -> dict[str, dic
         for target in [owner] if dot else options:
             options[target][name] = value
     for name, given in options.items():
-        read_options(name, EXPERIMENT_OPTIONS[name], given)
+        check_packages(*read_options(name, EXPERIMENT_OPTIONS[name], given).packages)
     return options

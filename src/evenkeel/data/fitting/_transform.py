@@ -12,8 +12,9 @@ from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, SourceError
 from evenkeel._options.urls import scheme_of
+from evenkeel._packages import require_package
 from evenkeel.data._contract import OnMismatch, check_on_mismatch, report
-from evenkeel.data._packages import reading, require_package
+from evenkeel.data._packages import reading
 from evenkeel.data.scalers import Affine, map_table
 from evenkeel.data.sources import (
     WRITERS,

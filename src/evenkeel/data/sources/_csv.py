@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import require_package
+from evenkeel._packages import require_package
 from evenkeel.data.sources._columns import require_columns
 from evenkeel.data.sources._format import BatchWriter, Format, Parts, Sink
 from evenkeel.data.sources._objects import Readable, StoredObject

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 from evenkeel._errors import SourceError
 from evenkeel._options.formats import known_endings
-from evenkeel.data._packages import reading, require_package
+from evenkeel._packages import require_package
+from evenkeel.data._packages import reading
 from evenkeel.data.sources._columns import NUMERIC, Block, Columns, arrow_blocks, other_columns, select_columns
 from evenkeel.data.sources._format import File, Format, Parts
 from evenkeel.data.sources._listing import format_names, format_of, key_of, list_files

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from evenkeel._errors import SourceError
 from evenkeel._options.formats import format_name, known_endings
 from evenkeel._options.urls import HTTP
-from evenkeel.data._packages import require_package
+from evenkeel._packages import require_package
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._stores import Place, StoredFile

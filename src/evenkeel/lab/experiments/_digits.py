@@ -16,6 +16,7 @@ from torch import Tensor, nn
 import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
 from evenkeel._options.experiments import MOST_IMAGES, TEST_IMAGES, DigitsOptions
+from evenkeel._packages import require_package
 from evenkeel.lab.transformer import derive_seed
 from evenkeel.report import join_words
 
@@ -41,23 +42,10 @@ class Digits:
     test_labels: Tensor
 
 
-def require_sklearn() -> None:
-    """Raise a clear error where scikit-learn is missing."""
-    try:
-        import sklearn.datasets  # noqa: F401
-    except ImportError as error:
-        raise StudyError(
-            "this experiment needs scikit-learn's bundled data; install with: pip install 'evenkeel[data]'"
-        ) from error
-
-
 @functools.lru_cache(maxsize=4)
 def digits(train_images: int = MOST_IMAGES) -> Digits:
     """Return scikit-learn's 1797 digits in an order drawn once: first those for testing, then the training images."""
-    require_sklearn()
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
+    bunch = require_package("sklearn.datasets").load_digits()
     order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(derive_seed(0, "digits")))
     images = (torch.from_numpy(bunch.data).float() / 16)[order]
     labels = torch.from_numpy(bunch.target).long()[order]

@@ -21,6 +21,7 @@ from evenkeel._errors import StudyError
 from evenkeel._files import replace_file
 from evenkeel._options.experiments import Options
 from evenkeel._options.workers import Workers
+from evenkeel._packages import check_packages
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._page import draw, experiments_page
 from evenkeel.lab.experiments._schemas import FrozenExperiment, Summary, TrialRecord
@@ -117,6 +118,7 @@ def run_experiments(
     observer = observer or ExperimentObserver()
     asked = [(each, each.read_options((options or {}).get(each.name, {}))) for each in experiments]
     most = max((settings.threads for _, settings in asked), default=1)
+    check_packages(*(package for _, settings in asked for package in settings.packages))
     with executor_of(workers, threads=most) as executor, run_directory(out) as lock:
         check_experiments(out)
         doers = [executor_of(1, threads=most) if experiment.timed else executor for experiment, _ in asked]

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from evenkeel._options.experiments import ScalingOptions
-from evenkeel.lab.experiments._digits import require_sklearn
+from evenkeel._packages import require_package
 from evenkeel.lab.experiments._estimates import (
     PERCENT,
     Estimate,
@@ -32,10 +32,7 @@ PREPARATIONS = ("raw", "standardized")
 
 def load(table: str) -> tuple[Tensor, Tensor, list[str]]:
     """Return features, labels and feature names of a bundled table, rows in an order drawn once."""
-    require_sklearn()
-    import sklearn.datasets
-
-    bunch = getattr(sklearn.datasets, f"load_{table}")()
+    bunch = getattr(require_package("sklearn.datasets"), f"load_{table}")()
     order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(derive_seed(0, table)))
     return (
         torch.from_numpy(bunch.data)[order].float(),
