@@ -77,7 +77,7 @@ WRONG = {
     "doctor there.csv": "is no .safetensors file",
     "doctor full": "holds no .safetensors files",
     "data fit full/mine.txt --out s.json": "the name tells no format",
-    "data fit full --out s.json": "the directory full holds no file that ends in",
+    "data fit full --out s.json": "the directory full holds no data: none of its 1 files ends in",
     "data fit s3:// --out s.json": "s3:// names no bucket",
     "data fit https:///x.csv --out s.json": "names no host",
     "data fit https://[1/x.csv --out s.json": "is no URL",

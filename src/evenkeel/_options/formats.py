@@ -30,6 +30,12 @@ def format_name(name: str) -> str | None:
     return next((kind for kind, endings in ENDINGS.items() if plain.endswith(endings)), None)
 
 
+def without_data(directory: object, files: int) -> str:
+    """Say that none of a directory's files is of a known format."""
+    reason = f"none of its {files} files ends in one of {known_endings()}" if files else "it is empty"
+    return f"the directory {directory} holds no data: {reason}"
+
+
 def known_endings() -> str:
     """Return the endings of all formats, as a message lists them."""
     return ", ".join(ending for endings in ENDINGS.values() for ending in endings)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
-from evenkeel._options.formats import format_name, known_endings
+from evenkeel._options.formats import format_name, known_endings, without_data
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
 from evenkeel._options.urls import CLIENTS, HTTP, check_url, scheme_of, unknown_scheme
@@ -41,8 +41,10 @@ def parse_source(value: str) -> str:
         raise typer.BadParameter(problem)
     if plain.is_file() and format_name(plain.name) is None:
         raise typer.BadParameter(f"{plain}: the name tells no format; it must end in one of {known_endings()}")
-    if plain.is_dir() and not any(format_name(name) for _, _, names in os.walk(plain) for name in names):
-        raise typer.BadParameter(f"the directory {plain} holds no file that ends in one of {known_endings()}")
+    if plain.is_dir():
+        formats = [format_name(name) for _, _, names in os.walk(plain) for name in names]
+        if not any(formats):
+            raise typer.BadParameter(without_data(plain, len(formats)))
     return value
 
 

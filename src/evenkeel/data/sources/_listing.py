@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenkeel._errors import SourceError
-from evenkeel._options.formats import format_name, known_endings
+from evenkeel._options.formats import format_name, known_endings, without_data
 from evenkeel._options.urls import HTTP
 from evenkeel._packages import require_package
 from evenkeel.data.sources._format import Format
@@ -75,8 +75,7 @@ def data_files(files: Sequence[Any], root: Place) -> list[Any]:
     """The files of a directory that hold data, of one format."""
     data = [path for path in files if format_of(path)]
     if not data:
-        reason = f"none of its {len(files)} files ends in one of {known_endings()}" if files else "it is empty"
-        raise SourceError(f"the directory {root} holds no data: {reason}")
+        raise SourceError(without_data(root, len(files)))
     if len(kinds := format_names(data)) > 1:
         pattern = f"{str(root).rstrip('/')}/*{data[0].suffix}"
         raise SourceError(f"the directory {root} mixes {' and '.join(kinds)} files; give one kind, such as {pattern}")
