@@ -13,6 +13,23 @@ from evenkeel._options.explain import TABLES
 
 
 @dataclass(frozen=True, kw_only=True)
+class Axes:
+    """Which axes of an input a norm shares statistics over, as its row of `assets/explain.json` says.
+
+    Attributes:
+        rows: the default axis of a norm of rows or columns; None for the per-channel norms.
+        channels_from: from this number of axes on, the channels are axis 1, before that axis 0.
+        samples: whether each sample has statistics of its own, from that number of axes on.
+        lone_vector: whether a vector is one channel, with one weight.
+    """
+
+    rows: int | None = None
+    channels_from: int = 2
+    samples: bool = False
+    lone_vector: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sharing:
     """Who shares in an input of some shape, and which parameters it has.
 
@@ -42,18 +59,18 @@ def sharing_of(norm: str, shape: tuple[int, ...], given: Mapping[str, Any], colo
         InvalidInputError: an image has no axis of colours.
     """
     row, ndim = TABLES["norms"][norm], len(shape)
-    axes = {"channels_from": 2, "samples": False, "lone_vector": False} | row["axes"]
-    if "rows" in axes:
-        shared = resolve_axes(given.get("axis", axes["rows"]), shape)
+    axes = Axes(**row["axes"])
+    if axes.rows is not None:
+        shared = resolve_axes(given.get("axis", axes.rows), shape)
         return share(shape, shared, shared)
     channel = resolve_axes(given["channel_axis"], shape)[0] if "channel_axis" in given else None
-    if axes["lone_vector"] and ndim == 1:
+    if axes.lone_vector and ndim == 1:
         return share(shape, (0,), ())
     if row["family"] == "image":
         channel = image_channel_axis(shape, channel, colours)
     elif channel is None:
-        channel = 1 if ndim >= axes["channels_from"] else 0
-    samples = axes["samples"] and ndim >= axes["channels_from"]
+        channel = 1 if ndim >= axes.channels_from else 0
+    samples = axes.samples and ndim >= axes.channels_from
     sample = next(a for a in range(ndim) if a != channel) if samples else None
     groups = check_groups(given, shape, channel) if "groups" in row["options"] else None
     return share(shape, others(shape, channel, sample), (channel,), channel=channel, sample=sample, groups=groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from evenkeel._options.axes import Axes
 from evenkeel._options.names import check_choice
 from evenkeel._spec import NormSpec
 from evenkeel.explain._words import NORM_ROWS
@@ -21,6 +22,7 @@ class Norm:
         name: its name in prose.
         family: which formulas it follows: moments, rms, minmax, image or dyt.
         spec: the norm with its default options.
+        axes: which axes share.
         options: the keywords of `walk` that it takes, besides those that every norm takes.
         defaults: the values of options that are not given and not in the spec.
         shared_by: which elements share statistics, in words.
@@ -31,6 +33,7 @@ class Norm:
     name: str
     family: str
     spec: NormSpec
+    axes: Axes
     options: tuple[str, ...]
     defaults: dict[str, Any] = field(default_factory=dict)
     shared_by: str
@@ -41,8 +44,7 @@ def read_norm(key: str, row: dict[str, Any]) -> Norm:
     """Read one row of the file; its spec has a weight or bias where its options name one."""
     options = tuple(row["options"])
     spec = NormSpec(**row["spec"], weight="weight" in options, bias="bias" in options)
-    fields = {name: value for name, value in row.items() if name != "axes"}  # of `_options/axes.py`
-    return Norm(**fields | {"key": key, "options": options, "spec": spec})
+    return Norm(**row | {"key": key, "options": options, "spec": spec, "axes": Axes(**row["axes"])})
 
 
 NORMS: tuple[Norm, ...] = tuple(read_norm(key, row) for key, row in NORM_ROWS.items())
