@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import socket
@@ -13,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from evenkeel._errors import EvenkeelError
+from evenkeel._packages import require_package
 
 STORE_BYTES = 256 << 20
 ANSWER_SECONDS = 5.0
@@ -32,16 +32,12 @@ def ray_cluster(address: str | None, processors: int) -> Iterator[Any]:
             version.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        ray = importlib.import_module("ray")
-    except ImportError as error:
-        raise EvenkeelError("the engine ray needs Ray; install it with: pip install 'evenkeel[ray]'") from error
+    ray = require_package("ray")
     if ray.is_initialized():
         yield ray
         return
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = check_reachable(address)
     if address:
-        check_reachable(address)
         how: dict[str, Any] = {"address": address}
     else:
         path = os.pathsep.join(filter(None, sys.path))  # what this program imports, its workers can
@@ -60,14 +56,19 @@ def ray_cluster(address: str | None, processors: int) -> Iterator[Any]:
         ray.shutdown()
 
 
-def check_reachable(address: str) -> None:
-    """Raise `EvenkeelError` unless somebody answers at the address of a cluster; Ray itself would wait for minutes."""
-    if address in FOUND_BY_RAY:
-        return
+def check_reachable(address: str | None) -> str | None:
+    """Return the address of the cluster that is meant, where somebody answers; Ray itself would wait for minutes.
+
+    Raises:
+        EvenkeelError: nobody does, or it is none.
+    """
+    address = address or os.environ.get("RAY_ADDRESS")
+    if not address or address in FOUND_BY_RAY:
+        return address
     if address.startswith("ray://"):
         raise EvenkeelError(
-            f"{address} is an address of Ray Client, which cannot follow work while it is done; start the command on a "
-            "node of the cluster, for example with `ray job submit`, and give host:port or auto"
+            f"{address} is an address of Ray Client, which has no streaming results, by which work is followed; start "
+            "the command on a node of the cluster, for example with `ray job submit`, and give host:port or auto"
         )
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal()):
@@ -79,6 +80,7 @@ def check_reachable(address: str) -> None:
         raise EvenkeelError(
             f"no Ray cluster answers at {address} ({reason}); `ray status` on its head node tells its address"
         ) from error
+    return address
 
 
 def connection_problem(address: str | None, error: Exception) -> str:

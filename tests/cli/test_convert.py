@@ -198,8 +198,8 @@ def test_without_transformers_a_directory_names_the_package(stored, here, capsys
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("nowhere:build", "cannot load nowhere:build: ModuleNotFoundError: No module named 'nowhere'"),
-        ("tiny_model:bulid", "AttributeError: module 'tiny_model' has no attribute 'bulid'"),
+        ("nowhere:build", "cannot load nowhere:build: there is no module nowhere"),
+        ("tiny_model:bulid", "tiny_model has no bulid; did you mean build"),
         ("tiny_model:wrong", "tiny_model:wrong gave a int, not a torch.nn.Module"),
         ("tiny_model:failing", "KeyError: 'no such size'"),
         ("tiny_model:build --verify", "--verify needs inputs of the model; give them with --input x.npz"),
@@ -221,7 +221,7 @@ def test_what_is_wrong_is_one_line(line, said, here, capsys):
     assert run(f"convert {line}") == 2
     error = capsys.readouterr().err
     assert said in error
-    assert error.count("\n") == 1
+    assert error.count("evenkeel: error: ") == 1  # beside the steps that a slow machine is told
 
 
 def test_steps_are_told(here, monkeypatch):

@@ -283,7 +283,7 @@ ERRORS = {
     ),
     "apply to what": (
         lambda d: ["apply", d / "people" / "part-0.parquet", "--out", d / "o.xlsx", "--stats", d / "stats.json"],
-        "the name must end in .parquet",
+        "--out must end in .parquet",
     ),
     "apply to its input": (
         lambda d: [

@@ -90,7 +90,7 @@ def test_resume_takes_what_was_not_typed_from_the_study(tmp_path, text, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--text", "no-such-file"], "text no-such-file does not exist"),
+        (["--text", "no-such-file"], "there is no file or directory no-such-file"),
         (["--text", os.devnull], "is not a file or directory"),
         (["--arms", "pre-lyer"], "unknown arm 'pre-lyer'; did you mean pre-layer, peri-layer or damped-layer?"),
         (["--arms", ","], "no arms given"),

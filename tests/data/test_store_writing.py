@@ -1,6 +1,8 @@
 """Results in a store: whole under their names, or not there."""
 
+import errno
 import socket
+import tempfile
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ from object_store import Refuse
 from evenkeel import EvenkeelError, InvalidArgumentError
 from evenkeel.cli import main
 from evenkeel.data import fit, fit_statistics, load, save, transform_files
+from evenkeel.data.sources._numpy import NUMPY
 
 
 @pytest.fixture
@@ -23,7 +26,7 @@ def read(store, key):
         return file.readall()
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "feather"])
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "feather", "npy"])
 def test_a_file_is_transformed_into_the_store_and_out_of_it(suffix, store, scaler, folder, tmp_path):
     url = store.upload(folder, "data")
     expected = transform_files(scaler, folder / "part-3.parquet", tmp_path / f"x.{suffix}")
@@ -61,10 +64,14 @@ def test_nothing_appears_before_all_of_it_is_written(store, scaler, folder):
     assert not any(seen)
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "npy"])
 @pytest.mark.parametrize("wrong", ["data", "interrupt", "store"])
-def test_an_error_leaves_what_was_there(wrong, store, scaler, folder, tmp_path):
+def test_an_error_leaves_what_was_there(wrong, suffix, store, scaler, folder, tmp_path, monkeypatch):
+    temporary, target = tmp_path / "temporary", f"s3://bucket/x.{suffix}"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     url = store.upload(folder, "data")
-    store.put("x.parquet", b"old")
+    store.put(f"x.{suffix}", b"old")
     bad = pa.table({"a": [1.0, float("inf")], "b": [1.0, 1.0], "c": [1.0, 1.0]})
     pq.write_table(bad, tmp_path / "bad.parquet")
     source = tmp_path / "bad.parquet" if wrong == "data" else f"{url}/part-3.parquet"
@@ -78,19 +85,20 @@ def test_an_error_leaves_what_was_there(wrong, store, scaler, folder, tmp_path):
             raise Refuse(507, "InsufficientStorage")
 
     with store.faults(refuse), pytest.raises((EvenkeelError, KeyboardInterrupt)) as caught:
-        transform_files(scaler, source, "s3://bucket/x.parquet", progress=stop, storage_options=store.options)
-    assert read(store, "x.parquet") == b"old"
+        transform_files(scaler, source, target, progress=stop, storage_options=store.options)
+    assert read(store, f"x.{suffix}") == b"old"
+    assert list(temporary.iterdir()) == []
     assert [key for key in store.objects() if ".tmp" in key] == []
     if wrong == "store":
-        assert "cannot write s3://bucket/x.parquet: no space is left in the store" in str(caught.value)
+        assert f"cannot write {target}: no space is left in the store" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("s3://bucket/x.npy", "says at its beginning how many rows it has"),
         ("s3://bucket/x.xyz", "the name must end in"),
         ("http://127.0.0.1:1/x.parquet", "web addresses are read, not written"),
+        ("http://127.0.0.1:1/x.npy", "web addresses are read, not written"),
     ],
 )
 def test_what_a_store_cannot_hold(out, message, store, scaler, folder):
@@ -124,6 +132,61 @@ def test_the_commands_take_urls(store, folder, tmp_path, capsys):
     assert "there is no object or directory s3://bucket/none" in capsys.readouterr().err
     assert main(["data", "fit", url, "--out", str(tmp_path / "t.json"), "--storage-option", "region"]) == 2
     assert "--storage-option: expected name=value" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_told_of_this_machine(store, scaler, folder, monkeypatch):
+    def refuse(writer, batch):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(NUMPY.writer, "write", refuse)
+    with pytest.raises(EvenkeelError, match=r"cannot keep s3://bucket/.* until it is whole: No space left on device"):
+        transform_files(scaler, folder / "part-3.parquet", "s3://bucket/x.npy", storage_options=store.options)
+    assert store.objects() == []
+
+
+def test_the_commands_keep_statistics_in_the_store(store, folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    url, stats = store.upload(folder, "data"), "s3://bucket/stats.safetensors"
+    command = ["data", "fit", str(folder), "--out", stats, "--quiet", *store.typed]
+    assert main(command) == 0
+    assert f"written to {stats}" in capsys.readouterr().out
+    assert load(stats, storage_options=store.options).statistics_.to_bytes() == fit_statistics(folder).to_bytes()
+    assert main(command) == 2
+    assert f"--out: {stats} exists already; replace it with --force" in capsys.readouterr().err
+    assert main([*command, "--force"]) == 0
+    assert main(["data", "show", stats, *store.typed]) == 0
+    assert main(["data", "check", str(folder), "--stats", stats, "--quiet", *store.typed]) == 0
+    assert f"are like those of {stats}" in capsys.readouterr().out
+    local = tmp_path / "scaled.parquet"
+    applied = ["data", "apply", str(folder / "part-3.parquet"), "--stats", stats, "--out", str(local), "--quiet"]
+    assert main([*applied, *store.typed]) == 0
+    assert main(["data", "apply", url, "--stats", stats, "--out", "s3://bucket/scaled", "--quiet", *store.typed]) == 0
+    assert read(store, "scaled/part-3.parquet") == local.read_bytes()
+    save(load(stats, storage_options=store.options), tmp_path / "mine.json")
+    assert main(["data", "merge", stats, "mine.json", "--out", "s3://bucket/both.json", *store.typed]) == 0
+    both = load("s3://bucket/both.json", storage_options=store.options)
+    assert both.statistics_.rows == 2 * fit_statistics(folder).rows
+    assert main(["data", "show", "s3://bucket/none.json", *store.typed]) == 2
+    assert "there is no such object" in capsys.readouterr().err
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+def test_an_interrupted_fit_into_the_store_continues(store, folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["data", "fit", str(folder), "--out", "s3://bucket/stats.json", "--quiet", *store.typed]
+    with monkeypatch.context() as patch:
+        patch.setattr("evenkeel.cli.data_progress.Watcher.fragment_done", interrupt)
+        assert main(command) == 130
+    assert "the same command with --resume continues" in capsys.readouterr().err
+    assert (tmp_path / "stats.json.partial").exists()
+    assert store.objects() == []
+    assert main([*command, "--resume"]) == 0
+    assert store.objects() == ["stats.json"]
+    assert list(tmp_path.glob("*.partial")) == []
+
+
+def interrupt(watcher, progress):
+    raise KeyboardInterrupt
 
 
 def test_a_server_of_the_tests_ends():

@@ -133,11 +133,11 @@ def test_the_command_compares_with_the_data_of_the_fit(here, capsys):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["doctored:build", "--input", "x.npz", "--stats", "none.json"], "--stats: there is no file"),
+        (["doctored:build", "--input", "x.npz", "--stats", "none.json"], "there is no file none.json"),
         (["doctored:build"], "needs --input"),
         (["doctored:none", "--input", "x.npz"], "cannot load doctored:none"),
         (["doctored:number", "--input", "x.npz"], "cannot build doctored:number"),
-        (["doctored:build", "--input", "doctored.py"], "cannot be read"),
+        (["doctored:build", "--input", "doctored.py"], "--input must end in .npy or .npz"),
         (["doctored:build", "--input", "x.npz", "--loss", "loss"], "does not name a function"),
         (["x.npy"], "is no .safetensors file"),
         (["x.npy", "--loss", "doctored:loss"], "belong to a model"),

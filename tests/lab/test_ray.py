@@ -69,6 +69,8 @@ def test_twelve_trainings_have_equal_records_serial_in_processes_and_on_ray(tmp_
         assert summaries[name]["arms"] == summaries["serial"]["arms"]
         assert list(summaries[name]["costs"]) == list(ARMS)
         assert summaries[name]["spent"]["bytes"] > 2**20
+    assert [summary.get("ray") for summary in summaries.values()] == [None, None, ray.__version__]
+    assert f"ray {ray.__version__}" in (tmp_path / "ray" / "report.html").read_text()
 
 
 def test_a_killed_worker_of_the_cluster_is_told_and_its_run_goes_on(tmp_path, text):
@@ -166,6 +168,7 @@ def test_an_experiment_measures_on_ray_what_it_measures_here(tmp_path):
     (there,) = run_experiments([experiment], tmp_path / "ray", options=options, workers=ON_RAY, observer=observer)
     (here,) = run_experiments([experiment], tmp_path / "here", options=options)
     assert there["claims"] == here["claims"]
+    assert (there["ray"], here.get("ray")) == (ray.__version__, None)
     assert observer.done == list(range(1, here["trials"] + 1))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from numbers import Integral, Real
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 
 MOST_THREADS = 1024
+LARGEST = 2**1023  # of whole numbers: a double holds no larger ones
 
 
 def check_number(name: str, value: Any, *, least: float, most: float = math.inf, hint: str = "") -> None:
@@ -42,14 +44,49 @@ def ends_of(name: str, value: Any) -> tuple[float, float]:
     raise InvalidArgumentError(f"{name} must be two numbers, but got {value!r}")
 
 
-def typed_rows(text: str) -> list[list[str]]:
+def typed_rows(text: str, name: str = "the input") -> list[list[str]]:
     """Return the cells of typed numbers: separated by spaces or commas, rows by semicolons or line feeds."""
     lines = [line for line in text.replace(";", "\n").splitlines() if line.strip()]
     rows = [line.replace(",", " ").split() for line in lines]
     if not rows:
-        raise InvalidInputError("explain: the input is empty; give at least one number")
-    check_rows(rows, "the input")
+        raise InvalidInputError(f"explain: {name} is empty; give at least one number")
+    check_rows(rows, name)
     return rows
+
+
+def nested_lists(text: str, name: str) -> tuple[Any, tuple[int, ...]]:
+    """Return nested lists of numbers, which are typed as JSON, and their shape."""
+    try:
+        data = json.loads(text)
+        return data, shape_of(data, name)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidInputError(f"explain: {name} is not JSON: {error}") from error
+
+
+def shape_of(data: Any, name: str) -> tuple[int, ...]:
+    """Return the shape of nested lists of numbers; raise for what is none."""
+    if isinstance(data, float) or (type(data) is int and abs(data) < LARGEST):
+        return ()
+    if not isinstance(data, list):
+        raise InvalidInputError(f"explain: {name} must be a number or nested lists of numbers, nothing else")
+    shapes = {shape_of(item, name) for item in data}
+    if len(shapes) > 1:
+        raise InvalidInputError(f"explain: the rows of {name} have different lengths; give every row as many numbers")
+    return (len(data), *(shapes.pop() if shapes else ()))
+
+
+def typed_cells(text: str, name: str = "the input") -> tuple[list[float], tuple[int, ...]]:
+    """Return typed numbers in a row, and the shape that they have; raise for what is none."""
+    if text.lstrip().startswith("["):
+        data, shape = nested_lists(text, name)
+        for _ in shape[1:]:
+            data = [item for row in data for item in row]
+        if not data:
+            raise InvalidInputError(f"explain: {name} is empty; give at least one number")
+        return data, shape
+    rows = typed_rows(text, name)
+    cells = [float(cell) for row in rows for cell in row]
+    return cells, (len(cells),) if len(rows) == 1 else (len(rows), len(rows[0]))
 
 
 def check_rows(rows: list[list[str]], name: str) -> None:

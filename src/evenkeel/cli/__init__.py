@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenkeel.cli import interrupts
+from evenkeel.cli.beginning import begin
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0
     """
     if arguments is None:
-        interrupts.begin()
+        begin()
     from evenkeel.cli.app import run  # Typer takes a tenth of a second
 
     return run(arguments)

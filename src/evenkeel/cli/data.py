@@ -50,34 +50,58 @@ DROPPED_SHOWN = 12
 def fit_files(
     source: str,
     storage: dict[str, Any],
-    out: Path,
+    out: str,
     options: dict[str, Any],
     *,
+    force: bool,
     threads: int | None,
     resume: bool,
     quiet: bool,
     as_json: bool,
 ) -> int:
-    """Fit a scaler and write it; the states of finished files wait beside it."""
-    place = source if is_query(source) else locate(source, storage)
-    states = out.with_name(f"{out.name}.partial")
+    """Fit a scaler and write it; the states of finished files wait beside it, those of a URL in this directory."""
+    refuse_existing(out, storage, force=force)
+    place = source if is_query(source) else locate(source, stored(source, storage))
+    states = Path(f"{name_of(out) if scheme_of(out) else out}.partial")
     if not resume:
         states.unlink(missing_ok=True)
     with interrupts.advising(lambda: "the same command with --resume continues" if states.exists() else ""):
         fitted = fit_source(place, out, states, options, threads=threads, quiet=quiet)
-    library.save(fitted, out)
+    library.save(fitted, out, storage_options=stored(out, storage))
     states.unlink(missing_ok=True)
     report_skipped(fitted.contract_.source["skipped"])
     report_columns(place, fitted, options["columns"])
     print_item(fitted, out, as_json=as_json)
     if not as_json:
-        see = f"see also: evenkeel data show {shlex.quote(path_as_text(out))}"
-        typer.echo(f"{describe(fitted)}; written to {path_as_text(out)}; {see}")
+        see = f"see also: evenkeel data show {shlex.quote(shown(out))}"
+        typer.echo(f"{describe(fitted)}; written to {shown(out)}; {see}")
     return 0
 
 
+def stored(place: str, storage: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the options of the store that a place lies in; a path has none."""
+    return storage if scheme_of(place) else None
+
+
+def refuse_existing(out: str, storage: dict[str, Any], *, force: bool) -> None:
+    """Raise where a store holds what must not be replaced; of paths that is told before anything is imported."""
+    if scheme_of(out) and not force and place_exists(locate(out, storage)):
+        raise InvalidArgumentError(f"--out: {out} exists already; replace it with --force, or name another")
+
+
+def name_of(place: str) -> str:
+    """Return the last part of a path or URL."""
+    return locate(place).name
+
+
+def shown(place: str) -> str:
+    """Return a path or URL as text that any terminal takes."""
+    where = locate(place)  # a URL without the signature that it may end in
+    return path_as_text(where) if isinstance(where, Path) else str(where)
+
+
 def fit_source(
-    source: Any, out: Path, states: Path, options: dict[str, Any], *, threads: int | None, quiet: bool
+    source: Any, out: str, states: Path, options: dict[str, Any], *, threads: int | None, quiet: bool
 ) -> Scaler:
     """Fit a scaler; an error about the file of states is one about the file to write."""
     try:
@@ -85,20 +109,20 @@ def fit_source(
             options |= {"resume": None if is_query(source) else states, "progress": watcher.fragment_done}
             return library.fit(source, **options, workers=threads)
     except EvenkeelError as error:
-        if states.exists() or str(states) not in str(error):
+        if states.exists() or scheme_of(out) or str(states) not in str(error):
             raise
-        raise type(error)(str(error).replace(str(states), str(out))) from error
+        raise type(error)(str(error).replace(str(states), out)) from error
 
 
 @interrupts.raising()
-def show_file(file: Path, output: Output) -> int:
+def show_file(file: str, storage: dict[str, Any], output: Output) -> int:
     """Show statistics as a table, JSON or a page."""
-    item = library.load(file)
+    item = library.load(file, storage_options=stored(file, storage))
     statistics_of(item)  # raises for an object without
     if not output.as_json:
         typer.echo(describe(item))
     print_item(item, file, as_json=output.as_json)
-    output.write("statistics", lambda path: write_page(show_page(item, file.name, footer=FOOTER), path))
+    output.write("statistics", lambda path: write_page(show_page(item, name_of(file), footer=FOOTER), path))
     return 0
 
 
@@ -107,7 +131,7 @@ def apply_to_files(
     source: str,
     storage: dict[str, Any],
     out: str,
-    stats: Path,
+    stats: str,
     options: dict[str, Any],
     *,
     force: bool,
@@ -115,9 +139,9 @@ def apply_to_files(
     quiet: bool,
 ) -> int:
     """Write a transformed copy."""
-    if scheme_of(out) and not force and place_exists(locate(out, storage)):
-        raise InvalidArgumentError(f"--out: {out} exists already; replace it with --force, or name another")
-    scaler, options = load_scaler(stats), options | {"storage_options": storage}
+    refuse_existing(out, storage, force=force)
+    scaler = load_scaler(stats, storage)
+    options |= {"storage_options": storage if scheme_of(source) or scheme_of(out) else None}
     with make_watcher("apply", quiet=quiet) as watcher, warnings_as_lines(), torch_threads(threads):
         written = library.transform_files(scaler, source, out, **options, progress=watcher.block_done)
     typer.echo(f"written to {path_as_text(written) if isinstance(written, Path) else written}")
@@ -128,7 +152,7 @@ def apply_to_files(
 def check_files(
     source: str,
     storage: dict[str, Any],
-    stats: Path,
+    stats: str,
     columns: list[str] | None,
     limits: DriftLimits,
     output: Output,
@@ -137,9 +161,9 @@ def check_files(
     quiet: bool,
 ) -> int:
     """Compare data with that of a fit."""
-    reference = statistics_of(library.load(stats))
+    reference = statistics_of(library.load(stats, storage_options=stored(stats, storage)))
     names = columns or (list(reference.names) if reference.names else None)
-    place = source if is_query(source) else locate(source, storage)
+    place = source if is_query(source) else locate(source, stored(source, storage))
     present = None if isinstance(place, str) else numeric_columns(place)
     if present is not None and (missing := [name for name in names or () if name not in present]):
         failure = f"{source} lacks the numeric columns {', '.join(missing)}; it has {', '.join(present)}"
@@ -155,12 +179,12 @@ def check_files(
     print_drift(report, current.rows, stats, as_json=output.as_json)
     output.write(
         "drift",
-        lambda path: write_page(drift_page(report, reference, current, stats.name, source, footer=FOOTER), path),
+        lambda path: write_page(drift_page(report, reference, current, name_of(stats), source, footer=FOOTER), path),
     )
     return 0 if report.ok else DRIFTED
 
 
-def print_drift(report: DriftReport, rows: int, stats: Path, *, as_json: bool) -> None:
+def print_drift(report: DriftReport, rows: int, stats: str, *, as_json: bool) -> None:
     """Print what drifted."""
     if as_json:
         features = [dataclasses.asdict(feature) for feature in report.features]
@@ -171,15 +195,16 @@ def print_drift(report: DriftReport, rows: int, stats: Path, *, as_json: bool) -
         typer.echo(f"FAILS {failure}")
     count = len(report.failures)
     if count:
-        typer.echo(f"{count} difference{'s' * (count > 1)} from {path_as_text(stats)}")
+        typer.echo(f"{count} difference{'s' * (count > 1)} from {shown(stats)}")
     else:
-        typer.echo(f"{rows:,} rows are like those of {path_as_text(stats)}")
+        typer.echo(f"{rows:,} rows are like those of {shown(stats)}")
 
 
 @interrupts.raising()
-def merge_files(files: Sequence[Path], out: Path, *, as_json: bool) -> int:
+def merge_files(files: Sequence[str], storage: dict[str, Any], out: str, *, force: bool, as_json: bool) -> int:
     """Merge statistics and write those of the whole."""
-    items = [library.load(file) for file in files]
+    refuse_existing(out, storage, force=force)
+    items = [library.load(file, storage_options=stored(file, storage)) for file in files]
     kinds = sorted({type(item).__name__ for item in items})
     if len(kinds) > 1 or kinds == ["ImageNormalize"]:
         raise InvalidArgumentError(f"merge needs statistics or scalers of one kind, but got {' and '.join(kinds)}")
@@ -191,14 +216,14 @@ def merge_files(files: Sequence[Path], out: Path, *, as_json: bool) -> int:
             raise InvalidArgumentError(f"{files[0]} and {file} do not fit together: {error}") from error
     merged = library.merge_all(parts)
     whole = merged if isinstance(items[0], Statistics) else rebuilt(items, merged)
-    library.save(whole, out)
+    library.save(whole, out, storage_options=stored(out, storage))
     print_item(whole, out, as_json=as_json)
     if not as_json:
-        typer.echo(f"{len(files)} files merged: {merged.rows:,} rows; written to {path_as_text(out)}")
+        typer.echo(f"{len(files)} files merged: {merged.rows:,} rows; written to {shown(out)}")
     return 0
 
 
-def print_item(item: Any, file: Path, *, as_json: bool) -> None:
+def print_item(item: Any, file: str, *, as_json: bool) -> None:
     """Print the statistics of an object that a file holds."""
     statistics = statistics_of(item)
     table = statistics_table(statistics)
@@ -206,7 +231,7 @@ def print_item(item: Any, file: Path, *, as_json: bool) -> None:
         print_table(table)
         return
     features = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    print_json({"file": file, "kind": type(item).__name__, "rows": statistics.rows, "features": features})
+    print_json({"file": shown(file), "kind": type(item).__name__, "rows": statistics.rows, "features": features})
 
 
 def rebuilt(items: list[Any], merged: Statistics) -> Scaler:
@@ -217,11 +242,11 @@ def rebuilt(items: list[Any], merged: Statistics) -> Scaler:
     return scaler.annotate(source={"merged": sources, "skipped": skipped})
 
 
-def load_scaler(path: Path) -> Any:
+def load_scaler(place: str, storage: dict[str, Any]) -> Any:
     """The scaler in a file."""
-    item = library.load(path)
+    item = library.load(place, storage_options=stored(place, storage))
     if not hasattr(item, "transform"):
-        raise InvalidArgumentError(f"{path} holds {type(item).__name__}, which has no transform; fit a scaler")
+        raise InvalidArgumentError(f"{shown(place)} holds {type(item).__name__}, which has no transform; fit a scaler")
     return item
 
 

@@ -34,7 +34,7 @@ def judge_checkpoint(path: Path, output: Output) -> int:
 
 
 @interrupts.raising()
-def judge_model(name: str, path: Path, loss: str | None, statistics: Path | None, output: Output) -> int:
+def judge_model(name: str, path: Path, loss: str | None, statistics: str | None, output: Output) -> int:
     """Judge the model that a factory builds, on the arrays of a file."""
     with telling_steps() as step:
         step(f"building {name}")
@@ -47,7 +47,7 @@ def judge_model(name: str, path: Path, loss: str | None, statistics: Path | None
     return present(report, output)
 
 
-def read_statistics(path: Path) -> Any:
+def read_statistics(path: str) -> Any:
     """Read the statistics of the data of the fit: those of a file of statistics, or of a scaler."""
     from evenkeel.data import load
 

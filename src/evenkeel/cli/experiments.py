@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from evenkeel._errors import StudyError
 from evenkeel._files import path_as_text
 from evenkeel._options.workers import Workers
 from evenkeel.cli import interrupts
 from evenkeel.cli.output import Output, print_json
 from evenkeel.cli.study import new_directory, resumable
-from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, Experiment, ExperimentObserver, run_experiments
+from evenkeel.lab.experiments import EXPERIMENTS, VERDICTS, ExperimentObserver, run_experiments
 from evenkeel.lab.progress import ExperimentLines
 from evenkeel.report import Table, print_table
 
@@ -33,7 +32,7 @@ def list_experiments(output: Output) -> int:
 
 @interrupts.raising()
 def run_named(
-    names: Sequence[str],
+    options: Mapping[str, dict[str, Any]],
     out: Path | None,
     typed: Mapping[str, Any],
     output: Output,
@@ -43,12 +42,11 @@ def run_named(
     quiet: bool,
     workers: Workers,
 ) -> int:
-    """Run experiments, and print what became of their claims."""
-    experiments = [EXPERIMENTS[name] for name in names]
+    """Run experiments with what was typed for each, and print what became of their claims."""
+    experiments = [EXPERIMENTS[name] for name in options]
     out = out or new_directory("experiments")
-    options = options_of_each(experiments, typed)
     observer = ExperimentObserver() if quiet else ExperimentLines()
-    words = ["evenkeel", "study", "--experiment", ",".join(names), "--out", path_as_text(out), "--resume"]
+    words = ["evenkeel", "study", "--experiment", ",".join(options), "--out", path_as_text(out), "--resume"]
     words += [word for name, value in typed.items() for word in ("--set", f"{name}={value}")]
     with resumable(shlex.join(words)):
         keep: dict[str, Any] = {"resume": resume, "force": force, "workers": workers}
@@ -60,17 +58,3 @@ def run_named(
             typer.echo(f"{VERDICTS[claim['verdict']]}: {claim['claim']} ({claim['source']}). {claim['measured']}.")
     output.announce("report", out / "report.html")
     return 0
-
-
-def options_of_each(experiments: Sequence[Experiment], typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return what was typed for each experiment: `name` is meant for all of them, `experiment.name` for one."""
-    options: dict[str, dict[str, Any]] = {experiment.name: {} for experiment in experiments}
-    for key, value in typed.items():
-        owner, dot, name = key.rpartition(".")
-        if dot and owner not in options:
-            raise StudyError(
-                f"--set {key}: no experiment of this run is called {owner!r}; it runs {', '.join(options)}"
-            )
-        for target in [owner] if dot else options:
-            options[target][name] = value
-    return options

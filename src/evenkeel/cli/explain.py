@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import typer
 
-from evenkeel._errors import EvenkeelError, InvalidInputError
+from evenkeel._errors import InvalidInputError
+from evenkeel._options.explain import OF_NUMBERS
 from evenkeel.cli import interrupts
 from evenkeel.cli.models import build_model
 from evenkeel.explain import (
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from evenkeel.explain import Explanation
 
 AS_TEXT = (".csv", ".tsv")  # tables that explain reads itself, of numbers alone
-OF_NUMBERS = ("mask", "weight", "bias", "mean", "variance", "std", "feature_range", "upstream")
 
 
 @interrupts.raising()
@@ -44,7 +44,7 @@ def explain_numbers(
     **presented: Any,
 ) -> None:
     """Explain a norm on the numbers of a file, standard input or the typed words."""
-    tensors = {name: parse_option(name, options[name]) for name in OF_NUMBERS if options[name] is not None}
+    tensors = {name: parse_numbers(options[name]) for name in OF_NUMBERS if options[name] is not None}
     x = read_file(file, key) if file is not None else read_words(values)
     options = options | {"norm": options["norm"] or "layer"} | shape_like(tensors, x)
     present(walk(x, **options, show=show, backward=backward), **presented)
@@ -78,14 +78,6 @@ def read_words(values: list[str]) -> torch.Tensor:
         raise InvalidInputError(f"standard input is not text: {error}") from error
 
 
-def parse_option(name: str, text: str) -> torch.Tensor:
-    """Return the numbers of an option."""
-    try:
-        return parse_numbers(text)
-    except EvenkeelError as error:
-        raise InvalidInputError(f"--{name.replace('_', '-')}: {str(error).removeprefix('explain: ')}") from error
-
-
 def shape_like(tensors: dict[str, torch.Tensor], x: torch.Tensor) -> dict[str, torch.Tensor]:
     """Return the options with a flat mask and upstream gradient of as many numbers in the input's shape."""
     flat = {name: tensors[name] for name in ("mask", "upstream") if name in tensors}
@@ -96,7 +88,7 @@ def shape_like(tensors: dict[str, torch.Tensor], x: torch.Tensor) -> dict[str, t
 @interrupts.raising()
 def explain_layer(factory: str, path: Path, key: str | None, place: dict[str, Any], **presented: Any) -> None:
     """Explain a layer of the model that a factory builds."""
-    upstream = None if place["upstream"] is None else parse_option("upstream", place["upstream"])
+    upstream = None if place["upstream"] is None else parse_numbers(place["upstream"])
     model = build_model(factory)
     explanation = walk_layer(model, input=read_file(path, key), **place | {"upstream": upstream})
     present(explanation, **presented)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel._errors import EvenkeelError, InvalidInputError
+from evenkeel._packages import require_package
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,13 +25,7 @@ EXAMPLES, LENGTH = 2, 16
 def transformers() -> Any:
     """Import transformers, offline and quiet."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    try:
-        import transformers as package
-    except ImportError as error:
-        raise EvenkeelError(
-            "a Hugging Face model is read by the package transformers, which is not installed; "
-            "run: pip install transformers"
-        ) from error
+    package = require_package("transformers")
     package.logging.set_verbosity_error()
     package.logging.disable_progress_bar()
     return package

@@ -1,42 +1,17 @@
-"""Ctrl-C: one line and exit code 130 at any moment, from the first on."""
+"""Ctrl-C while a command works: one line, which says how to go on, and exit code 130."""
 
 from __future__ import annotations
 
-import atexit
-import os
 import signal
 import sys
 from contextlib import contextmanager, suppress
 
-# Nothing else is imported: what runs before `begin` ends in a traceback.
+from evenkeel.cli.beginning import INTERRUPTED, LINE, quit_at_once
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from sys import UnraisableHookArgs
-    from types import FrameType
-    from typing import NoReturn
-
-INTERRUPTED = 128 + signal.SIGINT  # as shells report it
-LINE = "interrupted"
-
-
-def quit_at_once(number: int, frame: FrameType | None) -> NoReturn:
-    """End the process. An exception would be lost, or told as a broken package, in the middle of an import."""
-    with suppress(OSError):
-        os.write(2, f"{LINE}\n".encode())
-    os._exit(INTERRUPTED)
-
-
-def begin() -> None:
-    """Let Ctrl-C end the process at once, while it parses and imports: there is nothing to put away.
-
-    A process that was told to ignore Ctrl-C, as a shell's background jobs are, goes on ignoring it. When all is done
-    and only the interpreter is left to end, which takes torch a while, Ctrl-C is ignored.
-    """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        with suppress(ValueError):  # not the main thread
-            signal.signal(signal.SIGINT, quit_at_once)
-            atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 from typing import Any
 
 import torch
 
 from evenkeel._errors import InvalidInputError
+from evenkeel.cli.modules import present_directory
 
 __all__ = ["build_model", "load_object"]
 
@@ -17,16 +16,13 @@ __all__ = ["build_model", "load_object"]
 def load_object(name: str) -> Any:
     """Return what `package.module:name` names; modules of the present directory can be imported."""
     module_name, _, path = name.partition(":")
-    here = os.getcwd()
-    sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module_name)
-        for part in path.split("."):
-            found = getattr(found, part)
+        with present_directory():
+            found: Any = importlib.import_module(module_name)
+            for part in path.split("."):
+                found = getattr(found, part)
     except Exception as error:  # the module is the user's own code
         raise InvalidInputError(f"cannot load {name}: {type(error).__name__}: {error}") from error
-    finally:
-        sys.path.remove(here)
     return found
 
 

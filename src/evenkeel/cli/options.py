@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import glob
+import os
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any
 
 import typer
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
+from evenkeel._options.formats import format_name, known_endings, without_data
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
-from evenkeel._options.urls import scheme_of
+from evenkeel._options.urls import CLIENTS, HTTP, check_url, scheme_of, unknown_scheme
+from evenkeel._options.workers import Workers
+from evenkeel._packages import check_packages, require_package
 
 # The panels of --help.
 INPUT, OUTPUT, RUNNING = "Input", "Output", "Running"
@@ -30,27 +35,61 @@ def parse_path(value: str) -> Path:
 def parse_source(value: str) -> str:
     """Return what names data: a file or directory that is there, a pattern that may stand for some, or a URL."""
     if scheme_of(value):
-        return value
+        return parse_url(value)
     plain = parse_path(value.partition("::")[0])
-    if "*" not in plain.name and not plain.exists():
-        raise typer.BadParameter(f"there is no file or directory {plain}")
+    if problem := missing_source(plain):
+        raise typer.BadParameter(problem)
+    if plain.is_file() and format_name(plain.name) is None:
+        raise typer.BadParameter(f"{plain}: the name tells no format; it must end in one of {known_endings()}")
+    if plain.is_dir():
+        formats = [format_name(name) for _, _, names in os.walk(plain) for name in names]
+        if not any(formats):
+            raise typer.BadParameter(without_data(plain, len(formats)))
+    return value
+
+
+def missing_source(path: Path) -> str:
+    """Return what is wrong where there is no such file or directory, or none that matches a pattern with *."""
+    if path.exists():
+        return ""
+    if "*" not in path.name:
+        return f"there is no file or directory {path}"
+    return "" if any(glob.iglob(str(path), recursive=True)) else f"no file matches {path}"
+
+
+def parse_url(value: str) -> str:
+    """Return a URL of which something is known."""
+    try:
+        check_url(value)
+    except EvenkeelError as error:
+        raise typer.BadParameter(str(error)) from error
+    scheme = scheme_of(value)
+    client = CLIENTS.get(scheme, "fsspec")
+    check_packages(client)
+    if client == "fsspec" and scheme not in require_package(client).available_protocols():
+        raise typer.BadParameter(unknown_scheme(scheme))
     return value
 
 
 def parse_target(value: str) -> str:
     """Return a path to write or a URL, as typed."""
-    return value if scheme_of(value) else str(parse_path(value))
+    return parse_url(value) if scheme_of(value) else str(parse_path(value))
 
 
-def parse_statistics(value: str) -> Path:
-    """Return the path of a file that is there and may hold statistics."""
-    path = parse_path(value)
-    if path.suffix not in STATISTICS_ENDINGS:
+def parse_statistics(value: str) -> str:
+    """Return the path of a file that is there and may hold statistics, or the URL of one."""
+    name = parse_target(value)
+    if ending_of(name) not in STATISTICS_ENDINGS:
         endings = " or ".join(STATISTICS_ENDINGS)
-        raise typer.BadParameter(f"expected a path ending in {endings}, but got {path}; `evenkeel data fit` writes one")
-    if not path.exists():
-        raise typer.BadParameter(f"there is no file {path}; `evenkeel data fit` writes one")
-    return path
+        raise typer.BadParameter(f"expected a path ending in {endings}, but got {name}; `evenkeel data fit` writes one")
+    if not scheme_of(name) and not Path(name).exists():
+        raise typer.BadParameter(f"there is no file {name}; `evenkeel data fit` writes one")
+    return name
+
+
+def ending_of(name: str) -> str:
+    """Return the ending of a path or URL, .json for example."""
+    return PurePath(name.partition("?")[0] if scheme_of(name) else name).suffix
 
 
 def option(
@@ -90,6 +129,11 @@ def choice(text: str, choices: Collection[str], *names: str, panel: str, default
     return option(text, *names, panel=panel, default=default, metavar="<name>", parser=parse)
 
 
+def statistics_option(text: str) -> Any:
+    """Return --stats."""
+    return option(text, "--stats", panel=INPUT, metavar="<path>", parser=parse_statistics)
+
+
 def parse_threads(value: str) -> int:
     """Return a number of threads."""
     if not (value.isdecimal() and 1 <= int(value) <= MOST_THREADS):
@@ -104,7 +148,16 @@ def threads_option(default: object) -> Any:
     )
 
 
-OutFile = Annotated[Path, path_option(f"File to write: {' or '.join(STATISTICS_ENDINGS)}.", "--out", panel=OUTPUT)]
+OutFile = Annotated[
+    str,
+    option(
+        f"File to write: {' or '.join(STATISTICS_ENDINGS)}; or a URL.",
+        "--out",
+        panel=OUTPUT,
+        metavar="<path>",
+        parser=parse_target,
+    ),
+]
 Force = Annotated[bool, flag("--force", "Replace what is there already.", OUTPUT)]
 Html = Annotated[Path | None, path_option("Page to write.", "--html", panel=OUTPUT)]
 Open = Annotated[bool, flag("--open", "Open the page in a browser.", OUTPUT)]
@@ -140,25 +193,33 @@ def split_names(name: str, text: str | None) -> list[str] | None:
     return names
 
 
-def check_factory(name: str) -> None:
-    """Raise unless a word names a function of a module."""
-    module, separator, factory = name.partition(":")
-    if not (module and separator and factory):
-        raise InvalidArgumentError(f"{name!r} does not name a model; write package.module:factory")
+def check_workers(workers: Workers) -> Workers:
+    """Return who does the work; raise where a cluster that is meant does not answer."""
+    if workers.engine == "ray":
+        check_packages("ray")
+        from evenkeel._cluster import check_reachable
+
+        check_reachable(workers.address)
+    return workers
 
 
-def check_output(path: Path | None, name: str, *, force: bool, endings: Sequence[str] = ()) -> None:
+def check_output(place: Path | str | None, name: str, *, force: bool, endings: Sequence[str] = ()) -> None:
     """Raise before the work, rather than after it, where a file must not or cannot be written.
 
     The one rule for overwriting: a file that is there stays, unless --force says otherwise, and a directory stays in
     any case. A device or pipe, such as /dev/stdout, is written to.
     """
-    if path is None:
+    if place is None:
         return
-    if not path.name or path.is_dir():
+    path, scheme = Path(place), scheme_of(place)
+    if scheme in HTTP:
+        raise InvalidArgumentError(f"{name}: {place}: web addresses are read, not written; name a store or a path")
+    if not scheme and (not path.name or path.is_dir()):
         raise InvalidArgumentError(f"{name}: cannot write {str(path)!r}: it names no file; give one")
-    if endings and path.suffix not in endings:
-        raise InvalidArgumentError(f"{name} must end in {' or '.join(endings)}, but got {path}")
+    if endings and ending_of(str(place)) not in endings:
+        raise InvalidArgumentError(f"{name} must end in {' or '.join(endings)}, but got {place}")
+    if scheme:  # whether it is there is asked when the store is reached
+        return
     if not path.absolute().parent.is_dir():
         raise InvalidArgumentError(f"{name}: cannot write {path}: there is no directory {path.parent}; make it first")
     if path.is_file() and not force:

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from evenkeel._files import path_as_text
+from evenkeel._packages import check_packages
 
 
 def print_json(value: Any) -> None:
@@ -44,6 +45,10 @@ class Output:
     html: Path | None = None
     open_page: bool = False
     as_json: bool = False
+
+    def __post_init__(self) -> None:
+        if self.html is not None or self.open_page:
+            check_packages("jinja2")
 
     def say(self, text: str) -> None:
         """Print a line for the user."""

@@ -1,15 +1,13 @@
-"""Packages that read and write files: imported when they are first needed, their errors turned into ours."""
+"""The errors of packages that read and write files, turned into ours."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import struct
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 from evenkeel._errors import EvenkeelError, SourceError
 
@@ -29,17 +27,6 @@ BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
 )
-
-
-def require_package(module: str, *, extra: str = "data", user: str = "this source needs") -> Any:
-    """Import a module that only some uses need, or raise an EvenkeelError that names the extra."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise EvenkeelError(
-            f"{user} the package {package}, which is not installed; run: pip install 'evenkeel[{extra}]'"
-        ) from error
 
 
 @contextlib.contextmanager

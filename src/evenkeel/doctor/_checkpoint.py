@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from evenkeel._errors import InvalidTypeError, StateError
+from evenkeel._options.checkpoints import checkpoint_files
 from evenkeel.doctor._report import Report
 from evenkeel.doctor.probes import Measurements, states_of_weights
 
@@ -18,11 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["checkpoint"]
 
-ENDING = ".safetensors"
-CONVERT = (
-    "load a pickled one with weights_only=True and write it: "
-    "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')"
-)
 LARGEST = 2**22  # elements of a tensor that may belong to a norm
 
 
@@ -58,28 +54,14 @@ def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
         subject = "state dict"
     else:
         path = Path(source)
-        tensors, subject = read_files(path), path.name
+        files = checkpoint_files(path)
+        tensors = {name: tensor for file in files for name, tensor in read_file(file).items()}
+        subject = path.name
     states = states_of_weights(tensors)
     notes = (
         () if states else ("No norm was told among the tensors, by names and shapes; examine(model, batch) sees more.",)
     )
     return Report.of(f"{subject}, {len(tensors)} tensors", Measurements(norms=tuple(states)), notes)
-
-
-def read_files(path: Path) -> dict[str, Tensor]:
-    """Read the tensors that may belong to norms, from one file or every one of a directory."""
-    if path.is_dir():
-        files = sorted(path.glob(f"*{ENDING}"))
-        if not files:
-            raise StateError(f"checkpoint: the directory {path} holds no {ENDING} files; {CONVERT}")
-        return {name: tensor for file in files for name, tensor in read_file(file).items()}
-    if not path.is_file():
-        raise StateError(f"checkpoint: there is no file or directory {path}; name a {ENDING} file")
-    if path.suffix != ENDING:
-        raise StateError(
-            f"checkpoint: {path} is no {ENDING} file, and files that can run code are not opened; {CONVERT}"
-        )
-    return read_file(path)
 
 
 def read_file(path: Path) -> dict[str, Tensor]:

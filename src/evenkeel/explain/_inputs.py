@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import csv
-import importlib
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from evenkeel._errors import EvenkeelError, InvalidInputError
 from evenkeel._options.names import nearest
-from evenkeel._options.numbers import check_rows, is_number, typed_rows
+from evenkeel._options.numbers import check_rows, is_number, nested_lists, typed_rows
+from evenkeel._packages import require_package
 
 if TYPE_CHECKING:
     import os
@@ -59,19 +58,9 @@ def from_rows(rows: list[list[str]]) -> Tensor:
 
 def from_json(text: str, name: str) -> Tensor:
     """Parse nested lists of numbers."""
-    try:
-        data = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidInputError(f"explain: {name} is not JSON: {error}") from error
-    try:
-        array = np.asarray(data)
-    except ValueError as error:
-        raise InvalidInputError(
-            f"explain: the rows of {name} have different lengths; give every row as many numbers"
-        ) from error
-    if array.dtype.kind not in "iuf" and array.size:
-        raise InvalidInputError(f"explain: {name} must be a number or nested lists of numbers, nothing else")
-    return torch.from_numpy(array.astype(np.int64 if array.dtype.kind in "iu" else np.float64))
+    data, _ = nested_lists(text, name)
+    array = np.asarray(data)
+    return torch.from_numpy(array.astype(np.int64 if array.dtype.kind == "i" else np.float64))
 
 
 def read_input(path: str | os.PathLike[str], *, key: str | None = None) -> Tensor:
@@ -188,11 +177,5 @@ def choose(file: Path, names: list[str], key: str | None) -> str:
 
 def read_image(file: Path, key: str | None) -> Tensor:
     """Read an image as (height, width, 3) from 0 to 255."""
-    try:
-        image: Any = importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise EvenkeelError(
-            "an image needs the package pillow, which is not installed; run: pip install 'evenkeel[data]'"
-        ) from error
-    with image.open(file) as picture:
+    with require_package("PIL.Image").open(file) as picture:
         return torch.from_numpy(np.array(picture.convert("RGB")))

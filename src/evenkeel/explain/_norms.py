@@ -5,28 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from evenkeel._options.axes import Axes
 from evenkeel._options.names import check_choice
 from evenkeel._spec import NormSpec
 from evenkeel.explain._words import NORM_ROWS
 
 __all__ = ["NORMS", "Norm", "find_norm", "norm_of"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Axes:
-    """Which axes of an input share statistics.
-
-    Attributes:
-        rows: the default axis of a norm of rows or columns; None for the per-channel norms.
-        channels_from: from this number of axes on, the channels are axis 1, before that axis 0.
-        samples: whether each sample has statistics of its own, from that number of axes on.
-        lone_vector: whether a vector is one channel, with one weight.
-    """
-
-    rows: int | None = None
-    channels_from: int = 2
-    samples: bool = False
-    lone_vector: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,16 @@ import numpy as np
 import torch
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError, InvalidTypeError
-from evenkeel._options.explain import DTYPE_NAMES, EPS_MODES
+from evenkeel._options.axes import check_parameter, check_statistic
+from evenkeel._options.explain import (
+    DTYPE_NAMES,
+    EPS_MODES,
+    check_correction,
+    check_ends,
+    check_given,
+    check_one,
+    check_spread,
+)
 from evenkeel._options.names import check_choice
 from evenkeel._spec import NormSpec
 from evenkeel.explain._data import plain
@@ -105,17 +114,10 @@ class Setup:
 def read_spec(norm: Norm, given: dict[str, Any]) -> tuple[NormSpec, dict[str, Any]]:
     """Split the options that are not None into the norm's spec and those that no spec holds."""
     given = {name: value for name, value in given.items() if value is not None}
-    for name in given:
-        if name not in norm.options:
-            raise InvalidArgumentError(f"explain: {norm.name} has no option {name}; it takes {', '.join(norm.options)}")
+    check_given(norm.key, given)
     answers = {name: given.pop(name) for name in OF_SPEC if name in given}
-    if "weight_offset" in answers:
-        answers["weight_offset"] = number("weight_offset", answers["weight_offset"])
     check_choice("explain: eps_mode", answers.get("eps_mode", "inside"), EPS_MODES)
-    if "eps" in answers:
-        answers["eps"] = number("eps", answers["eps"])
-        if answers["eps"] < 0:
-            raise InvalidArgumentError(f"explain: eps must be at least 0, but got {answers['eps']}")
+    answers |= {name: number(name, answers[name]) for name in ("eps", "weight_offset") if name in answers}
     return replace(norm.spec, **answers), given
 
 
@@ -125,10 +127,10 @@ def set_up(x: Any, norm: Norm, spec: NormSpec, given: dict[str, Any], dtype: str
     tensor = as_tensor(x, dtype)
     values = tensor.double().numpy().copy()
     colours = np.size(np.asarray(options["mean"])) if norm.family == "image" else 0
-    layout = build_layout(norm, values.shape, given, colours)
+    layout = build_layout(norm.key, values.shape, given, colours)
     valid = expand_mask(options.get("mask"), values.shape, layout)
     statistics = {name: per_group(name, options.get(name), layout, norm) for name in ("mean", "variance", "std")}
-    check_statistics(norm, statistics)
+    check_statistics(statistics)
     weight, bias = (parameter(name, options.get(name), layout) for name in ("weight", "bias"))
     low, high = feature_range(options.get("feature_range", (0.0, 1.0)))
     return Setup(
@@ -142,10 +144,10 @@ def set_up(x: Any, norm: Norm, spec: NormSpec, given: dict[str, Any], dtype: str
         weight=weight,
         gamma=None if weight is None else weight + spec.weight_offset,
         beta=bias,
-        correction=correction(options.get("correction", 0)),
+        correction=check_correction(options.get("correction", 0)),
         low=low,
         high=high,
-        scale=number("scale", options.get("scale", 1.0), positive=True),
+        scale=number("scale", options.get("scale", 1.0)),
         alpha=number("alpha", options.get("alpha", 1.0)),
         **statistics,
     )
@@ -199,30 +201,17 @@ def numbers(name: str, value: Any) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def number(name: str, value: Any, *, positive: bool = False) -> float:
+def number(name: str, value: Any) -> float:
     """Return an option of one finite number."""
     array = numbers(name, value)
-    if array.size != 1 or not math.isfinite(array.item()) or (positive and array.item() <= 0):
-        kind = "one positive number" if positive else "one finite number"
-        raise InvalidArgumentError(f"explain: {name} must be {kind}, but got {value}")
-    return float(array.item())
-
-
-def correction(value: Any) -> int:
-    """Return 0 for the population deviation, 1 for the sample one."""
-    if value not in (0, 1):
-        raise InvalidArgumentError(f"explain: correction must be 0 (population) or 1 (sample), but got {value}")
-    return int(value)
+    if array.size != 1:
+        raise InvalidArgumentError(f"explain: {name} must be one number, but got {value}")
+    return check_one(name, float(array.item()))
 
 
 def feature_range(value: Any) -> tuple[float, float]:
     """Return the two ends of min-max scaling."""
-    ends = numbers("feature_range", value).reshape(-1)
-    if ends.size != 2 or not np.isfinite(ends).all() or ends[0] >= ends[1]:
-        raise InvalidArgumentError(
-            f"explain: feature_range must be two numbers, low below high, but got {ends.tolist()}"
-        )
-    return float(ends[0]), float(ends[1])
+    return check_ends(numbers("feature_range", value).reshape(-1).tolist())
 
 
 def parameter(name: str, value: Any, layout: Layout) -> np.ndarray | None:
@@ -230,14 +219,8 @@ def parameter(name: str, value: Any, layout: Layout) -> np.ndarray | None:
     if value is None:
         return None
     array = numbers(name, value)
-    if array.size == 1:
-        return np.full(math.prod(layout.parameter_shape), array.item())
-    if tuple(array.shape) != layout.parameter_shape:
-        raise InvalidInputError(
-            f"explain: {name} has shape {tuple(array.shape)}, but this norm needs {layout.parameter_shape}, "
-            "or one number for all"
-        )
-    return array.reshape(-1)
+    check_parameter(name, array.shape, layout)
+    return np.full(math.prod(layout.parameter_shape), array.item()) if array.size == 1 else array.reshape(-1)
 
 
 def per_group(name: str, value: Any, layout: Layout, norm: Norm) -> np.ndarray | None:
@@ -245,20 +228,13 @@ def per_group(name: str, value: Any, layout: Layout, norm: Norm) -> np.ndarray |
     if value is None:
         return None
     array = numbers(name, value).reshape(-1)
-    groups = layout.order.shape[0]
-    if array.size not in (1, groups):
-        raise InvalidInputError(
-            f"explain: {name} has {array.size} numbers, but {norm.name} has {groups} groups here; give one for each, "
-            "or one for all"
-        )
-    return np.broadcast_to(array, (groups,)).copy()
+    check_statistic(name, array.size, norm.key, layout)
+    return np.broadcast_to(array, (layout.groups,)).copy()
 
 
-def check_statistics(norm: Norm, statistics: dict[str, np.ndarray | None]) -> None:
-    """Raise unless the given statistics go together and are possible."""
-    if norm.family == "moments" and (statistics["mean"] is None) != (statistics["variance"] is None):
-        raise InvalidArgumentError("explain: mean and variance go together; give both, or none to compute them")
+def check_statistics(statistics: dict[str, np.ndarray | None]) -> None:
+    """Raise unless the given statistics are possible."""
     for name in ("variance", "std"):
         array = statistics[name]
-        if array is not None and not (array >= 0).all():
-            raise InvalidArgumentError(f"explain: {name} must not be negative, but got {array.min()}")
+        if array is not None:
+            check_spread(name, float(array.min()))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._errors import InvalidArgumentError
+from evenkeel._options.axes import check_group, check_upstream
 from evenkeel.explain._backward import backward, finite_difference, parameter_gradients
 from evenkeel.explain._checks import backward_checks, forward_checks
 from evenkeel.explain._data import Check, Explanation, Step, default_upstream
@@ -112,7 +113,7 @@ def walk(
 
 def explain(setup: Setup, show: int, want_backward: bool, upstream: Any) -> Explanation:
     """Explain a setup, with the numbers of one group in the formulas."""
-    group, gradient = check_group(show, setup), check_upstream(upstream, setup)
+    group, gradient = group_to_show(show, setup), read_upstream(upstream, setup)
     # What inf - inf or an overflow gives is part of the explanation, not a warning.
     with np.errstate(all="ignore"):
         return Walk(setup, group, gradient, want_backward).explanation()
@@ -123,31 +124,21 @@ def output_of(setup: Setup) -> np.ndarray:
     return setup.elements(forward(rows_of(setup))["output"])
 
 
-def check_group(show: int, setup: Setup) -> int:
+def group_to_show(show: int, setup: Setup) -> int:
     """Return the group to show, which has to exist."""
-    count = setup.layout.order.shape[0]
     try:
-        group = operator.index(show)
+        return check_group(operator.index(show), setup.layout)
     except TypeError as error:
         raise InvalidArgumentError(f"explain: the group to show is a whole number, but got {show!r}") from error
-    if not 0 <= group < count:
-        raise InvalidArgumentError(f"explain: there is no group {group} to show: there are {count}, counted from 0")
-    return group
 
 
-def check_upstream(upstream: Any, setup: Setup) -> np.ndarray | None:
+def read_upstream(upstream: Any, setup: Setup) -> np.ndarray | None:
     """Return the upstream gradient, which has the input's shape."""
     if upstream is None:
         return None
     array = numbers("upstream", upstream)
-    if array.size == setup.x.size == 1:
-        array = array.reshape(setup.x.shape)
-    if array.shape != setup.x.shape:
-        raise InvalidInputError(
-            f"explain: the upstream gradient has shape {array.shape}, but the input {setup.x.shape}; give one number "
-            "for each element"
-        )
-    return array
+    check_upstream(array.shape, setup.x.shape)
+    return array.reshape(setup.x.shape)
 
 
 class Walk:
@@ -216,7 +207,7 @@ class Walk:
         return View(
             setup=self.setup,
             group=self.group,
-            groups=self.setup.layout.order.shape[0],
+            groups=self.setup.layout.groups,
             n=int(keep.sum()),
             upstream_given=self.given_upstream is not None,
             values={name: v[keep] if v.ndim else float(v) for name, v in own.items()}

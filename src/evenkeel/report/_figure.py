@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from evenkeel._packages import require_package
 from evenkeel.report._panels import Figure, Panel
 from evenkeel.report._plotly import escape_label
-from evenkeel.report._require import require
 
 GAP = 0.09  # between panels, as a share of the width
 TITLE_WIDTH = 90
@@ -47,7 +47,9 @@ def plotly_figure(figure: Figure) -> Any:
     layout |= {name: common[name] for name in ("font", "hoverlabel", "hovermode") if name in common}
     heights = [panel.spec["layout"].get("height", 0) for panel in figure.panels]
     layout |= {"height": max(heights, default=0) + above, "margin": {"t": above}, "plot_bgcolor": "white"}
-    return require("plotly.graph_objects").Figure({"data": traces, "layout": layout | {"showlegend": bool(shown)}})
+    return require_package("plotly.graph_objects").Figure(
+        {"data": traces, "layout": layout | {"showlegend": bool(shown)}}
+    )
 
 
 def suffix(number: int) -> str:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel._files import write_text_atomically
+from evenkeel._packages import require_package
 from evenkeel.report._document import embed_json, read_asset, render_document
 from evenkeel.report._panels import Figure, Panel
-from evenkeel.report._require import require
 from evenkeel.report._style import DARK, FONT_FAMILY, LIGHT, Style, css_colour
 from evenkeel.report._table import Table
 from evenkeel.report._text import slug
@@ -144,7 +144,7 @@ def render_page(page: Page) -> str:
         >>> render_page(Page("a < b", [], [], [])).startswith("<!doctype html>")
         True
     """
-    jinja2, markupsafe = require("jinja2"), require("markupsafe")
+    jinja2, markupsafe = require_package("jinja2"), require_package("markupsafe")
     # Undefined names must fail here: a page with silent holes would look complete.
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -216,5 +216,5 @@ def browser_panel(panel: Panel) -> dict[str, Any]:
 @functools.cache
 def _packed_plotly() -> str:
     """Return Plotly's script, compressed to about two fifths of its size after base64; the same bytes every time."""
-    source = require("plotly.offline").get_plotlyjs().encode()
+    source = require_package("plotly.offline").get_plotlyjs().encode()
     return base64.b64encode(gzip.compress(source, compresslevel=9, mtime=0)).decode()

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeGuard
 
+from evenkeel._packages import require_package
 from evenkeel.report._panels import Axis, Panel
-from evenkeel.report._require import require
 from evenkeel.report._style import FONT_FAMILY, LIGHT, Style
 from evenkeel.report._table import Table
 
@@ -142,5 +142,5 @@ def panel(
         layout["annotations"] = [middle | {"text": "no values to draw"}]
     spec = {"data": traces, "layout": layout}
     # Plotly's Python objects know the schema: a misspelt attribute fails here and not silently in a browser.
-    require("plotly.graph_objects").Figure(spec)
+    require_package("plotly.graph_objects").Figure(spec)
     return Panel(spec=spec, table=table, heading=heading, labels=labels, hints=hints)

@@ -7,6 +7,8 @@ import pytest
 from lab.experiments.tiny import TINY
 
 from evenkeel._errors import StudyError
+from evenkeel._options.experiments import ACTIVATION_NAMES, EXPERIMENT_OPTIONS, HIDDEN_NORM_NAMES
+from evenkeel._options.names import EXPERIMENT_NAMES
 from evenkeel.lab.experiments import (
     EXPERIMENTS,
     VERDICTS,
@@ -17,6 +19,7 @@ from evenkeel.lab.experiments import (
     read_experiment,
     run_experiments,
 )
+from evenkeel.lab.experiments._digits import ACTIVATIONS, HIDDEN_NORMS
 
 
 @pytest.fixture(scope="module")
@@ -98,6 +101,12 @@ def test_measurements_are_repeatable(name):
 def test_names_and_titles_are_unique():
     assert len({experiment.title for experiment in EXPERIMENTS.values()}) == len(EXPERIMENTS)
     assert all(isinstance(e, Experiment) and e.question.endswith("?") for e in EXPERIMENTS.values())
+
+
+def test_options_are_found_by_name_before_torch():
+    assert {name: experiment.options for name, experiment in EXPERIMENTS.items()} == EXPERIMENT_OPTIONS
+    assert tuple(EXPERIMENT_OPTIONS) == EXPERIMENT_NAMES
+    assert (tuple(ACTIVATIONS), tuple(HIDDEN_NORMS)) == (ACTIVATION_NAMES, HIDDEN_NORM_NAMES)
 
 
 class StopAfter(ExperimentObserver):
@@ -200,10 +209,10 @@ def test_a_list_that_differs_is_named(tmp_path):
         ("learning-rate", {"rates": "0.1,0.01"}, "must ascend"),
         ("batchnorm-noise", {"batches": "1"}, "at least 2"),
         ("batchnorm-convergence", {"target": "1.5"}, "below 1"),
-        ("feature-scaling", {"table": "irs"}, "wine and breast_cancer"),
-        ("recurrent", {"cells": "rnn"}, "gru and lstm"),
+        ("feature-scaling", {"table": "irs"}, "wine, breast_cancer"),
+        ("recurrent", {"cells": "rnn"}, "gru, lstm"),
         ("centring", {"arms": "pre-batch"}, "has neither"),
-        ("norm-before-activation", {"activations": "tanh"}, "sigmoid and relu"),
+        ("norm-before-activation", {"activations": "tanh"}, "sigmoid, relu"),
     ],
 )
 def test_impossible_options_are_one_clear_line(name, typed, message):

@@ -10,13 +10,14 @@ import typer
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel._options.convert import ACTIONS, DEFAULT_ACTIONS, MODES
 from evenkeel._options.names import check_choice
+from evenkeel._packages import check_packages
+from evenkeel.cli.modules import check_factory, check_module
 from evenkeel.cli.options import (
     INPUT,
     OUTPUT,
     Force,
     Json,
     Open,
-    check_factory,
     check_output,
     choice,
     flag,
@@ -80,12 +81,14 @@ def convert(
         check_input(input_file)
     check_output(report, "--report", force=force, endings=(".html",))
     if directory is not None:
+        check_packages("transformers")
         check_directory(out, directory, force=force)
     else:
         check_output(out, "--out", force=force, endings=(".safetensors",))
+        check_module(model)
+    output = Output(report, open_page, as_json=as_json)
     from evenkeel.cli.convert import convert_model
 
-    output = Output(report, open_page, as_json=as_json)
     convert_model(model, directory, input_file, out, output, actions=named, mode=mode, verify=verify)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Any, get_args
 
 import typer
 
 from evenkeel._errors import InvalidArgumentError
+from evenkeel._options.formats import PACKAGES, WRITTEN_ENDINGS, format_name
 from evenkeel._options.limits import DriftLimits
 from evenkeel._options.names import SCALERS, EngineName, NanPolicy, OnError, OnMismatch
 from evenkeel._options.urls import parse_storage_options, scheme_of
+from evenkeel._options.workers import Workers
+from evenkeel._packages import check_packages
 from evenkeel.cli.options import (
     INPUT,
     OUTPUT,
@@ -25,7 +28,9 @@ from evenkeel.cli.options import (
     Resume,
     Storage,
     check_output,
+    check_workers,
     choice,
+    ending_of,
     examples,
     flag,
     option,
@@ -33,6 +38,7 @@ from evenkeel.cli.options import (
     parse_statistics,
     parse_target,
     split_names,
+    statistics_option,
     threads_option,
 )
 from evenkeel.cli.output import Output
@@ -40,8 +46,8 @@ from evenkeel.cli.output import Output
 __all__ = ["data"]
 
 FITTING = "Fitting"
-LIMITS = DriftLimits()
 STATISTICS = "What `evenkeel data fit` wrote"
+LIMITS = DriftLimits()
 
 data = typer.Typer(
     help="Fit statistics of data once, and show, apply, check and merge them.",
@@ -52,9 +58,7 @@ data = typer.Typer(
 Source = Annotated[
     str, typer.Argument(metavar="IN", help="File, directory or quoted pattern with *; or a URL.", parser=parse_source)
 ]
-Statistics = Annotated[
-    Path, option(f"{STATISTICS}.", "--stats", panel=INPUT, metavar="<path>", parser=parse_statistics)
-]
+Statistics = Annotated[str, statistics_option(f"{STATISTICS}.")]
 Columns = Annotated[str | None, option("Names, or positions from 0 in an array, comma-separated.", panel=INPUT)]
 Threads = Annotated[int | None, threads_option("the processors, at most 16")]
 
@@ -94,7 +98,7 @@ def fit(
     out: OutFile,
     force: Force = False,
     as_json: Json = False,
-    engine: Annotated[str, choice("Readers", get_args(EngineName), panel=RUNNING, default="local")] = "local",
+    engine: Annotated[Any, choice("Readers", get_args(EngineName), panel=RUNNING, default="local")] = "local",
     address: Annotated[
         str | None, option("Of the Ray cluster: host:port, or auto for that of this machine.", panel=RUNNING)
     ] = None,
@@ -107,17 +111,21 @@ def fit(
     names = split_names("--columns", columns)
     options = {"scaler": scaler, "nan_policy": nan_policy, "quantiles": quantiles, "on_error": on_error}
     options |= {"engine": engine, "address": address, "columns": "numeric" if numeric and names is None else names}
-    stored = parse_storage_options(storage or ())
+    stored = check_places(storage, source, out)
+    check_workers(Workers(engine=engine, address=address))
+    check_packages(*(["datasketches"] if quantiles else []))
     from evenkeel.cli.data import fit_files
 
-    return fit_files(source, stored, out, options, threads=threads, resume=resume, quiet=quiet, as_json=as_json)
+    keep = {"force": force, "resume": resume}
+    return fit_files(source, stored, out, options, threads=threads, quiet=quiet, as_json=as_json, **keep)
 
 
 @data.command(
     epilog=examples("evenkeel data show stats.json", "evenkeel data show stats.safetensors --html stats.html --open")
 )
 def show(
-    file: Annotated[Path, typer.Argument(help=f"{STATISTICS}.", parser=parse_statistics, metavar="STATS")],
+    file: Annotated[str, typer.Argument(help=f"{STATISTICS}.", parser=parse_statistics, metavar="STATS")],
+    storage: Storage = None,
     html: Html = None,
     open_page: Open = False,
     force: Force = False,
@@ -125,9 +133,11 @@ def show(
 ) -> int:
     """Show statistics as a table, or as a page with histograms."""
     check_output(html, "--html", force=force)
+    stored = check_places(storage, file)
+    output = Output(html, open_page, as_json)
     from evenkeel.cli.data import show_file
 
-    return show_file(file, Output(html, open_page, as_json))
+    return show_file(file, stored, output)
 
 
 @data.command(
@@ -160,14 +170,8 @@ def apply(
     quiet: Quiet = False,
 ) -> int:
     """Write a transformed copy of a file or directory, in bounded memory."""
-    if scheme_of(source) or scheme_of(out):
-        if not scheme_of(out) and not Path(out).is_dir():
-            check_output(Path(out), "--out", force=force)
-    elif not Path(source).is_dir():
-        check_output(Path(out), "--out", force=force)
-    elif Path(out).exists():
-        raise InvalidArgumentError(f"--out: {out} exists already; name a directory that does not")
-    names, stored = split_names("--columns", columns), parse_storage_options(storage or ())
+    check_copy(source, out, force=force)
+    names, stored = split_names("--columns", columns), check_places(storage, source, out, stats)
     from evenkeel.cli.data import apply_to_files
 
     options = {"columns": names, "on_mismatch": on_mismatch}
@@ -200,10 +204,10 @@ def check(
     """Compare data with that of the fit: exit code 0 if it is alike, 1 if not."""
     limits = DriftLimits(shift=max_shift, spread=max_spread, outside=max_outside, missing=max_missing, psi=max_psi)
     check_output(html, "--html", force=force)
-    names, stored = split_names("--columns", columns), parse_storage_options(storage or ())
+    names, stored = split_names("--columns", columns), check_places(storage, source, stats)
+    output = Output(html, open_page, as_json)
     from evenkeel.cli.data import check_files
 
-    output = Output(html, open_page, as_json)
     return check_files(source, stored, stats, names, limits, output, threads=threads, quiet=quiet)
 
 
@@ -215,8 +219,10 @@ def check(
 )
 def merge(
     files: Annotated[
-        list[Path], typer.Argument(help=f"{STATISTICS}, two or more.", parser=parse_statistics, metavar="STATS...")
+        list[str], typer.Argument(help=f"{STATISTICS}, two or more.", parser=parse_statistics, metavar="STATS...")
     ],
+    storage: Storage = None,
+    *,
     out: OutFile,
     force: Force = False,
     as_json: Json = False,
@@ -227,6 +233,29 @@ def merge(
         raise InvalidArgumentError("merge needs at least two files")
     if repeated := [file for number, file in enumerate(files) if file in files[:number]]:
         raise InvalidArgumentError(f"{repeated[0]} is given twice; its rows would count twice")
+    stored = check_places(storage, *files, out)
     from evenkeel.cli.data import merge_files
 
-    return merge_files(files, out, as_json=as_json)
+    return merge_files(files, stored, out, force=force, as_json=as_json)
+
+
+def check_places(storage: list[str] | None, *places: str) -> dict[str, object]:
+    """Return the options of the store that URLs among the places name; raise where a package for them is missing."""
+    formats = [format_name(PurePath(place).name) for place in places]
+    check_packages("sklearn", *(PACKAGES[name] for name in formats if name in PACKAGES))
+    return parse_storage_options(storage, *places)
+
+
+def check_copy(source: str, out: str, *, force: bool) -> None:
+    """Raise where a copy of a source must not or cannot be written; what a URL names is known when it is read."""
+    path, target, elsewhere = Path(source.partition("::")[0]), Path(out), scheme_of(source)
+    if not elsewhere and path.is_dir():
+        if ending_of(out) in WRITTEN_ENDINGS:
+            raise InvalidArgumentError(f"{source} is a directory, so the output is one; {out} names a file")
+        if not scheme_of(out) and target.exists():
+            raise InvalidArgumentError(f"--out: {out} exists already; name a directory that does not")
+        return
+    if not (elsewhere and target.is_dir()):
+        check_output(out, "--out", force=force, endings=() if elsewhere else WRITTEN_ENDINGS)
+    if not elsewhere and path.exists() and target.exists() and path.samefile(target):
+        raise InvalidArgumentError(f"{out} is the input; name another file")

@@ -8,10 +8,14 @@ from typing import Annotated
 import typer
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.cli.options import INPUT, Force, Html, Json, Open, check_output, option, path_option
+from evenkeel._options.checkpoints import checkpoint_files
+from evenkeel.cli.modules import check_module
+from evenkeel.cli.options import INPUT, Force, Html, Json, Open, check_output, option, path_option, statistics_option
 from evenkeel.cli.output import Output
 
 __all__ = ["doctor"]
+
+INPUTS = (".npy", ".npz")
 
 
 def doctor(
@@ -35,8 +39,7 @@ def doctor(
         ),
     ] = None,
     stats: Annotated[
-        Path | None,
-        path_option("Statistics of the data of the fit, to compare the inputs with.", "--stats", panel=INPUT),
+        str | None, statistics_option("Statistics of the data of the fit, to compare the inputs with.")
     ] = None,
     html: Html = None,
     force: Force = False,
@@ -52,20 +55,22 @@ def doctor(
             raise InvalidArgumentError(
                 "--input, --loss and --stats belong to a model: evenkeel doctor package.module:factory"
             )
-        path = Path(subject)
-        if not path.exists():
+        if not Path(subject).exists():
             raise InvalidInputError(f"there is no file or directory {subject}; name one, or package.module:factory")
+        checkpoint_files(Path(subject))
         from evenkeel.cli.doctor import judge_checkpoint
 
-        return judge_checkpoint(path, output)
+        return judge_checkpoint(Path(subject), output)
     if input_file is None:
         raise InvalidArgumentError("a model needs --input, the .npy or .npz file that it is called with")
+    if input_file.suffix not in INPUTS:
+        raise InvalidArgumentError(f"--input must end in {' or '.join(INPUTS)}, but got {input_file}")
     if not input_file.is_file():
         raise InvalidInputError(f"--input: there is no file {input_file}; check the path")
-    if stats is not None and not stats.is_file():
-        raise InvalidInputError(f"--stats: there is no file {stats}; check the path")
-    if loss is not None and ":" not in loss:
+    if loss is not None and not all(loss.partition(":")):
         raise InvalidArgumentError(f"--loss: {loss!r} does not name a function; write package.module:name")
+    for typed in (subject, *([] if loss is None else [loss])):
+        check_module(typed)
     from evenkeel.cli.doctor import judge_model
 
     return judge_model(subject, input_file, loss, stats, output)

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
-from evenkeel._options.explain import DTYPE_NAMES, EPS_MODES, FORMATS, NORM_KEYS
+from evenkeel._options.axes import (
+    check_group,
+    check_mask,
+    check_parameter,
+    check_statistic,
+    check_upstream,
+    sharing_of,
+)
+from evenkeel._options.explain import (
+    DTYPE_NAMES,
+    EPS_MODES,
+    FORMATS,
+    NORM_KEYS,
+    OF_NUMBERS,
+    TABLES,
+    check_ends,
+    check_given,
+    check_numbers,
+    check_spread,
+)
 from evenkeel._options.names import nearest
-from evenkeel._options.numbers import is_number, typed_rows
+from evenkeel._options.numbers import is_number, typed_cells
+from evenkeel.cli.modules import check_factory, check_module
 from evenkeel.cli.options import (
     INPUT,
     OUTPUT,
@@ -18,7 +39,6 @@ from evenkeel.cli.options import (
     Html,
     Json,
     Open,
-    check_factory,
     check_output,
     choice,
     flag,
@@ -34,10 +54,9 @@ NORM, PARAMETERS, GRADIENTS, MODEL = "Norm", "Parameters and statistics", "Gradi
 
 
 def parse_numbers_option(text: str) -> str:
-    """Return typed numbers as they are; nested lists are read later."""
+    """Return typed numbers as they are, if that is what they are."""
     try:
-        if not text.lstrip().startswith("["):
-            typed_rows(text)
+        typed_cells(text, "it")
     except EvenkeelError as error:
         raise typer.BadParameter(str(error).removeprefix("explain: ")) from error
     return text
@@ -128,7 +147,8 @@ def explain(
         place = {"layer": layer, "row": row, "call": call or 0, "backward": backward, "upstream": upstream}
         explain_layer(typed[0], path, key, place, **present)
         return
-    check_input(typed, input_file, file, key, call)
+    shape = check_input(typed, input_file, file, key, call)
+    check_walk(norm or "layer", options, shape, row)
     from evenkeel.cli.explain import explain_numbers
 
     explain_numbers(typed, file, key, options, show=row, backward=backward, **present)
@@ -136,8 +156,8 @@ def explain(
 
 # The options of `evenkeel.explain.walk` that are typed as such.
 WALK_OPTIONS = (
-    *("dtype", "norm", "axis", "channel_axis", "groups", "eps", "eps_mode", "correction", "feature_range", "scale"),
-    *("alpha", "mask", "weight", "bias", "weight_offset", "mean", "variance", "std", "upstream"),
+    *("dtype", "norm", "axis", "channel_axis", "groups", "eps", "eps_mode", "correction", "scale", "alpha"),
+    *("weight_offset", *OF_NUMBERS),
 )
 
 
@@ -158,6 +178,39 @@ def check_options(values: list[str], context: typer.Context) -> list[str]:
     return values
 
 
+def check_walk(norm: str, options: dict[str, Any], shape: tuple[int, ...] | None, row: int) -> None:
+    """Raise for options that the norm does not take, and for what they or the group to show cannot be."""
+    beside = ("dtype", "norm", "upstream")
+    given = {name: value for name, value in options.items() if value is not None and name not in beside}
+    check_given(norm, given)
+    check_numbers(given)
+    typed = {name: typed_cells(text) for name, text in options.items() if name in OF_NUMBERS and text is not None}
+    for name in ("variance", "std"):
+        if name in typed:
+            check_spread(name, min(typed[name][0]))
+    if "feature_range" in typed:
+        check_ends(typed["feature_range"][0])
+    if shape is not None:
+        check_shapes(norm, given, {name: found for name, (_, found) in typed.items()}, shape, row)
+
+
+def check_shapes(
+    norm: str, given: dict[str, Any], typed: dict[str, tuple[int, ...]], shape: tuple[int, ...], row: int
+) -> None:
+    """Raise where the shapes of typed numbers, or the group to show, do not go with the input's shape."""
+    usual = TABLES["norms"][norm].get("defaults", {}).get("mean", ())
+    sharing = sharing_of(norm, shape, given, math.prod(typed.get("mean", (len(usual),))))
+    check_group(row, sharing)
+    for name, found in typed.items():
+        size = math.prod(found)
+        if name in ("weight", "bias"):
+            check_parameter(name, found, sharing)
+        elif name in ("mean", "variance", "std"):
+            check_statistic(name, size, norm, sharing)
+        elif name != "feature_range" and found != (math.prod(shape),):  # as many in a row take the input's shape
+            check_mask(found, shape, sharing) if name == "mask" else check_upstream(found, shape)
+
+
 def check_model(values: list[str], input_file: Path | None, file: Path | None, options: dict[str, Any]) -> Path:
     """Return the file that a model is called with; raise where what was typed does not go with --layer."""
     if input_file is not None and file is not None:
@@ -171,13 +224,15 @@ def check_model(values: list[str], input_file: Path | None, file: Path | None, o
         names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
         raise InvalidArgumentError(f"{names}: these come from the layer itself; leave them out with --layer")
     check_factory(values[0])
-    return check_file(path)
+    check_file(path)
+    check_module(values[0])
+    return path
 
 
 def check_input(
     values: list[str], input_file: Path | None, file: Path | None, key: str | None, call: int | None
-) -> None:
-    """Raise where the numbers to explain are missing, given twice or wrong."""
+) -> tuple[int, ...] | None:
+    """Return the shape of typed numbers; raise where the numbers to explain are missing, given twice or wrong."""
     if input_file is not None:
         raise InvalidArgumentError("--input belongs to --layer; give numbers to explain with --file")
     if call is not None:
@@ -186,15 +241,14 @@ def check_input(
         if values:
             raise InvalidArgumentError(f"give numbers or --file, not both (got {values[0]!r} and {file})")
         check_file(file)
-        return
+        return None
     if key is not None:
         raise InvalidArgumentError("--key belongs to --file: it chooses one of a file's tensors")
     if not values:
         raise InvalidInputError("there is nothing to explain; give numbers, - for standard input, or --file")
     if ":" in values[0]:
         raise InvalidInputError(f"{values[0]!r} names a model; give its layer with --layer and its input with --input")
-    if values != ["-"] and not values[0].lstrip().startswith("["):
-        typed_rows(" ".join(values))
+    return None if values == ["-"] else typed_cells(" ".join(values))[1]
 
 
 def check_file(path: Path) -> Path:

@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
 
+from evenkeel._directories import EXPERIMENT, STUDY, check_experiments, check_new, check_study
 from evenkeel._errors import StudyError
 from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, LONG_WARMUP, arm_names
 from evenkeel._options.names import EXPERIMENT_NAMES, EngineName, check_experiment, nearest
 from evenkeel._options.study import DEVICES, PRECISIONS, StudySettings
-from evenkeel._options.urls import URL, parse_storage_options
+from evenkeel._options.urls import parse_storage_options, scheme_of
 from evenkeel._options.workers import Workers
+from evenkeel._packages import REPORT, check_packages
 from evenkeel.cli.options import (
     OUTPUT,
     RUNNING,
@@ -29,12 +31,15 @@ from evenkeel.cli.options import (
     Resume,
     Storage,
     check_output,
+    check_workers,
     choice,
     examples,
     flag,
+    missing_source,
     option,
     parse_target,
     parse_threads,
+    parse_url,
     path_option,
     threads_option,
 )
@@ -191,7 +196,7 @@ to it; --set gives the others.
         return 0
     typed = {name: value for name, value in typed.items() if name in (*DEFAULTS, *BESIDE_SETTINGS)}
     if from_ is not None:
-        typed = read_options(from_) | typed
+        typed = read_options_file(from_) | typed
     beside = {name: typed.pop(name, None) for name in BESIDE_SETTINGS}
     place = None if beside["out"] is None else Path(beside["out"])
     if force and resume:
@@ -206,20 +211,26 @@ to it; --set gives the others.
         "workers": workers_of(beside, several=experiment is None),
     }
     if list_ or experiment is not None:
-        names = [] if experiment is None else check_experiments(experiment)
+        names = [] if experiment is None else named_experiments(experiment)
         assigned = parse_assignments(set_ or [])
         if beside["text"] is not None or beside["storage_option"]:
             raise StudyError("experiments use their own data; leave --text and --storage-option out")
+        options = options_of_each(names, typed | assigned)
+        if not list_:
+            check_packages(*REPORT)
+            check_place(place, names, resume=resume, force=force)
         from evenkeel.cli.experiments import list_experiments, run_named
 
-        return list_experiments(output) if list_ else run_named(names, place, typed | assigned, output, **keep)
+        return list_experiments(output) if list_ else run_named(options, place, typed | assigned, output, **keep)
     if set_:
         raise StudyError("--set gives options of an experiment; name it with --experiment")
     parse_lists(typed)
     if not resume:
         StudySettings(**typed)  # raises for impossible values; a resumed study adds its own to them
     check_text(beside["text"])
-    stored = parse_storage_options(beside["storage_option"] or ())
+    check_place(place, resume=resume, force=force)
+    check_packages(*REPORT)
+    stored = parse_storage_options(beside["storage_option"], beside["text"])
     from evenkeel.cli.study import run
 
     return run(typed, (beside["text"], stored), place, output, **keep)
@@ -243,9 +254,10 @@ def compare(
     for path in studies:
         if not (path / "summary.json").is_file():
             raise StudyError(f"{path} holds no summary of a study; give the directory that was its --out")
+    output = Output(html, open_page, as_json=as_json)
     from evenkeel.cli.study import compare_directories
 
-    return compare_directories(studies, Output(html, open_page, as_json=as_json))
+    return compare_directories(studies, output)
 
 
 def refuse_options(group: typer.Context) -> None:
@@ -260,10 +272,10 @@ def workers_of(beside: Mapping[str, Any], *, several: bool) -> Workers:
     """Return who trains; where neither a number nor a cluster is asked for, experiments run in one process."""
     engine: Any = beside["engine"] or "local"
     count = beside["workers"] or (None if several or engine == "ray" else 1)
-    return Workers(count=count, engine=engine, address=beside["address"])
+    return check_workers(Workers(count=count, engine=engine, address=beside["address"]))
 
 
-def read_options(path: Path) -> dict[str, Any]:
+def read_options_file(path: Path) -> dict[str, Any]:
     """Return the options that a TOML file gives, by the names that they have on the command line."""
     import tomllib
 
@@ -293,11 +305,23 @@ def parse_lists(typed: dict[str, Any]) -> None:
     typed.update({name: tuple(value) for name, value in typed.items() if isinstance(value, list)})
 
 
+def check_place(place: Path | None, names: Sequence[str] = (), *, resume: bool, force: bool) -> None:
+    """Raise `StudyError` where a study, or these experiments, must not be written."""
+    if place is None:
+        return
+    (check_experiments if names else check_study)(place)
+    for directory, file, run in [(place / name, EXPERIMENT, "a run") for name in names] or [(place, STUDY, "a study")]:
+        check_new(directory, file, run, resume=resume, force=force)
+
+
 def check_text(text: str | None) -> None:
     """Raise `StudyError` where there is no text on this machine, before anything heavy is imported."""
-    plain = None if text is None or URL.match(text) else Path(text.partition("::")[0])
-    if plain is not None and "*" not in plain.name and not plain.exists():
-        raise StudyError(f"text {plain} does not exist; give a text file or a directory of text files")
+    if text is None:
+        return
+    if scheme_of(text):
+        parse_url(text)
+    elif problem := missing_source(Path(text.partition("::")[0])):
+        raise StudyError(f"--text: {problem}; give a text file or a directory of text files")
 
 
 def parse_rates(text: str) -> tuple[float, ...]:
@@ -308,7 +332,7 @@ def parse_rates(text: str) -> tuple[float, ...]:
         raise StudyError(f"lr must be numbers with commas between them, but is {text!r}") from error
 
 
-def check_experiments(text: str) -> list[str]:
+def named_experiments(text: str) -> list[str]:
     """Return the experiments that a comma-separated list names, or every one for `all`."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if names == [ALL]:
@@ -329,4 +353,26 @@ def parse_assignments(assignments: list[str]) -> dict[str, str]:
             raise StudyError(f"--set takes name=value, but got {assignment!r}")
         owner, dot, option = name.strip().rpartition(".")
         options[owner + dot + option.replace("-", "_")] = value.strip()
+    return options
+
+
+def options_of_each(names: list[str], typed: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return what was typed for each experiment: `name` is meant for all of them, `experiment.name` for one.
+
+    Raises:
+        StudyError: an experiment has no such option, or it cannot be that.
+    """
+    from evenkeel._options.experiments import EXPERIMENT_OPTIONS, read_options
+
+    options: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, value in typed.items():
+        owner, dot, name = key.rpartition(".")
+        if dot and owner not in options:
+            raise StudyError(
+                f"--set {key}: no experiment of this run is called {owner!r}; it runs {', '.join(options)}"
+            )
+        for target in [owner] if dot else options:
+            options[target][name] = value
+    for name, given in options.items():
+        check_packages(*read_options(name, EXPERIMENT_OPTIONS[name], given).packages)
     return options

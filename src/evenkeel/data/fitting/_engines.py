@@ -18,7 +18,8 @@ import torch
 from evenkeel._cluster import ray_cluster
 from evenkeel._errors import EvenkeelError, InvalidTypeError, SourceError
 from evenkeel._options.names import EngineName, NanPolicy
-from evenkeel.data._packages import reading, require_package
+from evenkeel._packages import require_package
+from evenkeel.data._packages import reading
 from evenkeel.data.sources import Fragment, Skip
 from evenkeel.data.statistics import Statistics
 from evenkeel.functional import kernels_available
@@ -134,7 +135,7 @@ def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: Workers) -> 
     with ray_cluster(workers.address, workers.count or processors()) as ray:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what Ray Data imports
-            context = require_package("ray.data", extra="ray").DataContext.get_current()
+            context = require_package("ray.data").DataContext.get_current()
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         context.enable_progress_bars = context.print_on_execution_start = False
         shared = ray.put((list(fragments), recipe))

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, SourceError
 from evenkeel._options.urls import scheme_of
+from evenkeel._packages import require_package
 from evenkeel.data._contract import OnMismatch, check_on_mismatch, report
-from evenkeel.data._packages import reading, require_package
+from evenkeel.data._packages import reading
 from evenkeel.data.scalers import Affine, map_table
 from evenkeel.data.sources import (
     WRITERS,
@@ -61,7 +62,7 @@ def transform_files(
         scaler: fitted; the columns are found by the names it was fitted with, in any order.
         source: a Parquet, CSV, Feather, Arrow or ``.npy`` file, or a directory of them; a path or a URL.
         out: a ``.parquet``, ``.csv``, ``.feather``, ``.arrow`` or ``.npy`` file, or for a directory a directory; a path
-            or, but for ``.npy``, a URL.
+            or a URL. A ``.npy`` file for a store is first written here, into the directory of temporary files.
         columns: which columns those of the scaler are, where the scaler or the file has no names; by default all.
         on_mismatch: what to do with data that contradicts the scaler's contract: ``raise``, ``warn`` or ``ignore``.
         progress: called after each block with the files done, the files there are, and the rows written.
@@ -147,20 +148,16 @@ def transform_file(place: Place, out: Place, suffix: str, task: Task) -> Iterato
     with reading(str(place)):
         positions = scaled_columns(table, kind, task)
     schema, contract, reported = transformed_schema(table, kind, positions, scaler), scaler.contract_, set[str]()
-    writer = open_writer(out, suffix, schema)
-    try:
-        with reading(str(place)), opened(place) as path:
-            assert kind.batches
-            for batch in kind.batches(path, table.names, None):
-                columns = [arrow_column(batch.column(position)) for position in positions]
-                if task.on_mismatch != "ignore" and batch.num_rows:
-                    problems = contract.problems(Block.of_columns(columns).tensor(), names=False)
-                    report([text for text in problems if text not in reported], task.on_mismatch)
-                    reported.update(problems)
-                writer.write(transformed(batch, columns, scaler._affine(), positions, schema))
-                yield batch.num_rows
-    finally:
-        writer.close()
+    with open_writer(out, suffix, schema) as writer, reading(str(place)), opened(place) as path:
+        assert kind.batches
+        for batch in kind.batches(path, table.names, None):
+            columns = [arrow_column(batch.column(position)) for position in positions]
+            if task.on_mismatch != "ignore" and batch.num_rows:
+                problems = contract.problems(Block.of_columns(columns).tensor(), names=False)
+                report([text for text in problems if text not in reported], task.on_mismatch)
+                reported.update(problems)
+            writer.write(transformed(batch, columns, scaler._affine(), positions, schema))
+            yield batch.num_rows
 
 
 def table_format(path: Place) -> Format:

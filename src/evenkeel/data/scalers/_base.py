@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from evenkeel._display import Displayed
-from evenkeel._errors import EvenkeelError, InvalidArgumentError, InvalidInputError
+from evenkeel._errors import InvalidArgumentError, InvalidInputError
+from evenkeel._packages import missing
 from evenkeel.data._arrays import as_tensor, check_dense, dtype_name, output_tensor
 from evenkeel.data._contract import Constant, Contract, OnMismatch, report
 from evenkeel.data.scalers._affine import Affine, map_table
@@ -28,9 +29,7 @@ try:
 
     from evenkeel.data.scalers._sparse import sparse_moments
 except ImportError as error:
-    raise EvenkeelError(
-        "the scalers need the package scikit-learn >= 1.6, which is not installed; run: pip install 'evenkeel[data]'"
-    ) from error
+    raise missing("sklearn") from error
 
 
 EPS = float(np.finfo(np.float64).eps)

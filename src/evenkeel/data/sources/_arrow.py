@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import require_package
+from evenkeel._packages import require_package
 from evenkeel.data.sources._columns import block_rows, require_columns
 from evenkeel.data.sources._format import BatchWriter, Format, Parts, Sink
 from evenkeel.data.sources._objects import Readable, python_file, size_of
@@ -78,10 +78,8 @@ def open_writer(sink: Sink, schema: Any) -> BatchWriter:
 
 ARROW = Format(
     name="Arrow",
-    suffixes=(".feather", ".arrow", ".ipc", ".arrows"),
     schema=read_schema,
     batches=read_batches,
     part_sizes=read_part_sizes,
-    written=(".feather", ".arrow", ".ipc"),
     writer=open_writer,
 )

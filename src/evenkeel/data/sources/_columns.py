@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, SourceError
+from evenkeel._packages import require_package
 from evenkeel.data._arrays import as_tensor, dtype_name
-from evenkeel.data._packages import require_package
 from evenkeel.data.statistics import Statistics, table_moments
 
 Columns = Sequence[str | int] | str | None

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import require_package
+from evenkeel._packages import require_package
 from evenkeel.data.sources._columns import require_columns
 from evenkeel.data.sources._format import BatchWriter, Format, Parts, Sink
 from evenkeel.data.sources._objects import Readable, StoredObject
@@ -140,9 +140,7 @@ def open_writer(sink: Sink, schema: Any) -> BatchWriter:
 
 CSV = Format(
     name="CSV",
-    suffixes=(".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.bz2", ".csv.zst"),
     schema=read_schema,
     batches=read_batches,
-    written=(".csv",),
     writer=open_writer,
 )

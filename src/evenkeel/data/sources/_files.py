@@ -12,10 +12,12 @@ from typing import Any
 from urllib.parse import unquote
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import reading, require_package
+from evenkeel._options.formats import known_endings
+from evenkeel._packages import require_package
+from evenkeel.data._packages import reading
 from evenkeel.data.sources._columns import NUMERIC, Block, Columns, arrow_blocks, other_columns, select_columns
 from evenkeel.data.sources._format import File, Format, Parts
-from evenkeel.data.sources._listing import format_names, format_of, key_of, known_suffixes, list_files
+from evenkeel.data.sources._listing import format_names, format_of, key_of, list_files
 from evenkeel.data.sources._objects import Readable, current_version, opened, version_of
 from evenkeel.data.sources._source import Fragment, Skip, Source
 from evenkeel.data.sources._stores import Place, StoredFile
@@ -99,7 +101,7 @@ def open_files(paths: Sequence[Place], root: Place, description: str, columns: C
         raise SourceError(f"the files are of different formats, {' and '.join(kinds)}; fit them apart and merge")
     kind = format_of(paths[0])
     if kind is None:
-        raise SourceError(f"{description}: the names tell no format; they must end in one of {known_suffixes()}")
+        raise SourceError(f"{description}: the names tell no format; they must end in one of {known_endings()}")
     files, open_all = [file_at(path, root) for path in paths], kind.open or partial(open_tables, kind)
     source = open_all(files, description, columns, skip)
     source.remote = any(isinstance(path, StoredFile) for path in paths)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
+from evenkeel._options.formats import ENDINGS, WRITTEN
 from evenkeel.data.sources._columns import Columns
 from evenkeel.data.sources._objects import Readable
 from evenkeel.data.sources._source import Source
@@ -24,8 +25,7 @@ class Format:
     its files itself.
 
     Attributes:
-        name: of the kind, in messages.
-        suffixes: the endings of the files' names.
+        name: of the kind: a key of `ENDINGS`.
         schema: gives the Arrow schema of a file.
         batches: yields Arrow record batches of the named columns of a file, in bounded memory.
         part_sizes: gives the bytes of each part of a file that can be read on its own, if there are such parts.
@@ -33,22 +33,29 @@ class Format:
         open: opens files as a source (described so, of these columns; True skips unreadable files), where they are no
             tables of named columns.
         named: whether the columns have names, or else positions.
-        written: the endings of files that can be written.
         writer: opens a file for writing tables of an Arrow schema: a path, or a stream of PyArrow.
         rewinds: whether the writer goes back to the beginning, which a stream does not allow.
     """
 
     name: str
-    suffixes: tuple[str, ...]
     schema: Callable[[Readable], Any] | None = None
     batches: Callable[[Readable, Sequence[str], Parts], Iterator[Any]] | None = None
     part_sizes: Callable[[Readable], list[int]] | None = None
     moments: Callable[[Readable, Sequence[str], Parts], tuple[Moments, int, set[str]]] | None = None
     open: Callable[[list[File], str, Columns, bool], Source] | None = None
     named: bool = True
-    written: tuple[str, ...] = ()
     writer: Callable[[Sink, Any], BatchWriter] | None = None
     rewinds: bool = False
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The endings of the files' names."""
+        return ENDINGS[self.name]
+
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The endings of files that can be written."""
+        return WRITTEN.get(self.name, ())
 
 
 @dataclass(frozen=True)
@@ -79,3 +86,13 @@ class BatchWriter:
     def close(self) -> None:
         """Finish the file."""
         self.writer.close()
+
+    def abandon(self) -> None:
+        """Close a file that will not be whole."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.abandon() if kind else self.close()

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import reading, require_package
+from evenkeel._packages import require_package
+from evenkeel.data._packages import reading
 from evenkeel.data.sources._columns import Block, Columns
 from evenkeel.data.sources._format import File, Format
 from evenkeel.data.sources._objects import Readable, current_version, opened, version_of
@@ -118,6 +119,5 @@ def read_pixels(place: Place) -> tuple[str, np.ndarray[Any, Any]]:
 
 IMAGES = Format(
     name="image",
-    suffixes=(".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm"),
     open=open_images,
 )

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import require_package
+from evenkeel._options.formats import format_name, known_endings, without_data
+from evenkeel._options.urls import HTTP
+from evenkeel._packages import require_package
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
-from evenkeel.data.sources._stores import HTTP, Place, StoredFile
+from evenkeel.data.sources._stores import Place, StoredFile
 from evenkeel.data.sources._tables import DELTA_LOG, delta_keys, refuse_splits
 from evenkeel.data.sources._transfers import retried
 
@@ -73,8 +75,7 @@ def data_files(files: Sequence[Any], root: Place) -> list[Any]:
     """The files of a directory that hold data, of one format."""
     data = [path for path in files if format_of(path)]
     if not data:
-        reason = f"none of its {len(files)} files ends in one of {known_suffixes()}" if files else "it is empty"
-        raise SourceError(f"the directory {root} holds no data: {reason}")
+        raise SourceError(without_data(root, len(files)))
     if len(kinds := format_names(data)) > 1:
         pattern = f"{str(root).rstrip('/')}/*{data[0].suffix}"
         raise SourceError(f"the directory {root} mixes {' and '.join(kinds)} files; give one kind, such as {pattern}")
@@ -222,11 +223,6 @@ def is_hidden(key: str) -> bool:
     return any(part.startswith((".", "_")) for part in key.split("/"))
 
 
-def known_suffixes() -> str:
-    """The endings of all formats."""
-    return ", ".join(suffix for kind in FORMATS for suffix in kind.suffixes)
-
-
 def format_names(paths: Sequence[Place]) -> list[str]:
     """The names of the formats of files, sorted."""
     return sorted({kind.name if (kind := format_of(path)) else "None" for path in paths})
@@ -234,11 +230,11 @@ def format_names(paths: Sequence[Place]) -> list[str]:
 
 def format_of(path: Place) -> Format | None:
     """The format that a file's name ends in, or None."""
-    name = path.name.partition("::")[0].lower()
-    return next((kind for kind in FORMATS if name.endswith(kind.suffixes)), None)
+    name = format_name(path.name)
+    return next((kind for kind in FORMATS if kind.name == name), None)
 
 
 def require_format(path: Place) -> None:
     """Raise `SourceError` where a name tells no format."""
     if format_of(path) is None:
-        raise SourceError(f"{path}: the name tells no format; it must end in one of {known_suffixes()}")
+        raise SourceError(f"{path}: the name tells no format; it must end in one of {known_endings()}")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from evenkeel._errors import SourceError
+from evenkeel._packages import require_package
 from evenkeel.data._arrays import dtype_name
-from evenkeel.data._packages import require_package
 from evenkeel.data.sources._columns import (
     Block,
     Columns,

@@ -16,7 +16,8 @@ import numpy as np
 
 from evenkeel._errors import InvalidArgumentError, SourceError
 from evenkeel._options.names import nearest
-from evenkeel.data._packages import reading, require_package
+from evenkeel._packages import require_package
+from evenkeel.data._packages import reading
 from evenkeel.data.sources._columns import Block, Columns, block_rows, take_columns
 from evenkeel.data.sources._format import BatchWriter, File, Format, Parts
 from evenkeel.data.sources._memory import open_array
@@ -285,12 +286,10 @@ class ArrayWriter(BatchWriter):
 
 NUMPY = Format(
     name="NumPy",
-    suffixes=(".npy", ".npz"),
     schema=read_schema,
     batches=read_batches,
     open=open_arrays,
     named=False,
-    written=(".npy",),
     writer=ArrayWriter,
     rewinds=True,
 )

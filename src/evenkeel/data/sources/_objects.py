@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import require_package
+from evenkeel._packages import require_package
 from evenkeel.data.sources._stores import Place, StoredFile
 from evenkeel.data.sources._transfers import retried
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import require_package
+from evenkeel._packages import require_package
 from evenkeel.data.sources._columns import arrow_column, block_rows, require_columns
 from evenkeel.data.sources._format import BatchWriter, Format, Parts, Sink
 from evenkeel.data.sources._objects import Range, Readable
@@ -216,11 +216,9 @@ class ParquetWriter(BatchWriter):
 
 PARQUET = Format(
     name="Parquet",
-    suffixes=(".parquet", ".pq"),
     schema=read_schema,
     batches=read_batches,
     part_sizes=read_part_sizes,
     moments=read_moments,
-    written=(".parquet", ".pq"),
     writer=ParquetWriter,
 )

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import require_package
+from evenkeel._packages import require_package
 from evenkeel.data.sources._columns import Columns
 from evenkeel.data.sources._source import Source
 from evenkeel.data.sources._stream import open_stream
@@ -30,7 +30,7 @@ def open_query(source: Any, columns: Columns) -> Source:
     Raises:
         SourceError: there is no such file, the query is wrong, or a connection has none.
     """
-    duckdb = require_package("duckdb", extra="sql")
+    duckdb = require_package("duckdb")
     try:
         result = run_query(duckdb, source) if isinstance(source, str) else source
         with warnings.catch_warnings():

@@ -12,11 +12,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
-from evenkeel._options.urls import URL, scheme_of
-from evenkeel.data._packages import require_package
+from evenkeel._options.urls import HTTP, URL, check_url, scheme_of, unknown_scheme
+from evenkeel._packages import require_package
 
 MANGLED = re.compile(r"(s3a?|gs|gcs|abfss?|hdfs|https?):/[^/]")
-HTTP = ("http", "https")
 # Where the usual chain of AWS keeps what PyArrow does not look for itself.
 VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 AWS_ENDPOINTS, AWS_REGIONS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -148,14 +147,8 @@ def locate_all(source: Any, storage_options: Mapping[str, Any] | None) -> Any:
 def stored_file(url: str, scheme: str, options: Mapping[str, Any]) -> StoredFile:
     """What a URL names."""
     plain, _, member = url.partition("::")
-    authority = urlsplit(plain).netloc
-    user, at, _ = authority.rpartition("@")
-    if at and (":" in user or scheme not in ("abfs", "abfss")):
-        raise InvalidArgumentError(
-            f"{scheme}:// URLs must hold no user and no password; give those in storage_options= (--storage-option), "
-            "or in the variables that the store's own tools read"
-        )
-    store = Store(scheme, authority, tuple(sorted(options.items())))
+    check_url(plain)
+    store = Store(scheme, urlsplit(plain).netloc, tuple(sorted(options.items())))
     shown = plain.partition("?")[0] if scheme in HTTP else plain  # what follows may be a signature
     return StoredFile(shown, store, path_within(plain, store), member)
 
@@ -222,12 +215,9 @@ def connect_hadoop(store: Store, options: dict[str, Any]) -> Any:
 
 def connect_fsspec(store: Store, options: dict[str, Any]) -> Any:
     """A filesystem of fsspec as one of PyArrow's."""
-    fsspec = require_package("fsspec", extra="stores")
+    fsspec = require_package("fsspec")
     if store.scheme not in fsspec.available_protocols():
-        raise SourceError(
-            f"no filesystem is known for {store.scheme}:// URLs; there are {', '.join([*CONNECTORS, *HTTP])}, "
-            "and those of fsspec's packages that are installed"
-        )
+        raise SourceError(unknown_scheme(store.scheme))
     try:
         files = fsspec.filesystem(store.scheme, skip_instance_cache=True, **options)
     except ImportError as error:

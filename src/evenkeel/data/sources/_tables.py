@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from evenkeel._errors import SourceError
-from evenkeel.data._packages import require_package
+from evenkeel._packages import require_package
 from evenkeel.data.sources._stores import Place, StoredFile
 
 DELTA_LOG, SPLITS = "_delta_log", "dataset_dict.json"
@@ -41,7 +41,7 @@ def delta_keys(root: Place) -> list[str]:
     Raises:
         SourceError: it cannot be read, or asks for what reading its files does not do.
     """
-    delta = require_package("deltalake", extra="delta", user="Delta tables need")
+    delta = require_package("deltalake")
     options = delta_options(root) if isinstance(root, StoredFile) else None
     try:
         table = delta.DeltaTable(str(root), storage_options=options)

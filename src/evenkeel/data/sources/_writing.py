@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._files import replace_file
-from evenkeel.data.sources._format import BatchWriter
+from evenkeel._options.urls import HTTP
+from evenkeel.data.sources._format import BatchWriter, Format
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._listing import all_below, asked, is_directory, place_exists
-from evenkeel.data.sources._stores import HTTP, Place, StoredFile
+from evenkeel.data.sources._stores import Place, StoredFile
 from evenkeel.data.sources._transfers import refusal
 
 WRITERS = {suffix: kind for kind in FORMATS for suffix in kind.written}
@@ -134,6 +136,54 @@ class StoredWriter(BatchWriter):
         self.stream.close()
 
 
+class UploadedWriter(BatchWriter):
+    """Writes record batches to a file of this machine, which becomes an object when it is whole.
+
+    For formats that say at the beginning how much follows; a store takes an object from the first byte to the last.
+
+    Args:
+        kind: the format.
+        place: of the object.
+        schema: of the record batches.
+    """
+
+    def __init__(self, kind: Format, place: StoredFile, schema: Any) -> None:
+        assert kind.writer
+        self.place, self.folder = place, tempfile.TemporaryDirectory(prefix="evenkeel-")
+        self.file = Path(self.folder.name) / place.name
+        super().__init__(kind.writer(self.file, schema))
+
+    def write(self, batch: Any) -> None:
+        """Append rows."""
+        with self.telling_where():
+            self.writer.write(batch)
+
+    def close(self) -> None:
+        """Finish the file and upload it."""
+        with self.folder:
+            with self.telling_where():
+                self.writer.close()
+            with self.file.open("rb") as source, open_stream(self.place) as sink:
+                shutil.copyfileobj(source, sink, COPIED)
+
+    def abandon(self) -> None:
+        """Remove the file."""
+        with self.folder, contextlib.suppress(OSError):
+            self.writer.close()
+
+    @contextlib.contextmanager
+    def telling_where(self) -> Iterator[None]:
+        """Tell that this machine's file cannot be written, not the store's."""
+        try:
+            yield
+        except OSError as error:
+            folder = Path(self.folder.name).parent
+            raise EvenkeelError(
+                f"cannot keep {self.place} in {folder} until it is whole: {error.strerror or error}; TMPDIR names "
+                "another directory"
+            ) from error
+
+
 def open_writer(place: Place, suffix: str, schema: Any) -> BatchWriter:
     """The writer of a file whose name will end so.
 
@@ -147,19 +197,16 @@ def open_writer(place: Place, suffix: str, schema: Any) -> BatchWriter:
     assert kind.writer
     if isinstance(place, Path):
         return kind.writer(place, schema)
-    stream = open_stream(place, kind.rewinds)
+    if kind.rewinds:
+        return UploadedWriter(kind, place, schema)
+    stream = open_stream(place)
     return StoredWriter(kind.writer(stream, schema), stream)
 
 
-def open_stream(place: StoredFile, rewinds: bool = False) -> Any:
+def open_stream(place: StoredFile) -> Any:
     """An object to write from the first byte to the last."""
     if place.store.scheme in HTTP:
         raise InvalidArgumentError(f"{place}: web addresses are read, not written; name a store or a path")
-    if rewinds:
-        raise InvalidArgumentError(
-            f"a {place.suffix or '.npy'} file says at its beginning how many rows it has, and a store takes no object "
-            "but from the first byte to the last; write .parquet or .feather there"
-        )
     make_folder(place)
     return place.store.filesystem.open_output_stream(place.path, compression=None)
 

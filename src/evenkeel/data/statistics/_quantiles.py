@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
-from evenkeel.data._packages import require_package
+from evenkeel._packages import require_package
 from evenkeel.data.statistics._encoding import take_array
 
 Array = np.ndarray[Any, Any]
@@ -28,7 +28,7 @@ BLOCK_ROWS = 1 << 16
 
 def require_datasketches() -> Any:
     """Import the sketches' library, or raise an EvenkeelError that names the extra."""
-    return require_package("datasketches", user="quantiles need")
+    return require_package("datasketches")
 
 
 def weighted_quantiles(values: Array, weights: Array, q: Array) -> Array:

@@ -15,60 +15,21 @@ from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._experiment import Options
+from evenkeel._options.experiments import MOST_IMAGES, TEST_IMAGES, DigitsOptions
+from evenkeel._packages import require_package
 from evenkeel.lab.transformer import derive_seed
 from evenkeel.report import join_words
 
 CLASSES = 10
+# What `ACTIVATION_NAMES` and `HIDDEN_NORM_NAMES` name.
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"sigmoid": nn.Sigmoid, "relu": nn.ReLU}
-ORDERS = ("before", "after")  # of the norm, with respect to the activation
 HIDDEN_NORMS: dict[str, Callable[[int], nn.Module]] = {
     "none": lambda width: nn.Identity(),
     "batch": lambda width: ek_nn.BatchNorm1d(width),
     "layer": lambda width: ek_nn.LayerNorm(width),
     "rms": lambda width: ek_nn.RMSNorm(width),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class DigitsOptions(Options):
-    """The options that experiments share which watch the accuracy of a network on the digits.
-
-    Attributes:
-        steps: of training, at most.
-        every: steps between two looks.
-        lr: learning rate.
-        batch: images of a step.
-        width: of each hidden layer.
-        layers: hidden layers.
-    """
-
-    steps: int = 300
-    every: int = 20
-    lr: float = 0.1
-    batch: int = 60
-    width: int = 100
-    layers: int = 3
-
-    def train_watched(
-        self, network: nn.Module, seed: int, *, lr: float, target: float = math.inf
-    ) -> tuple[list[int], list[float], list[float]]:
-        """Train until the test accuracy reaches a target or to the last step.
-
-        Returns:
-            The steps of the looks at the accuracy, the first before the training; the accuracies; every step's loss.
-        """
-        data = digits()
-        steps, curve = [0], [accuracy(network, data.test, data.test_labels)]
-
-        def look(step: int, _: float) -> bool:
-            if step % self.every == 0 or step == self.steps:
-                steps.append(step)
-                curve.append(accuracy(network, data.test, data.test_labels))
-            return curve[-1] >= target
-
-        losses = train_digits(network, data, steps=self.steps, batch=self.batch, lr=lr, seed=seed, watch=look)
-        return steps, curve, losses
+ORDERS = ("before", "after")  # of the norm, with respect to the activation
 
 
 @dataclass(frozen=True)
@@ -81,30 +42,15 @@ class Digits:
     test_labels: Tensor
 
 
-def require_sklearn() -> None:
-    """Raise a clear error where scikit-learn is missing."""
-    try:
-        import sklearn.datasets  # noqa: F401
-    except ImportError as error:
-        raise StudyError(
-            "this experiment needs scikit-learn's bundled data; install with: pip install 'evenkeel[data]'"
-        ) from error
-
-
 @functools.lru_cache(maxsize=4)
-def digits(train_images: int = 1297) -> Digits:
-    """Return scikit-learn's 1797 digits in an order drawn once: the first 500 for testing, then the training images."""
-    require_sklearn()
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
+def digits(train_images: int = MOST_IMAGES) -> Digits:
+    """Return scikit-learn's 1797 digits in an order drawn once: first those for testing, then the training images."""
+    bunch = require_package("sklearn.datasets").load_digits()
     order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(derive_seed(0, "digits")))
     images = (torch.from_numpy(bunch.data).float() / 16)[order]
     labels = torch.from_numpy(bunch.target).long()[order]
-    if not 1 <= train_images <= len(labels) - 500:
-        raise StudyError(f"train_images must be from 1 to {len(labels) - 500}, but is {train_images}")
-    rest = slice(500, 500 + train_images)
-    return Digits(images[rest], labels[rest], images[:500], labels[:500])
+    rest = slice(TEST_IMAGES, TEST_IMAGES + train_images)
+    return Digits(images[rest], labels[rest], images[:TEST_IMAGES], labels[:TEST_IMAGES])
 
 
 def make_network(
@@ -174,6 +120,27 @@ def train_digits(
         if watch is not None and watch(step, losses[-1]):
             break
     return losses
+
+
+def train_watched(
+    options: DigitsOptions, network: nn.Module, seed: int, *, lr: float, target: float = math.inf
+) -> tuple[list[int], list[float], list[float]]:
+    """Train until the test accuracy reaches a target or to the last step.
+
+    Returns:
+        The steps of the looks at the accuracy, the first before the training; the accuracies; every step's loss.
+    """
+    data = digits()
+    steps, curve = [0], [accuracy(network, data.test, data.test_labels)]
+
+    def look(step: int, _: float) -> bool:
+        if step % options.every == 0 or step == options.steps:
+            steps.append(step)
+            curve.append(accuracy(network, data.test, data.test_labels))
+        return curve[-1] >= target
+
+    losses = train_digits(network, data, steps=options.steps, batch=options.batch, lr=lr, seed=seed, watch=look)
+    return steps, curve, losses
 
 
 @torch.no_grad()

@@ -67,7 +67,8 @@ def experiments_page(runs: Sequence[Measured]) -> Page:
     sections += [section(run) for run in runs]
     if runs:
         sections.append(Section("What was run", tables=[options_table(run) for run in runs]))
-    footer = ", ".join(f"{name} {runs[0].summary[name]}" for name in ("evenkeel", "torch")) if runs else ""
+    first = runs[0].summary if runs else {}
+    footer = ", ".join(f"{name} {first[name]}" for name in ("evenkeel", "torch", "ray") if name in first)
     title = runs[0].experiment.title if len(runs) == 1 else "Normalization, measured"
     return Page(title, [lead] if claims else [], [], sections, footer)
 

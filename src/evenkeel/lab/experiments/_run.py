@@ -16,10 +16,13 @@ from typing import Any
 
 import msgspec
 
+from evenkeel._directories import EXPERIMENT, check_experiments
 from evenkeel._errors import StudyError
-from evenkeel._files import is_temporary, replace_file
+from evenkeel._files import replace_file
+from evenkeel._options.experiments import Options
 from evenkeel._options.workers import Workers
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial
+from evenkeel._packages import check_packages
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
 from evenkeel.lab.experiments._page import draw, experiments_page
 from evenkeel.lab.experiments._schemas import FrozenExperiment, Summary, TrialRecord
 from evenkeel.lab.experiments._worker import prepare, trial_work
@@ -41,7 +44,7 @@ from evenkeel.lab.runner import (
 from evenkeel.report import write_page
 
 EXPERIMENT_FILE = FrozenFile(
-    name="experiment.json",
+    name=EXPERIMENT,
     owner="an experiment",
     run="a run",
     options="options",
@@ -115,21 +118,31 @@ def run_experiments(
     observer = observer or ExperimentObserver()
     asked = [(each, each.read_options((options or {}).get(each.name, {}))) for each in experiments]
     most = max((settings.threads for _, settings in asked), default=1)
+    check_packages(*(package for _, settings in asked for package in settings.packages))
     with executor_of(workers, threads=most) as executor, run_directory(out) as lock:
-        check_directory(out)
-        for experiment, settings in asked:
-            freeze(experiment, settings, out / experiment.name, resume=resume, force=force)
-        for experiment, settings in asked:
-            doer = executor_of(1, threads=most) if experiment.timed else executor
+        check_experiments(out)
+        doers = [executor_of(1, threads=most) if experiment.timed else executor for experiment, _ in asked]
+        for (experiment, settings), doer in zip(asked, doers, strict=True):
+            freeze(experiment, settings, out / experiment.name, doer.stamp(), resume=resume, force=force)
+        for (experiment, settings), doer in zip(asked, doers, strict=True):
             run_trials(experiment, settings, out / experiment.name, observer, doer, lock)
             write_report(out)
         return [read_summary(out / experiment.name) for experiment, _ in asked]
 
 
-def freeze(experiment: Experiment, options: Options, directory: Path, *, resume: bool, force: bool) -> None:
+def freeze(
+    experiment: Experiment,
+    options: Options,
+    directory: Path,
+    versions: dict[str, str],
+    *,
+    resume: bool,
+    force: bool,
+) -> None:
     """Write experiment.json for a new run, or compare with the one that is there."""
     machine = f"{processors()}, {platform_name()}"
-    asked = {"format": FORMAT, "name": experiment.name, **stamp(), "machine": machine, "options": options.as_dict()}
+    versions = stamp() | versions
+    asked = {"format": FORMAT, "name": experiment.name, **versions, "machine": machine, "options": options.as_dict()}
     EXPERIMENT_FILE.freeze(directory, asked, resume=resume, force=force)
 
 
@@ -194,6 +207,7 @@ def summarize(experiment: Experiment, options: Options, directory: Path) -> dict
         "name": experiment.name,
         "title": experiment.title,
         **{key: frozen.get(key) for key in ("evenkeel", "torch", "created", "machine", "options")},
+        **{key: frozen[key] for key in ("ray",) if key in frozen},
         "trials": len(trials),
         "complete": len(records) >= len(trials),
         "seconds": seconds,
@@ -251,16 +265,6 @@ def read_experiment(directory: Path) -> dict[str, Any] | None:
         True
     """
     return EXPERIMENT_FILE.read(directory)
-
-
-def check_directory(out: Path) -> None:
-    """Refuse a directory that holds something else."""
-    for entry in out.iterdir():
-        known = entry.name == "report.html" or is_temporary(entry) or (entry / EXPERIMENT_FILE.name).exists()
-        if not known and not (entry.is_dir() and not any(entry.iterdir())):
-            raise StudyError(
-                f"{out} holds {entry.name}, which is not an experiment's; choose a new directory with --out"
-            )
 
 
 def write_report(out: Path) -> None:

@@ -18,6 +18,7 @@ class FrozenExperiment(Struct):
     created: str
     machine: str
     options: dict[str, Any]
+    ray: str = ""
 
 
 class TrialRecord(Struct, tag_field="kind", tag="trial"):

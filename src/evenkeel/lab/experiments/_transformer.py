@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from evenkeel.lab.experiments._experiment import Options, Record, Trial
+from evenkeel._options.experiments import ArmOptions, TrainingOptions, Trial
+from evenkeel.lab.experiments._experiment import Record
 from evenkeel.lab.training import (
     Corpus,
     load_corpus,
@@ -29,101 +29,72 @@ LOSS_AXIS = Axis("validation loss (nats per byte)", log=False, include=(SHOWN_LO
 VALIDATION_BATCHES = 4
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions(Options):
-    """The options that experiments share which train the lab's transformer; they add arms, depths and learning rates.
+def build(options: TrainingOptions, arm: str, *, depth: int, seed: int, bias: bool = True) -> Transformer:
+    """Return a transformer of the options' sizes."""
+    sizes = {"width": options.width, "heads": options.heads, "context": options.context}
+    return Transformer(find_arm(arm, bias=bias), depth=depth, seed=seed, **sizes)
 
-    Attributes:
-        width: size of the stream.
-        heads: attention heads.
-        steps: of training.
-        batch: sequences of a step.
-        context: bytes of a sequence.
+
+def build_arm(options: ArmOptions, trial: Trial) -> Transformer:
+    """Return the untrained model of a trial."""
+    return build(options, trial["arm"], depth=options.depth, seed=trial["seed"])
+
+
+def train(
+    options: TrainingOptions,
+    model: Transformer,
+    seed: int,
+    *,
+    lr: float,
+    warmup: int | None = None,
+    steps: int | None = None,
+) -> list[float]:
+    """Train a model and return the loss of every step; a loss that is lost ends the training.
+
+    Args:
+        options: sizes of the batches.
+        model: is trained.
+        seed: of the batches.
+        lr: learning rate after the warm-up, then constant.
+        warmup: steps of linear warm-up; None means a tenth of the training.
+        steps: of training; None means the option's.
     """
-
-    width: int = 48
-    heads: int = 2
-    steps: int = 60
-    batch: int = 8
-    context: int = 32
-
-    def model(self, arm: str, *, depth: int, seed: int, bias: bool = True) -> Transformer:
-        """Return a transformer of these sizes."""
-        sizes = {"width": self.width, "heads": self.heads, "context": self.context}
-        return Transformer(find_arm(arm, bias=bias), depth=depth, seed=seed, **sizes)
-
-    def train(
-        self, model: Transformer, seed: int, *, lr: float, warmup: int | None = None, steps: int | None = None
-    ) -> list[float]:
-        """Train a model and return the loss of every step; a loss that is lost ends the training.
-
-        Args:
-            model: is trained.
-            seed: of the batches.
-            lr: learning rate after the warm-up, then constant.
-            warmup: steps of linear warm-up; None means a tenth of the training.
-            steps: of training; None means the option's.
-        """
-        warmup = self.steps // 10 if warmup is None else warmup
-        optimizer = make_optimizer(model, weight_decay=0.1)
-        losses = []
-        model.train()
-        for step in range(self.steps if steps is None else steps):
-            for group in optimizer.param_groups:
-                group["lr"] = lr * min(1.0, (step + 1) / max(1, warmup))
-            losses.append(loss_backward(model, optimizer, self.windows(seed, step)))
-            if not math.isfinite(losses[-1]) or (losses[-1] > LOST and step > warmup):
-                break
-            optimizer.step()
-        return losses
-
-    def windows(self, seed: int, step: int) -> Tensor:
-        """Return the batch of a training step."""
-        return sample_windows(standard_text(self.context), seed, step, batch=self.batch, context=self.context)
-
-    def unseen_windows(self, seed: int) -> Tensor:
-        """Return the batch after those that a training with this seed sees."""
-        return self.windows(seed, self.steps)
-
-    def final_loss(self, model: Transformer, losses: list[float]) -> float:
-        """Return the validation loss after a training with these losses; infinite where it was lost."""
-        if len(losses) < self.steps or not math.isfinite(losses[-1]):
-            return math.inf
-        text = standard_text(self.context)
-        return validation_loss(model, text, batches=VALIDATION_BATCHES, batch=self.batch, context=self.context)
-
-    def outcome(self, model: Transformer, losses: list[float]) -> dict[str, Any]:
-        """Return the validation loss, and whether nothing was learned: it is no better than byte frequencies give."""
-        loss = self.final_loss(model, losses)
-        return {"loss": loss, "failed": not loss < standard_text(self.context).frequency_loss}
+    warmup = options.steps // 10 if warmup is None else warmup
+    optimizer = make_optimizer(model, weight_decay=0.1)
+    losses = []
+    model.train()
+    for step in range(options.steps if steps is None else steps):
+        for group in optimizer.param_groups:
+            group["lr"] = lr * min(1.0, (step + 1) / max(1, warmup))
+        losses.append(loss_backward(model, optimizer, windows(options, seed, step)))
+        if not math.isfinite(losses[-1]) or (losses[-1] > LOST and step > warmup):
+            break
+        optimizer.step()
+    return losses
 
 
-@dataclass(frozen=True, kw_only=True)
-class ArmOptions(TrainingOptions):
-    """The options of trainings that compare arms at one depth and learning rate.
+def windows(options: TrainingOptions, seed: int, step: int) -> Tensor:
+    """Return the batch of a training step."""
+    return sample_windows(standard_text(options.context), seed, step, batch=options.batch, context=options.context)
 
-    Attributes:
-        arms: placements and norms to compare.
-        depth: blocks.
-        lr: learning rate after the warm-up.
-    """
 
-    arms: tuple[str, ...] = ("pre-layer",)
-    depth: int = 6
-    lr: float = 2e-3
+def unseen_windows(options: TrainingOptions, seed: int) -> Tensor:
+    """Return the batch after those that a training with this seed sees."""
+    return windows(options, seed, options.steps)
 
-    def check(self) -> None:
-        """Check that the arms exist."""
-        for name in self.arms:
-            find_arm(name)
 
-    def trials(self) -> list[Trial]:
-        """Return each arm with each seed."""
-        return self.grid(arm=self.arms)
+def final_loss(options: TrainingOptions, model: Transformer, losses: list[float]) -> float:
+    """Return the validation loss after a training with these losses; infinite where it was lost."""
+    if len(losses) < options.steps or not math.isfinite(losses[-1]):
+        return math.inf
+    text = standard_text(options.context)
+    return validation_loss(model, text, batches=VALIDATION_BATCHES, batch=options.batch, context=options.context)
 
-    def start(self, trial: Trial) -> Transformer:
-        """Return the untrained model of a trial."""
-        return self.model(trial["arm"], depth=self.depth, seed=trial["seed"])
+
+def outcome(options: TrainingOptions, model: Transformer, losses: list[float]) -> dict[str, Any]:
+    """Return the validation loss, and whether nothing was learned: it is no better than byte frequencies give."""
+    loss = final_loss(options, model, losses)
+    return {"loss": loss, "failed": not loss < standard_text(options.context).frequency_loss}
 
 
 @functools.lru_cache(maxsize=2)

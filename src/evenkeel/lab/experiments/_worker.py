@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from evenkeel.lab.experiments._experiment import Experiment, Options
+from evenkeel._options.experiments import Options
+from evenkeel.lab.experiments._experiment import Experiment
 from evenkeel.lab.experiments.catalogue import EXPERIMENTS
 from evenkeel.lab.runner import Job, Tell, Work, threads
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 
 from evenkeel._errors import StudyError
+from evenkeel._packages import REPORT, check_packages
 
 
 @contextlib.contextmanager
@@ -18,21 +18,13 @@ def run_directory(out: Path) -> Iterator[int | None]:
     """Create the directory of a run and hold it while the run writes there; give the lock's file descriptor.
 
     Raises:
-        StudyError: the directory cannot be created or written, or is in use; memory is short; or the packages that the
-            report needs are missing, which is said at the start and not after hours of training.
+        StudyError: the directory cannot be created or written, or is in use; memory is short.
+        EvenkeelError: the packages that the report needs are missing, which is said at the start and not after hours
+            of training.
     """
-    require_report_packages()
+    check_packages(*REPORT)
     with clear_errors(out), locked(out) as handle:
         yield handle
-
-
-def require_report_packages() -> None:
-    """Raise StudyError if the report could not be written."""
-    missing = [package for package in ("plotly", "jinja2") if importlib.util.find_spec(package) is None]
-    if missing:
-        raise StudyError(
-            f"a study's report needs {' and '.join(missing)}; install with: pip install 'evenkeel[report]'"
-        )
 
 
 @contextlib.contextmanager

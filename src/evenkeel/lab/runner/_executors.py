@@ -85,6 +85,10 @@ class Executor(ABC):
         """Return how many processors there are for the jobs."""
         return cores()
 
+    def stamp(self) -> dict[str, str]:
+        """Return the versions, besides those of every run, that a run which begins here is stamped with."""
+        return {}
+
     def alone(self) -> Executor:
         """Return who does a job that must have the machine to itself."""
         return Serial()

@@ -15,6 +15,7 @@ import msgspec
 import torch
 
 import evenkeel
+from evenkeel._directories import check_new
 from evenkeel._errors import StudyError
 from evenkeel.lab.runner._records import write_json
 
@@ -107,11 +108,7 @@ class FrozenFile:
             directory.mkdir(parents=True, exist_ok=True)
             write_json(directory / self.name, asked)
             return asked
-        if not resume:
-            raise StudyError(
-                f"{directory} already holds {self.run}; continue it with --resume, replace it with --force, or choose "
-                "another --out"
-            )
+        check_new(directory, self.name, self.run, resume=resume, force=force)
         if differences := list(self.compare(frozen, asked)):
             raise StudyError(
                 f"cannot resume {directory}: {'; '.join(differences)}; resume with what it began with, or choose "

@@ -84,6 +84,10 @@ class RayTasks(Executor):
         """Return how many of so many jobs there is room for."""
         return min(self.share(jobs)[0], jobs)
 
+    def stamp(self) -> dict[str, str]:
+        """Return Ray's version."""
+        return {"ray": self.ray.__version__}
+
     def processors(self) -> float:
         """Return how many processors the cluster has."""
         return float(self.ray.cluster_resources().get("CPU", 1))

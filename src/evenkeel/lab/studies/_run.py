@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import evenkeel
-from evenkeel._errors import StudyError
-from evenkeel._files import is_temporary
+from evenkeel._directories import STUDY, check_study
 from evenkeel._options.study import Compute, StudySettings
 from evenkeel._options.workers import Workers
 from evenkeel.lab.runner import Executor, FrozenFile, Task, executor_of, run_directory, stamp, threads, write_json
@@ -38,7 +37,6 @@ from evenkeel.lab.training import (
     check_device,
     even_windows,
     frequency_loss,
-    is_laid_out,
     is_laid_out_text,
     load_corpus,
     locate_text,
@@ -101,12 +99,12 @@ def run_study(
     place = locate_text(text, storage_options)
     corpus = None if is_laid_out_text(place) else load_corpus(text, context=settings.context)
     with executor, run_directory(out) as lock, threads(settings.threads):
-        check_owner(out)
+        check_study(out)
         corpus = corpus or load_corpus(
             text, context=settings.context, folder=out, tell=observer.text_laid_out, storage_options=storage_options
         )
         given = None if place is None else str(place.resolve() if isinstance(place, Path) else place)
-        frozen = freeze(settings, out, given, corpus, resume=resume, force=force)
+        frozen = freeze(settings, out, given, corpus, executor.stamp(), resume=resume, force=force)
         waiting = []
         for run in runs_of(settings):
             run.directory(out).mkdir(parents=True, exist_ok=True)
@@ -220,30 +218,25 @@ def read_study(out: Path) -> dict[str, Any] | None:
     return STUDY_FILE.read(out)
 
 
-def check_owner(out: Path) -> None:
-    """Refuse a directory that holds something else than a study, or the text of one that did not begin."""
-    foreign = next((entry for entry in out.iterdir() if not (is_temporary(entry) or is_laid_out(entry))), None)
-    if foreign is not None and read_study(out) is None:
-        raise StudyError(
-            f"{out} is not empty and holds no study (it has {foreign.name}); choose a new directory with --out"
-        )
-
-
 def freeze(
-    settings: StudySettings, out: Path, text: str | None, corpus: Corpus, *, resume: bool, force: bool
+    settings: StudySettings,
+    out: Path,
+    text: str | None,
+    corpus: Corpus,
+    versions: dict[str, str],
+    *,
+    resume: bool,
+    force: bool,
 ) -> dict[str, Any]:
     """Write study.json into a new study's directory, or compare with the one that is there; return its content."""
-    versions = stamp()
+    versions = stamp() | versions
     # what the models are compared with has to be measured on the bytes that they are: 3.13 there, 3.08 on all of them
     windows = even_windows(corpus, VALIDATION_BATCHES * settings.batch, context=settings.context)
     frequencies = frequency_loss(corpus.train, windows[:, 1:].flatten())
     asked = {
         "format": STUDY_FORMAT,
-        "evenkeel": versions["evenkeel"],
-        "torch": versions["torch"],
-        "python": versions["python"],
+        **versions,
         "kernels": [name for name, state in evenkeel.kernels_available().items() if state.startswith("available")],
-        "created": versions["created"],
         "settings": settings.as_dict(),
         "text": text,
         "corpus": corpus.describe() | {"frequency_loss": frequencies},
@@ -258,7 +251,7 @@ def changed_text(frozen: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterato
 
 
 STUDY_FILE = FrozenFile(
-    name="study.json",
+    name=STUDY,
     owner="a study",
     run="a study",
     options="settings",

@@ -41,6 +41,7 @@ class FrozenStudy(Struct):
     text: str | None
     corpus: CorpusDescription
     python: str = ""
+    ray: str = ""
 
 
 class Start(Struct, tag_field="kind", tag="start"):

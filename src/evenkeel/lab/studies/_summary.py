@@ -37,6 +37,7 @@ def summarize(out: Path, frozen: dict[str, Any]) -> dict[str, Any]:
         "evenkeel": frozen["evenkeel"],
         "torch": frozen["torch"],
         "python": frozen.get("python", ""),
+        **{name: frozen[name] for name in ("ray",) if name in frozen},
         "kernels": frozen["kernels"],
         "created": frozen["created"],
         "machine": {

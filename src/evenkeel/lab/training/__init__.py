@@ -9,7 +9,6 @@ from evenkeel.lab.training._cost import (
     seconds_in_turn,
     training_step,
 )
-from evenkeel.lab.training._layout import is_laid_out
 from evenkeel.lab.training._steps import (
     autocast,
     check_device,
@@ -38,7 +37,6 @@ __all__ = [
     "check_device",
     "even_windows",
     "frequency_loss",
-    "is_laid_out",
     "is_laid_out_text",
     "laid_out_before",
     "load_checkpoint",

@@ -154,11 +154,6 @@ def read_facts(place: Path) -> Laid | None:
     return facts if facts.format == FORMAT and sizes == [facts.train_bytes, facts.validation_bytes] else None
 
 
-def is_laid_out(place: Path) -> bool:
-    """Whether a directory holds a text that was laid out."""
-    return place.is_dir() and (place / "corpus.json").is_file() and (place / "train.bin").is_file()
-
-
 def size_of(path: Path) -> int:
     """Return the size of a file, -1 where there is none."""
     return path.stat().st_size if path.is_file() else -1

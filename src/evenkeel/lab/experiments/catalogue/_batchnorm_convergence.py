@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._digits import DigitsOptions, make_network
+from evenkeel._options.experiments import ConvergenceOptions
+from evenkeel.lab.experiments._digits import make_network, train_watched
 from evenkeel.lab.experiments._estimates import curves, level, spread
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Interval, Record, Trial, select
 from evenkeel.lab.transformer import norm_styles
@@ -22,34 +21,11 @@ IOFFE = "Ioffe & Szegedy 2015"
 Steps = Mapping[int, int | None]  # of each seed to the target, None where it was not reached
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConvergenceOptions(DigitsOptions):
-    """Options of `batchnorm-convergence`, and those of every training on the digits.
-
-    Attributes:
-        lr: the learning rate called x1.
-        factors: multiples of it, ascending; 1 among them.
-        target: the test accuracy to reach, below 1.
-    """
-
-    lr: float = 1.0
-    factors: tuple[float, ...] = (1, 5, 30)
-    steps: int = 2000
-    target: float = 0.9
-
-    def check(self) -> None:
-        """Check that the target is an accuracy and the factors contain 1."""
-        if self.target >= 1:
-            raise StudyError(f"target must be an accuracy below 1, but is {self.target}")
-        if 1 not in self.factors or list(self.factors) != sorted(set(self.factors)):
-            raise StudyError("factors must ascend and contain 1, for example 1,5,30")
-
-
 def measure(options: ConvergenceOptions, trial: Trial) -> dict[str, Any]:
     """Train until the accuracy is reached."""
     seed, rate = trial["seed"], options.lr * trial["factor"]
     network = make_network(trial["norm"], seed=seed, width=options.width, layers=options.layers)
-    steps, curve, losses = options.train_watched(network, seed, lr=rate, target=options.target)
+    steps, curve, losses = train_watched(options, network, seed, lr=rate, target=options.target)
     arrival = steps[-1] if curve[-1] >= options.target else None
     return {"steps": steps, "accuracy": curve, "reached": arrival, "finite": losses[-1] == losses[-1]}
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from evenkeel._errors import StudyError
+from evenkeel._options.experiments import NoiseOptions
 from evenkeel.lab.experiments._digits import (
-    HIDDEN_NORMS,
     Digits,
     accuracy,
     digits,
@@ -30,49 +28,11 @@ from evenkeel.lab.experiments._estimates import (
     mean_of,
     verdict,
 )
-from evenkeel.lab.experiments._experiment import (
-    Claim,
-    Experiment,
-    Options,
-    Record,
-    Trial,
-    require_known,
-    select,
-)
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.transformer import norm_styles
 from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 ROUNDING = 1e-6  # relative difference of two float32 evaluations of the same function
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoiseOptions(Options):
-    """Options of `batchnorm-noise`.
-
-    Attributes:
-        norms: to compare; those without batch statistics are the control.
-        batches: images of a step, ascending, at least 2.
-        train_images: a small training set, so that there is something to overfit.
-        steps: of training, the same for every batch size.
-        lr: learning rate.
-        width: of each hidden layer.
-        layers: hidden layers.
-    """
-
-    seeds: int = 5
-    norms: tuple[str, ...] = ("batch", "layer", "rms", "none")
-    batches: tuple[int, ...] = (4, 8, 16, 32, 128)
-    train_images: int = 300
-    steps: int = 600
-    lr: float = 0.1
-    width: int = 100
-    layers: int = 2
-
-    def check(self) -> None:
-        """Check that the norms exist and that no batch has one image, which has no batch statistics."""
-        require_known("norms", self.norms, HIDDEN_NORMS)
-        if min(self.batches) < 2:
-            raise StudyError("batches must be at least 2; BatchNorm has no statistics for a batch of 1")
 
 
 def measure(options: NoiseOptions, trial: Trial) -> dict[str, Any]:

@@ -5,42 +5,18 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from evenkeel._options.experiments import BiasOptions
 from evenkeel.lab.experiments._estimates import Estimate, band, below, covers, exactly, intervals, mean_of, verdict
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial
-from evenkeel.lab.experiments._transformer import TrainingOptions
+from evenkeel.lab.experiments._transformer import build, final_loss, train
 from evenkeel.lab.training import seconds_in_turn
-from evenkeel.lab.transformer import Transformer, find_arm, norm_styles
+from evenkeel.lab.transformer import Transformer, norm_styles
 from evenkeel.report import Axis, Figure, format_number, lines
 
 NAMES = WITH, WITHOUT = "with biases", "without biases"
 CHUNK = 10  # steps between changing over, so that other load on the machine disturbs both models alike
-
-
-@dataclass(frozen=True, kw_only=True)
-class BiasOptions(TrainingOptions):
-    """Options of `bias-terms`, and those of every training.
-
-    Attributes:
-        arm: placement and norm.
-        depth: blocks.
-        lr: learning rate after the warm-up.
-    """
-
-    seeds: int = 12
-    arm: str = "pre-layer"
-    depth: int = 4
-    width: int = 96
-    heads: int = 4
-    steps: int = 150
-    context: int = 64
-    lr: float = 2e-3
-
-    def check(self) -> None:
-        """Check that the arm exists."""
-        find_arm(self.arm)
 
 
 def measure(options: BiasOptions, trial: Trial) -> dict[str, Any]:
@@ -49,10 +25,10 @@ def measure(options: BiasOptions, trial: Trial) -> dict[str, Any]:
     measured: dict[str, dict[str, Any]] = {}
     for name in NAMES:
         model = make_model(options, seed, name)
-        losses = options.train(model, seed, lr=options.lr)
+        losses = train(options, model, seed, lr=options.lr)
         measured[name] = {
             "losses": losses,
-            "validation": options.final_loss(model, losses),
+            "validation": final_loss(options, model, losses),
             "parameters": sum(p.numel() for p in model.parameters()),
         }
     rounds = max(2, min(options.steps // CHUNK, 8))
@@ -64,13 +40,13 @@ def measure(options: BiasOptions, trial: Trial) -> dict[str, Any]:
 
 def make_model(options: BiasOptions, seed: int, name: str) -> Transformer:
     """Return the model with or without biases; both share every weight that is no bias."""
-    return options.model(options.arm, depth=options.depth, seed=seed, bias=name == WITH)
+    return build(options, options.arm, depth=options.depth, seed=seed, bias=name == WITH)
 
 
 def training(options: BiasOptions, seed: int, name: str) -> Callable[[], object]:
     """Return a call that trains a model for a few steps, each time on batches of its own."""
     model, seeds = make_model(options, seed, name), itertools.count(seed)
-    return lambda: options.train(model, next(seeds), lr=options.lr, warmup=0, steps=CHUNK)
+    return lambda: train(options, model, next(seeds), lr=options.lr, warmup=0, steps=CHUNK)
 
 
 def change(records: Sequence[Record], key: str) -> Estimate:

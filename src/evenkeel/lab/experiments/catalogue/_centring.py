@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import evenkeel.functional as ek
-from evenkeel._errors import StudyError
+from evenkeel._options.experiments import CentringOptions
 from evenkeel.lab.experiments._estimates import (
     Estimate,
     band,
@@ -21,8 +20,8 @@ from evenkeel.lab.experiments._estimates import (
     verdict,
 )
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
-from evenkeel.lab.experiments._transformer import ArmOptions
-from evenkeel.lab.transformer import Transformer, find_arm, norm_styles, residual_statistics
+from evenkeel.lab.experiments._transformer import build_arm, train, unseen_windows
+from evenkeel.lab.transformer import Transformer, norm_styles, residual_statistics
 from evenkeel.report import MUTED, Axis, Figure, format_number, join_words, lines
 
 # Below this share of its power, a mean changes a normalized vector by less than 1 % in length.
@@ -30,30 +29,12 @@ NEARLY_CENTRED = 0.01
 LIMIT = "nearly centred"
 
 
-@dataclass(frozen=True, kw_only=True)
-class CentringOptions(ArmOptions):
-    """Options of `centring`: those of every training that compares arms."""
-
-    seeds: int = 8
-    arms: tuple[str, ...] = ("pre-layer", "pre-rms")
-    width: int = 96
-    heads: int = 4
-    steps: int = 200
-    context: int = 64
-
-    def check(self) -> None:
-        """Check that every arm has LayerNorm or RMSNorm."""
-        for name in self.arms:
-            if find_arm(name).norm not in ("layer", "rms"):
-                raise StudyError(f"centring compares LayerNorm with RMSNorm; arm {name} has neither")
-
-
 def measure(options: CentringOptions, trial: Trial) -> dict[str, Any]:
     """Train, and compare LayerNorm with RMSNorm on the input of each norm before and after."""
-    model = options.start(trial)
-    windows = options.unseen_windows(trial["seed"])
+    model = build_arm(options, trial)
+    windows = unseen_windows(options, trial["seed"])
     start = look_at_norms(model, windows[:, :-1])
-    losses = options.train(model, trial["seed"], lr=options.lr)
+    losses = train(options, model, trial["seed"], lr=options.lr)
     return {"start": start, "end": look_at_norms(model, windows[:, :-1]), "loss": losses[-1]}
 
 

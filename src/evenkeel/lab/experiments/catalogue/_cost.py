@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
+from evenkeel._options.experiments import CostOptions
 from evenkeel.lab.experiments._estimates import Estimate, band, below, covers, exactly, intervals, mean_of, verdict
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import both_passes, measure_cost, sample_windows, seconds_in_turn, training_step
 from evenkeel.lab.transformer import Transformer, find_arm, next_byte_loss, norm_styles
@@ -28,27 +28,6 @@ CONTENDERS: dict[str, Callable[[int], nn.Module]] = {
 }
 ARMS = {"LayerNorm": "pre-layer", "RMSNorm": "pre-rms"}
 ZHANG = "Zhang & Sennrich 2019"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CostOptions(Options):
-    """Options of `cost`.
-
-    Attributes:
-        widths: sizes of the stream; multiples of `heads`.
-        depth: blocks of the model.
-        heads: attention heads.
-        batch: sequences of a step.
-        context: bytes of a sequence.
-        rounds: timings of each contender, in turn; the median counts.
-    """
-
-    widths: tuple[int, ...] = (64, 128, 256, 512)
-    depth: int = 4
-    heads: int = 4
-    batch: int = 8
-    context: int = 64
-    rounds: int = 9
 
 
 def measure(options: CostOptions, trial: Trial) -> dict[str, Any]:

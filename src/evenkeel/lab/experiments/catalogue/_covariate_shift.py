@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
+from evenkeel._options.experiments import ShiftOptions
 from evenkeel.lab.experiments._digits import (
-    DigitsOptions,
     accuracy,
     digits,
     frozen_statistics,
@@ -33,19 +32,6 @@ from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 SANTURKAR = "Santurkar et al. 2018"
 NAMES = {"none": "no norm", "batch": "BatchNorm", "noisy": "BatchNorm + noise"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShiftOptions(DigitsOptions):
-    """Options of `covariate-shift`, and those of every training on the digits.
-
-    Attributes:
-        noise: largest shift, and largest relative change of scale, of the injected noise, in standard deviations.
-    """
-
-    steps: int = 400
-    lr: float = 0.5
-    noise: float = 0.5
 
 
 class ShiftingNoise(nn.Module):

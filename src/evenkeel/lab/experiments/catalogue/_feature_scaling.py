@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from evenkeel._errors import StudyError
-from evenkeel.lab.experiments._digits import require_sklearn
+from evenkeel._options.experiments import ScalingOptions
+from evenkeel._packages import require_package
 from evenkeel.lab.experiments._estimates import (
     PERCENT,
     Estimate,
@@ -24,44 +23,16 @@ from evenkeel.lab.experiments._estimates import (
     intervals,
     mean_of,
 )
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.transformer import derive_seed, norm_styles
 from evenkeel.report import Axis, Figure, Row, bars, format_number, join_words, lines
 
-TABLES = ("wine", "breast_cancer")
 PREPARATIONS = ("raw", "standardized")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScalingOptions(Options):
-    """Options of `feature-scaling`.
-
-    Attributes:
-        table: wine or breast_cancer, bundled with scikit-learn.
-        rates: learning rates; each preparation is compared at the one that suits it best.
-        steps: of training, on the whole training part each.
-        hidden: units of the hidden layer.
-        every: steps between two looks.
-    """
-
-    table: str = "wine"
-    rates: tuple[float, ...] = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-    steps: int = 500
-    hidden: int = 16
-    every: int = 10
-
-    def check(self) -> None:
-        """Check that the table is one of those with unequal scales."""
-        if self.table not in TABLES:
-            raise StudyError(f"table must be one of {join_words(TABLES)}, but is {self.table!r}")
 
 
 def load(table: str) -> tuple[Tensor, Tensor, list[str]]:
     """Return features, labels and feature names of a bundled table, rows in an order drawn once."""
-    require_sklearn()
-    import sklearn.datasets
-
-    bunch = getattr(sklearn.datasets, f"load_{table}")()
+    bunch = getattr(require_package("sklearn.datasets"), f"load_{table}")()
     order = torch.randperm(len(bunch.target), generator=torch.Generator().manual_seed(derive_seed(0, table)))
     return (
         torch.from_numpy(bunch.data)[order].float(),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
 from evenkeel._errors import StudyError
+from evenkeel._options.experiments import GradientOptions
 from evenkeel.lab.experiments._estimates import (
     band,
     curves,
@@ -20,7 +20,7 @@ from evenkeel.lab.experiments._estimates import (
     mean_of,
     verdict,
 )
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, grouped, select
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import sample_windows
 from evenkeel.lab.transformer import Transformer, derive_seed, find_arm, next_byte_loss, norm_styles
@@ -31,37 +31,6 @@ XIONG = "Xiong et al. 2020"
 EXPONENT_TOLERANCE = 0.1
 BOUNDS = ("1 + l/2", "1 + 3l/2")
 GRADIENT = Axis("gradient norm", log=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradientOptions(Options):
-    """Options of `gradients-at-init`.
-
-    Attributes:
-        arms: placements and norms to compare.
-        depths: numbers of blocks, at width `width`.
-        widths: sizes of the stream, at depth `depth`.
-        width: of the sweep over depth.
-        depth: of the sweep over width.
-        batch: sequences of the one batch.
-        context: bytes of a sequence.
-    """
-
-    seeds: int = 10
-    arms: tuple[str, ...] = ("post-layer", "pre-layer", "peri-layer", "output-only-layer")
-    depths: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 96)
-    widths: tuple[int, ...] = (32, 64, 128, 256)
-    width: int = 128
-    depth: int = 8
-    batch: int = 4
-    context: int = 32
-
-    def check(self) -> None:
-        """Check that the arms exist and that there are two depths and two widths, over which exponents are fitted."""
-        for name in self.arms:
-            find_arm(name)
-        if len(set(self.depths)) < 2 or len(set(self.widths)) < 2:
-            raise StudyError("depths and widths need two different values each; an exponent is fitted over them")
 
 
 def trials(options: GradientOptions) -> list[Trial]:

@@ -3,54 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from evenkeel._options.experiments import RateOptions
 from evenkeel.lab.experiments._estimates import curves, exactly, intervals, level
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, require_ascending, select
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, select
 from evenkeel.lab.experiments._transformer import (
     FAILED,
     LOSS_AXIS,
     SHOWN_LOSS,
-    TrainingOptions,
+    build,
     drawn_loss,
     least_failed,
+    outcome,
+    train,
 )
-from evenkeel.lab.transformer import find_arm, norm_styles
+from evenkeel.lab.transformer import norm_styles
 from evenkeel.report import MUTED, Axis, Figure, join_words, lines
 
 WARMUPS = {"with warm-up": True, "without warm-up": False}
 
 
-@dataclass(frozen=True, kw_only=True)
-class RateOptions(TrainingOptions):
-    """Options of `learning-rate`, and those of every training.
-
-    Attributes:
-        arms: placements and norms to compare.
-        rates: learning rates, ascending.
-        depth: blocks.
-    """
-
-    seeds: int = 2
-    arms: tuple[str, ...] = ("none", "post-layer", "pre-layer")
-    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1)
-    depth: int = 6
-    steps: int = 300
-
-    def check(self) -> None:
-        """Check that the arms exist and the rates ascend."""
-        for name in self.arms:
-            find_arm(name)
-        require_ascending("rates", self.rates, example="1e-4,1e-3,1e-2")
-
-
 def measure(options: RateOptions, trial: Trial) -> dict[str, Any]:
     """Train briefly; return the validation loss, and whether nothing was learned."""
-    model = options.model(trial["arm"], depth=options.depth, seed=trial["seed"])
+    model = build(options, trial["arm"], depth=options.depth, seed=trial["seed"])
     warmup = options.steps // 2 if trial["warmup"] else 0
-    losses = options.train(model, trial["seed"], lr=trial["rate"], warmup=warmup)
-    return {**options.outcome(model, losses), "steps": len(losses)}
+    losses = train(options, model, trial["seed"], lr=trial["rate"], warmup=warmup)
+    return {**outcome(options, model, losses), "steps": len(losses)}
 
 
 def highest_rate(options: RateOptions, records: Sequence[Record], arm: str, *, warmup: bool) -> float | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from evenkeel.lab.experiments._digits import ACTIVATIONS, ORDERS, DigitsOptions, make_network
+from evenkeel._options.experiments import OrderOptions
+from evenkeel.lab.experiments._digits import ORDERS, make_network, train_watched
 from evenkeel.lab.experiments._estimates import (
     Estimate,
     below,
@@ -16,32 +16,16 @@ from evenkeel.lab.experiments._estimates import (
     intervals,
     mean_of,
 )
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, require_known, select
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.transformer import norm_styles
 from evenkeel.report import Axis, Figure, format_number, join_words, lines
-
-
-@dataclass(frozen=True, kw_only=True)
-class OrderOptions(DigitsOptions):
-    """Options of `norm-before-activation`, and those of every training on the digits.
-
-    Attributes:
-        activations: sigmoid, relu.
-    """
-
-    seeds: int = 25
-    activations: tuple[str, ...] = ("sigmoid", "relu")
-
-    def check(self) -> None:
-        """Check that the activations exist."""
-        require_known("activations", self.activations, ACTIVATIONS)
 
 
 def measure(options: OrderOptions, trial: Trial) -> dict[str, Any]:
     """Train, and record the test accuracy along the way."""
     seed, choices = trial["seed"], {"activation": trial["activation"], "order": trial["order"]}
     network = make_network("batch", seed=seed, width=options.width, layers=options.layers, **choices)
-    steps, curve, losses = options.train_watched(network, seed, lr=options.lr)
+    steps, curve, losses = train_watched(options, network, seed, lr=options.lr)
     return {"steps": steps, "accuracy": curve, "loss": losses[-1]}
 
 

@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import evenkeel.functional as ek
-from evenkeel._errors import StudyError
+from evenkeel._options.experiments import PaddingOptions
 from evenkeel.lab.experiments._estimates import band, exactly, intervals, level, mean_of, spread
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Options, Record, Trial, select
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.transformer import derive_seed, norm_styles
 from evenkeel.report import MUTED, Axis, Figure, format_number, lines
 
 LIMIT = "rounding"
 ROUNDING = 1e-5  # of float32 outputs near 1, after sums over thousands of positions
-
-
-@dataclass(frozen=True, kw_only=True)
-class PaddingOptions(Options):
-    """Options of `padding`.
-
-    Attributes:
-        lengths: mean lengths of the sequences; every batch is padded to `longest`.
-        longest: positions of a batch.
-        features: channels.
-        batch: sequences.
-        mean: of the activations, in their standard deviations; padding is 0.
-    """
-
-    lengths: tuple[int, ...] = (64, 56, 48, 40, 32, 24, 16, 8)
-    longest: int = 64
-    features: int = 32
-    batch: int = 64
-    mean: float = 1.0
-
-    def check(self) -> None:
-        """Check that the lengths fit the batch."""
-        if max(self.lengths) > self.longest:
-            raise StudyError(f"lengths must be at most longest ({self.longest}), but one is {max(self.lengths)}")
 
 
 def measure(options: PaddingOptions, trial: Trial) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,55 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
-from evenkeel._errors import StudyError
+from evenkeel._options.experiments import CELLS, RecurrentOptions
 from evenkeel.lab.experiments._estimates import Estimate, below, curves, intervals, mean_of
-from evenkeel.lab.experiments._experiment import (
-    Claim,
-    Experiment,
-    Options,
-    Record,
-    Trial,
-    grouped,
-    require_known,
-    select,
-)
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import even_windows, sample_windows
 from evenkeel.lab.transformer import VOCABULARY, derive_seed, norm_styles
 from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
-CELLS = {"gru": 3, "lstm": 4}  # gates
 NORMS = ("none", "layer", "batch")
 BA = "Ba et al. 2016"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecurrentOptions(Options):
-    """Options of `recurrent`.
-
-    Attributes:
-        cells: gru, lstm.
-        width: size of the state.
-        length: bytes of a training sequence.
-        lengths: bytes of the sequences to evaluate on, ascending.
-        steps: of training.
-        batch: sequences of a step.
-        lr: learning rate of Adam.
-    """
-
-    cells: tuple[str, ...] = ("gru", "lstm")
-    width: int = 64
-    length: int = 24
-    lengths: tuple[int, ...] = (12, 24, 48, 96)
-    steps: int = 250
-    batch: int = 32
-    lr: float = 5e-3
-
-    def check(self) -> None:
-        """Check that the cells exist and that BatchNorm has two sequences."""
-        require_known("cells", self.cells, CELLS)
-        if self.batch < 2:
-            raise StudyError("batch must be at least 2; BatchNorm has no statistics for a batch of 1")
 
 
 class StepNorms(nn.Module):

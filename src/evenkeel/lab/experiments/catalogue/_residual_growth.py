@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from evenkeel._options.experiments import GrowthOptions
 from evenkeel.lab.experiments._estimates import band, below, intervals, mean_of
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
-from evenkeel.lab.experiments._transformer import ArmOptions
+from evenkeel.lab.experiments._transformer import build_arm, train, unseen_windows
 from evenkeel.lab.transformer import Transformer, norm_styles
 from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
@@ -22,36 +22,18 @@ FLAT = 1.5
 POOR_FIT = 0.3
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrowthOptions(ArmOptions):
-    """Options of `residual-growth`: those of every training that compares arms, deepnorm and damped among them."""
-
-    arms: tuple[str, ...] = (
-        "none",
-        "pre-layer",
-        "post-layer",
-        "peri-layer",
-        "output-only-layer",
-        "deepnorm-layer",
-        "damped-layer",
-    )
-    depth: int = 16
-    width: int = 64
-    lr: float = 1e-3
-
-
 def measure(options: GrowthOptions, trial: Trial) -> dict[str, Any]:
     """Train, and measure the power of the stream after every block before and after."""
-    model, seed = options.start(trial), trial["seed"]
+    model, seed = build_arm(options, trial), trial["seed"]
     start = powers(model, options, seed)
-    losses = options.train(model, seed, lr=options.lr)
+    losses = train(options, model, seed, lr=options.lr)
     return {"start": start, "end": powers(model, options, seed), "loss": losses[-1], "steps": len(losses)}
 
 
 @torch.no_grad()
 def powers(model: Transformer, options: GrowthOptions, seed: int) -> list[float]:
     """Return E ||x||^2 / d of the stream: after the embedding and after every block."""
-    traced = model.train().trace(options.unseen_windows(seed)[:, :-1])
+    traced = model.train().trace(unseen_windows(options, seed)[:, :-1])
     streams = [traced[f"blocks.{layer}.x"] for layer in range(options.depth)] + [traced["x"]]
     return [x.double().square().mean().item() for x in streams]
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from evenkeel._options.experiments import WithoutOptions
 from evenkeel.lab.experiments._estimates import curves, exactly, intervals, level, measured, spread
-from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, require_ascending, select
+from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, select
 from evenkeel.lab.experiments._transformer import (
     FAILED,
     LOSS_AXIS,
     SHOWN_LOSS,
-    TrainingOptions,
+    build,
     drawn_loss,
     least_failed,
+    outcome,
+    train,
 )
 from evenkeel.lab.transformer import Transformer, norm_styles
 from evenkeel.report import MUTED, Axis, Figure, format_number, join_words, lines
@@ -38,31 +40,13 @@ SOURCES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class WithoutOptions(TrainingOptions):
-    """Options of `without-norm`, and those of every training.
-
-    Attributes:
-        depths: numbers of blocks, ascending.
-        lr: learning rate after the warm-up.
-    """
-
-    seeds: int = 2
-    depths: tuple[int, ...] = (2, 4, 8, 16, 32)
-    lr: float = 2e-3
-
-    def check(self) -> None:
-        """Check that the depths ascend."""
-        require_ascending("depths", self.depths, example="2,8,32")
-
-
 def measure(options: WithoutOptions, trial: Trial) -> dict[str, Any]:
     """Train briefly; return the validation loss, and whether nothing was learned."""
     arm, remedy = REMEDIES[trial["remedy"]]
-    model = options.model(arm, depth=trial["depth"], seed=trial["seed"])
+    model = build(options, arm, depth=trial["depth"], seed=trial["seed"])
     if remedy != "nothing":
         shrink_last_maps(model, 0.0 if remedy == "zero" else (2 * trial["depth"]) ** -0.5)
-    return options.outcome(model, options.train(model, trial["seed"], lr=options.lr))
+    return outcome(options, model, train(options, model, trial["seed"], lr=options.lr))
 
 
 @torch.no_grad()

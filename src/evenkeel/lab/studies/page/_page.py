@@ -206,7 +206,7 @@ def _setting(value: Any) -> str:
 
 
 def _footer(summary: Mapping[str, Any]) -> str:
-    parts = [f"{name} {summary[name]}" for name in ("evenkeel", "torch") if summary.get(name)]
+    parts = [f"{name} {summary[name]}" for name in ("evenkeel", "torch", "ray") if summary.get(name)]
     if summary.get("created"):
         parts.append(f"created {summary['created']}")
     return ", ".join(parts)
