@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import torch
 
 from evenkeel._errors import InvalidTypeError, StateError
 from evenkeel.doctor._report import Report
-from evenkeel.doctor.probes import Measurements, states_of_weights
+from evenkeel.doctor.probes import Measurements, averages_in, states_of_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,9 @@ def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
     Norms are told by their names and shapes: what has running statistics, or a vector as weight.
 
     Args:
-        source: a safetensors file, a directory of such files, or a state dict.
+        source: a safetensors file, a directory of such files, or a state dict, which may hold several by name: where
+            one is an average of the weights (its name has a part ``ema``, ``swa``, ``avg``, ``average`` or ``shadow``),
+            its statistics are compared with the model's.
 
     Returns:
         The report.
@@ -49,7 +51,7 @@ def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
         [('statistics-not-finite', 'critical')]
     """
     if isinstance(source, Mapping):
-        tensors = {str(name): value for name, value in source.items() if isinstance(value, torch.Tensor)}
+        tensors = dict(named_tensors(source))
         if source and not tensors:
             kinds = {type(value).__name__ for value in source.values()}
             raise InvalidTypeError(
@@ -63,7 +65,17 @@ def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
     notes = (
         () if states else ("No norm was told among the tensors, by names and shapes; examine(model, batch) sees more.",)
     )
-    return Report.of(f"{subject}, {len(tensors)} tensors", Measurements(norms=tuple(states)), notes)
+    measured = Measurements(norms=tuple(states), averages=averages_in(tensors, states))
+    return Report.of(f"{subject}, {len(tensors)} tensors", measured, notes)
+
+
+def named_tensors(source: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a state dict, or of several in a dict, by their full names."""
+    for name, value in source.items():
+        if isinstance(value, torch.Tensor):
+            yield f"{prefix}{name}", value
+        elif isinstance(value, Mapping):
+            yield from named_tensors(value, f"{prefix}{name}.")
 
 
 def read_files(path: Path) -> dict[str, Tensor]:

@@ -34,14 +34,22 @@ Link = tuple[str, str, bool]  # the layer that gave the input, its kind, whether
 class Collector:
     """Hooks on the norms and layers of a model, for as long as it is entered.
 
+    Args:
+        model: the model.
+        sites: its norms.
+        mask: (samples, positions) of real elements.
+        training: whether forwards without gradients in evaluation, between the steps of a training, are left out.
+
     Attributes:
         order: the names of the layers with a weight of two axes and more, in the order of their first calls.
         called: the names of the norms that were reached.
-        first: the first layer with such a weight, and its input; None before a forward.
+        first: the first layer with such a weight, or a norm before it, and its input; None before a forward.
     """
 
-    def __init__(self, model: nn.Module, sites: Sequence[Site], mask: Tensor | None = None) -> None:
-        self.model, self.mask = model, mask
+    def __init__(
+        self, model: nn.Module, sites: Sequence[Site], mask: Tensor | None = None, *, training: bool = False
+    ) -> None:
+        self.model, self.mask, self.training = model, mask, training
         self.sites = {id(site.module): site for site in sites}
         self.order: dict[str, nn.Module] = {}
         self.called: set[str] = set()
@@ -66,8 +74,14 @@ class Collector:
         self._stack.close()
         self._made.clear()
 
-    def _before_norm(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _looks_away(self) -> bool:
+        """Whether a forward is compiled, or belongs to an evaluation inside of a training."""
         if torch.compiler.is_compiling():
+            return True
+        return self.training and not (self.model.training or torch.is_grad_enabled())
+
+    def _before_norm(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        if self._looks_away():
             return
         site = self.sites[id(module)]
         given = [v for v in (*arguments, *keywords.values()) if isinstance(v, torch.Tensor) and v.is_floating_point()]
@@ -75,6 +89,7 @@ class Collector:
             return
         self.called.add(site.name)
         x = given[0]
+        self.first = self.first or (site.name, x)
         with torch.no_grad():
             source = getattr(x, MARK, None)
             link = source[:3] if source is not None and source[3] == x._version else ("", "", False)
@@ -85,7 +100,7 @@ class Collector:
 
     def _named(self, name: str) -> Any:
         def after(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-            if torch.compiler.is_compiling():
+            if self._looks_away():
                 return
             x = next((v for v in arguments if isinstance(v, torch.Tensor)), None)
             if not isinstance(output, torch.Tensor) or not output.is_floating_point():
@@ -95,8 +110,8 @@ class Collector:
             if not kind and isinstance(weight, torch.Tensor) and weight.ndim > 1:
                 kind = "" if isinstance(module, nn.Embedding) else "weights"
                 self.order.setdefault(name, module)
-                if self.first is None and x is not None:
-                    self.first = (name, x)
+                if x is not None:
+                    self.first = self.first or (name, x)
             self._mark(name, module, output)
             if name not in self._outputs and output.numel() and not output.is_meta:
                 dtype = str(output.dtype).removeprefix("torch.")

@@ -11,7 +11,7 @@ from evenkeel.doctor.rules._rule import Rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from evenkeel.doctor.probes import Measurements
+    from evenkeel.doctor.probes import Measurements, Signal
 
 __all__ = ["RULES"]
 
@@ -19,6 +19,10 @@ GROUP = "Running statistics"
 
 SETTLED = 10  # updates before remembered statistics can be expected to be near the batch's
 ENOUGH = 16  # independent elements of a batch whose statistics count as evidence
+LEAST_STEPS = 20  # of watching before statistics that stand still say something
+A_STEP = 0.01  # further than this a step seldom moves a bias: Adam moves it by its rate
+FOLLOWED = 0.5  # of the way of the model's weights, that an average of them has gone
+FEWEST_NORMS, FEWEST_CHANNELS = 2, 16  # that are not where norms start by chance
 
 
 def unset_statistics(measured: Measurements) -> Iterator[Reading]:
@@ -41,10 +45,58 @@ def lag_of_statistics(measured: Measurements) -> Iterator[Reading]:
     for s in measured.signals:
         shift, ratio = s.values.get("shift", math.nan), s.values.get("ratio", math.nan)
         counted = s.updates is None or s.updates >= SETTLED
-        enough = s.values.get("effective", 0.0) >= ENOUGH and s.values.get("elements", 0.0) >= 2 * ENOUGH
-        if not (math.isnan(shift) or s.frozen) and measured.trained and counted and enough:
+        if not math.isnan(shift) and measured.trained and counted and says_enough(s):
             evidence = {"shift": shift, "ratio": ratio, "updates": s.updates}
             yield Reading(site=s.site, value=max(shift, math.log2(ratio)), evidence=evidence)
+
+
+def says_enough(s: Signal) -> bool:
+    """Whether a norm's batch has enough independent elements to be compared with what the norm remembers."""
+    enough = s.values.get("effective", 0.0) >= ENOUGH and s.values.get("elements", 0.0) >= 2 * ENOUGH
+    return enough and not s.frozen
+
+
+def statistics_left_behind(measured: Measurements) -> Iterator[Reading]:
+    """How far an average's statistics are from its model's, or from its batch; 1 where they stood still."""
+    yield from beside_the_model(measured)
+    grown = max((n.bias for n in measured.norms if n.bias is not None), default=0.0)
+    for s in measured.signals:
+        values = [s.values.get(name, math.nan) for name in ("shift", "ratio", "early_shift", "early_ratio")]
+        if s.updates and s.updates < SETTLED and says_enough(s) and not any(map(math.isnan, values)):
+            shift, ratio, early, early_ratio = values
+            off = min(max(shift, math.log2(ratio)), max(early, math.log2(early_ratio)))
+            how = (
+                f"have seen {s.updates} batches, and are {shift:.2g} deviations and a factor of {ratio:.2g} off this "
+                "batch's"
+            )
+            why = f"the biases have moved by {grown:.2g}, more than in {s.updates} steps"
+            value = off if grown >= A_STEP * s.updates else 0.0
+            yield Reading(site=s.site, value=value, evidence={"how": how, "why": why})
+    young = [n for n in measured.norms if n.updates is not None]
+    told = len(young) >= FEWEST_NORMS and sum(n.size for n in young) >= FEWEST_CHANNELS and all(n.young for n in young)
+    for n in young if told and not (measured.signals or measured.steps) else []:
+        how = f"have seen {n.updates} batches and lie where those leave the 0 and 1 that they begin with"
+        why = f"the biases have moved by {grown:.2g}, more than in {n.updates} steps"
+        value = float(grown >= A_STEP * (n.updates or 0))
+        yield Reading(site=n.site, value=value, evidence={"how": how, "why": why})
+
+
+def beside_the_model(measured: Measurements) -> Iterator[Reading]:
+    """The same for an average at hand with its model: in a training, or in one checkpoint."""
+    for a in measured.averages:
+        if a.stayed is not None and measured.steps and measured.steps[-1].step >= LEAST_STEPS:
+            how = f"have the same bits after {measured.steps[-1].step} steps, in which those of {a.other} moved"
+            why = "the weights of the average moved"
+            yield Reading(site=a.site, value=float(a.stayed), evidence={"how": how, "why": why})
+        elif a.stayed is None and a.updates is not None and a.others is not None:
+            how = (
+                f"have seen {a.updates} of {a.others} batches, and are {a.shift:.2g} deviations and a factor of "
+                f"{a.ratio:.2g} off those of {a.other}"
+            )
+            why = f"its weight and bias have gone {a.followed:.0%} of the way of the model's"
+            behind = a.updates < a.others and a.followed >= FOLLOWED
+            off = max(a.shift, math.log2(a.ratio)) if behind else 0.0
+            yield Reading(site=a.site, value=off, evidence={"how": how, "why": why})
 
 
 def tiny_variance(measured: Measurements) -> Iterator[Reading]:
@@ -121,6 +173,21 @@ RULES: tuple[Rule, ...] = (
         "with torch.no_grad():\n    for batch in loader:\n        model(batch)",
         source="Wu and Johnson 2021, Rethinking 'Batch' in BatchNorm, section 3: recompute with PreciseBN",
         read=lag_of_statistics,
+    ),
+    Rule(
+        id="statistics-not-averaged",
+        group=GROUP,
+        severity="critical",
+        quantity="distance of an average's statistics from those of its weights",
+        threshold=0.5,
+        applies="{why}",
+        message="the statistics of {site} {how}: weights were averaged, and their buffers forgotten",
+        remedy="torch.optim.swa_utils.update_bn(loader, average)  # once, at the end\n"
+        "for mine, theirs in zip(average.buffers(), model.buffers(), strict=True):  # or after every update\n"
+        "    mine.copy_(theirs)",
+        source="Izmailov et al. 2018, Averaging Weights Leads to Wider Optima, section 3.2: averaged weights need "
+        "statistics of their own; averages that have them stay below 0.2 in the tests' programs",
+        read=statistics_left_behind,
     ),
     Rule(
         id="statistics-tiny-variance",
