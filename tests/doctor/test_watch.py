@@ -194,9 +194,9 @@ def test_curves_by_step_have_the_readings_of_the_steps():
 def test_a_page_draws_curves_with_their_threshold(tmp_path):
     report = encoder(1, depth=8, gain=1.8).watched(steps=12, every=4)
     page = report.save(tmp_path / "doctor.html").read_text()
-    assert "stream-grows by step: first a verdict at step 1" in page
+    assert "stream-grows by step: first past its threshold at step 1" in page
     assert page.index("stream-grows by step") < page.index("What else was watched by step")
-    assert "update-ratio by step: a verdict at no measured step" in page
+    assert "update-ratio by step: past its threshold at no measured step" in page
 
 
 def test_steps_that_a_scaler_leaves_out_are_no_fault():
@@ -282,9 +282,9 @@ def test_steps_are_measured_in_half_ulps(dtype, power):
     optimizer = torch.optim.SGD([weight], lr=1.0)
     for gradient, size in (([-1.0, 0.0, 0.0], 1.0), ([1.0, 0.0, 0.0], 2.0), ([0.0, -3.0, 0.0], 3.0)):
         weight.grad = 2.0**power * torch.tensor(gradient, dtype=dtype)
-        assert probes.asked_steps(optimizer, {"norm": weight})["norm"].item() == pytest.approx(size)
+        assert probes.requested_steps(optimizer, {"norm": weight})["norm"].item() == pytest.approx(size)
     weight.grad = torch.tensor([0.0, 0.0, 1e-5], dtype=dtype)
-    assert probes.asked_steps(optimizer, {"norm": weight})["norm"] > 100  # beside zero numbers lie close
+    assert probes.requested_steps(optimizer, {"norm": weight})["norm"] > 100  # beside zero numbers lie close
 
 
 def test_the_page_draws_the_steps_that_bfloat16_loses(tmp_path):
@@ -293,7 +293,7 @@ def test_the_page_draws_the_steps_that_bfloat16_loses(tmp_path):
     assert curve.steps == (1, 10, 20, 30, 40)
     assert all(0 < value < 1 and curve.fires(value) for value in curve.values)
     page = watching.report().save(tmp_path / "doctor.html").read_text()
-    assert "gamma-frozen by step: first a verdict at step 1" in page
+    assert "gamma-frozen by step: first past its threshold at step 1" in page
     assert not any(curve.rule == "gamma-frozen" for curve in train(small(), 40).report().measured.curves)
 
 
@@ -304,7 +304,7 @@ def test_the_moments_of_an_optimizer_count():
         weight.grad = torch.full_like(weight, gradient)
         optimizer.step()
     # a small gradient after a large one: the moments ask for a part of 1e-3, a new optimizer for the whole
-    assert 0.1 < probes.asked_steps(optimizer, {"norm": weight})["norm"].item() * 2**-9 / 1e-3 < 0.8
+    assert 0.1 < probes.requested_steps(optimizer, {"norm": weight})["norm"].item() * 2**-9 / 1e-3 < 0.8
 
 
 def test_programs_learn():

@@ -38,11 +38,11 @@ def transformers_callback(*, every: int = 50, page: str | os.PathLike[str] | Non
     def begun(args: Any, state: Any, control: Any, **given: Any) -> tuple[Any, Any, int]:
         return given["model"], given["optimizer"], state.global_step
 
-    def seen(args: Any, state: Any, control: Any, **given: Any) -> tuple[int, Any]:
+    def progress(args: Any, state: Any, control: Any, **given: Any) -> tuple[int, Any]:
         return state.global_step, None
 
     events = ("on_train_begin", "on_optimizer_step", "on_train_end")
-    return callback("transformers", "TrainerCallback", events, begun, seen, every, page)
+    return callback("transformers", "TrainerCallback", events, begun, progress, every, page)
 
 
 def lightning_callback(*, every: int = 50, page: str | os.PathLike[str] | None = None) -> Any:
@@ -69,12 +69,12 @@ def lightning_callback(*, every: int = 50, page: str | os.PathLike[str] | None =
     def begun(trainer: Any, pl_module: Any) -> tuple[Any, Any, int]:
         return pl_module, trainer.optimizers[0], trainer.global_step
 
-    def seen(trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> tuple[int, Any]:
+    def progress(trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> tuple[int, Any]:
         # the first step of the optimizer is over when it is 1
         return trainer.global_step - 1, outputs.get("loss") if isinstance(outputs, dict) else outputs
 
     events = ("on_train_start", "on_train_batch_end", "on_train_end")
-    return callback("lightning.pytorch", "Callback", events, begun, seen, every, page)
+    return callback("lightning.pytorch", "Callback", events, begun, progress, every, page)
 
 
 def callback(
@@ -82,7 +82,7 @@ def callback(
     base: str,
     events: tuple[str, str, str],
     begun: Callable[..., tuple[Any, Any, int]],
-    seen: Callable[..., tuple[int, Any]],
+    progress: Callable[..., tuple[int, Any]],
     every: int,
     page: str | os.PathLike[str] | None,
 ) -> Any:
@@ -93,8 +93,8 @@ def callback(
         base: its name.
         events: the names of the methods that are called at the beginning, after a step and at the end.
         begun: (what the first is called with) -> the model, the optimizer, and how many steps were taken before.
-        seen: (what the second is called with) -> how many steps were taken before this one, and the loss or None; calls
-            between two steps, as in the accumulation of gradients, are left out.
+        progress: (what the second is called with) -> how many steps were taken before this one, and the loss or None;
+            calls between two steps, as in the accumulation of gradients, are left out.
         every: after so many steps something is measured.
         page: where the report is saved at the end.
     """
@@ -107,7 +107,7 @@ def callback(
         self.taken = before - 1
 
     def step(self: Any, *given: Any, **named: Any) -> None:
-        taken, loss = seen(*given, **named)
+        taken, loss = progress(*given, **named)
         if taken > self.taken:
             self.taken = taken
             self.watch.step(loss)

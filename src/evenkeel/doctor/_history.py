@@ -34,8 +34,8 @@ class History:
 
     def curves(self) -> tuple[Curve, ...]:
         """The readings by rule, and the steps that weights of 16 bits are asked for, where there are two and more."""
-        asked = ((s.step, min(s.asked.values())) for s in self.steps if s.asked)
-        found = [curve("gamma-frozen", "largest step in parts of half an ulp", 1.0, asked, above=False)]
+        requested = ((s.step, min(s.half_ulps.values())) for s in self.steps if s.half_ulps)
+        found = [curve("gamma-frozen", "largest step in parts of half an ulp", 1.0, requested, above=False)]
         for rule in RULES:
             read = zip(self.steps, self._readings, strict=True)
             pairs = ((s.step, r[rule.id]) for s, r in read if rule.id in r)

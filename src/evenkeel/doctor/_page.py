@@ -59,7 +59,7 @@ def picture(finding: Finding) -> Figure:
 def by_step(curve: Curve) -> Figure:
     """The worst reading at every measured step, and the threshold."""
     fired = [step for step, value in zip(curve.steps, curve.values, strict=True) if curve.fires(value)]
-    said = f"first a verdict at step {fired[0]}" if fired else "a verdict at no measured step"
+    said = f"first past its threshold at step {fired[0]}" if fired else "past its threshold at no measured step"
     series = Series("worst place", curve.steps, curve.values)
     y = Axis(curve.quantity, level=("threshold", curve.threshold))
     panel = lines([series], x=Axis("step", integer=True), y=y)

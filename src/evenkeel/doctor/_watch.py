@@ -21,7 +21,7 @@ from evenkeel.doctor.probes import (
     Replicas,
     Signal,
     Step,
-    asked_steps,
+    requested_steps,
     depth_scalars,
     depths,
     find_sites,
@@ -195,16 +195,17 @@ class Watch:
         moved = [(local(w.detach()) != self._first[name]).float().mean() for name, w in self._weights.items()]
         largest = [biggest(w.grad, w) for w in self._weights.values()]
         loss = torch.as_tensor(math.nan if self._loss is None else self._loss).reshape(()).float()
-        asked = asked_steps(self.optimizer, self._weights)
+        requested = requested_steps(self.optimizer, self._weights)
         digest = self._replicas.digest([sample for _, sample in self._before])
-        numbers = iter(to_numbers([loss, self._update(), *moved, *largest, *asked.values(), *digest, *sizes, *seen]))
+        scalars = [loss, self._update(), *moved, *largest, *requested.values(), *digest, *sizes, *seen]
+        numbers = iter(to_numbers(scalars))
         value, update = next(numbers), next(numbers)
         shares = {name: next(numbers) for name in self._weights}
         slopes = {name: next(numbers) for name in self._weights}
-        sizes_asked = {name: next(numbers) for name in asked}
+        half_ulps = {name: next(numbers) for name in requested}
         rate = max(float(group["lr"]) for group in self.optimizer.param_groups)
         step = Step(
-            step=self._count, loss=value, update=update, moved=shares, gradient=slopes, rate=rate, asked=sizes_asked
+            step=self._count, loss=value, update=update, moved=shares, gradient=slopes, rate=rate, half_ulps=half_ulps
         )
         self._replicas.leave(self._count, [next(numbers) for _ in digest])
         self._keep(step, names, collector, numbers)

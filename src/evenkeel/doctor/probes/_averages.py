@@ -98,15 +98,16 @@ def updates_of(site: Site) -> int | None:
 
 def averages_in(tensors: Mapping[str, Tensor], states: Iterable[NormState]) -> tuple[Averaged, ...]:
     """Pair the norms of a checkpoint that holds a model and an average of its weights, by their names."""
-    counts = {n.site: n.updates for n in states if f"{n.site}.running_mean" in tensors}
+    statistics = ("running_mean", "running_var")
+    counts = {n.site: n.updates for n in states if all(f"{n.site}.{name}" in tensors for name in statistics)}
     tails = {site: tail for site in counts if (tail := tail_of(site)) is not None}
     records = []
     for site, tail in tails.items():
         others = [name for name in counts if name not in tails and f".{name}".endswith(f".{tail}")]
         other = min(others, key=lambda name: name.count("."), default=None)
-        if other is None or tensors[f"{site}.running_mean"].shape != tensors[f"{other}.running_mean"].shape:
+        if other is None or tensors[f"{site}.running_mean"].numel() != tensors[f"{other}.running_mean"].numel():
             continue
-        names = ("weight", "bias", "running_mean", "running_var")
+        names = ("weight", "bias", *statistics)
         parts = (
             {part: tensors[key] for part, name in zip(PARTS, names, strict=True) if (key := f"{of}.{name}") in tensors}
             for of in (site, other)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from evenkeel.doctor.probes._norms import Site
 
-__all__ = ["asked_steps", "held_by", "optimizer_state"]
+__all__ = ["requested_steps", "held_by", "optimizer_state"]
 
 NAN = float("nan")
 
@@ -87,19 +87,18 @@ def lost_share(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], weigh
     return float((moves & (narrow == own)).sum() / moves.sum()) if bool(moves.any()) else NAN
 
 
-def asked_steps(optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def requested_steps(optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The largest step that an optimizer asks for, by the gradient at hand, of each weight of 16 bits.
 
     In parts of half an ulp of the weight there: a step below 1 is rounded away. NaN where no copy takes a step.
     """
     narrow = {name: w for name, w in weights.items() if w.dtype.itemsize == 2 and w.grad is not None}
     held = held_by(optimizer) if narrow else {}
-    return {
-        name: asked_step(optimizer, held[id(w)], w) for name, w in narrow.items() if id(w) in held and local(w).numel()
-    }
+    known = {name: w for name, w in narrow.items() if id(w) in held and local(w).numel()}
+    return {name: requested_step(optimizer, held[id(w)], w) for name, w in known.items()}
 
 
-def asked_step(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], weight: Tensor) -> Tensor:
+def requested_step(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], weight: Tensor) -> Tensor:
     """The largest step that is asked for of a weight with a gradient."""
     own = local(weight.detach())
     try:

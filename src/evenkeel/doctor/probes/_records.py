@@ -253,7 +253,7 @@ class Step:
         moved: by norm: the share of its weight that has changed since the start.
         gradient: by norm: the largest gradient of its weight; NaN where there is none.
         rate: the largest learning rate.
-        asked: by norm whose weight has 16 bits: the largest step that the optimizer asks for, in parts of half an ulp.
+        half_ulps: by norm whose weight has 16 bits: the largest step that the optimizer asks for, in half ulps.
     """
 
     step: int
@@ -262,7 +262,7 @@ class Step:
     moved: dict[str, float]
     gradient: dict[str, float]
     rate: float = 0.0
-    asked: dict[str, float] = field(default_factory=dict)
+    half_ulps: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

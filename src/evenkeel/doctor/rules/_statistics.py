@@ -71,23 +71,25 @@ def statistics_left_behind(measured: Measurements) -> Iterator[Reading]:
             )
             why = f"the biases have moved by {grown:.2g}, more than in {s.updates} steps"
             value = off if grown >= A_STEP * s.updates else 0.0
-            yield Reading(site=s.site, value=value, evidence={"how": how, "why": why})
+            evidence = {"how": how, "why": why, "updates": s.updates, "shift": shift, "ratio": ratio}
+            yield Reading(site=s.site, value=value, evidence=evidence)
     young = [n for n in measured.norms if n.updates is not None]
     told = len(young) >= FEWEST_NORMS and sum(n.size for n in young) >= FEWEST_CHANNELS and all(n.young for n in young)
-    for n in young if told and not (measured.signals or measured.steps) else []:
+    for n in young if told else []:  # in a checkpoint
         how = f"have seen {n.updates} batches and lie where those leave the 0 and 1 that they begin with"
         why = f"the biases have moved by {grown:.2g}, more than in {n.updates} steps"
         value = float(grown >= A_STEP * (n.updates or 0))
-        yield Reading(site=n.site, value=value, evidence={"how": how, "why": why})
+        yield Reading(site=n.site, value=value, evidence={"how": how, "why": why, "updates": n.updates})
 
 
 def beside_the_model(measured: Measurements) -> Iterator[Reading]:
     """The same for an average at hand with its model: in a training, or in one checkpoint."""
     for a in measured.averages:
+        numbers = {"updates": a.updates, "shift": a.shift, "ratio": a.ratio}
         if a.stayed is not None and measured.steps and measured.steps[-1].step >= LEAST_STEPS:
             how = f"have the same bits after {measured.steps[-1].step} steps, in which those of {a.other} moved"
             why = "the weights of the average moved"
-            yield Reading(site=a.site, value=float(a.stayed), evidence={"how": how, "why": why})
+            yield Reading(site=a.site, value=float(a.stayed), evidence={"how": how, "why": why, **numbers})
         elif a.stayed is None and a.updates is not None and a.others is not None:
             how = (
                 f"have seen {a.updates} of {a.others} batches, and are {a.shift:.2g} deviations and a factor of "
@@ -96,7 +98,7 @@ def beside_the_model(measured: Measurements) -> Iterator[Reading]:
             why = f"its weight and bias have gone {a.followed:.0%} of the way of the model's"
             behind = a.updates < a.others and a.followed >= FOLLOWED
             off = max(a.shift, math.log2(a.ratio)) if behind else 0.0
-            yield Reading(site=a.site, value=off, evidence={"how": how, "why": why})
+            yield Reading(site=a.site, value=off, evidence={"how": how, "why": why, **numbers})
 
 
 def tiny_variance(measured: Measurements) -> Iterator[Reading]:
