@@ -7,7 +7,7 @@ from doctor.faults.families import loss_of
 
 from evenkeel import doctor
 
-__all__ = ["alone", "averaged", "by_torch", "kept", "with_its_model"]
+__all__ = ["averaged", "by_torch", "kept", "with_its_model"]
 
 
 def forget(average, model):
@@ -88,12 +88,6 @@ def kept(made, at=0, buffers="forgotten", steps=60, recomputed=False):
     if recomputed:
         update(made, average)
     return watch.report()
-
-
-def alone(made, at=1, buffers="forgotten", steps=200):
-    """A checkpoint of the average alone."""
-    average, _ = train(made, steps, at, buffers)
-    return doctor.checkpoint(average.state_dict())
 
 
 def by_torch(made, kind="ema", recomputed=True, checkpoint=False):

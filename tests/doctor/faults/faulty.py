@@ -1,7 +1,7 @@
 """Programs with one fault each, by the rule that has to find it."""
 
 import torch
-from doctor.faults.averages import alone, averaged, kept, with_its_model
+from doctor.faults.averages import kept, with_its_model
 from doctor.faults.edits import (
     BF16,
     HALF,
@@ -138,16 +138,14 @@ FAULTY = {
         ),
     },
     "statistics-not-averaged": {
-        "cnn, in evaluation": lambda: averaged(program(Cnn, 1)),
-        "mlp, in evaluation": lambda: averaged(program(Mlp, 2, norm=nn.BatchNorm1d)),
-        "unet, in training": lambda: averaged(program(Unet, 3, norm=nn.BatchNorm2d), at=2, training=True),
-        "resnet, in training": lambda: averaged(program(Resnet, 4), at=2, training=True),
         "tcn, checkpoint of both": lambda: with_its_model(program(Tcn, 5, norm=nn.BatchNorm1d), at=4),
         "cnn, checkpoint of both": lambda: with_its_model(program(Cnn, 6), 20, names=("net", "swa_net.module")),
+        "mlp, checkpoint of both": lambda: with_its_model(program(Mlp, 2, norm=nn.BatchNorm1d), at=8),
+        "resnet, checkpoint of both": lambda: with_its_model(program(Resnet, 4), at=2, names=("net", "shadow")),
         "unet watched": lambda: kept(program(Unet, 7, norm=nn.BatchNorm2d)),
         "resnet watched, from the middle": lambda: kept(program(Resnet, 8), at=20),
-        "mlp, checkpoint": lambda: alone(program(Mlp, 9, norm=nn.BatchNorm1d)),
-        "cnn, checkpoint": lambda: alone(program(Cnn, 10)),
+        "mlp watched": lambda: kept(program(Mlp, 9, norm=nn.BatchNorm1d)),
+        "cnn watched, from the middle": lambda: kept(program(Cnn, 10), at=20),
     },
     "statistics-tiny-variance": {
         "mlp": lambda: after(program(Mlp, 1, norm=nn.BatchNorm1d), quiet_layers).trained(200, lr=1e-9).examine(),

@@ -1,6 +1,6 @@
 """Sound programs beside which the rules of data, depth, quantization and processes have to stay silent."""
 
-from doctor.faults.averages import alone, averaged, by_torch, kept, with_its_model
+from doctor.faults.averages import averaged, by_torch, kept, with_its_model
 from doctor.faults.edits import HALF, after
 from doctor.faults.families import Cnn, Mlp, Resnet, Rnn, Tcn, Unet, Vit, encoder, none, norms_of, program, rms
 from doctor.faults.more_edits import (
@@ -104,7 +104,7 @@ MORE = {
     "an average of torch, swa, with its model": lambda: by_torch(
         program(Unet, 71, norm=nn.BatchNorm2d), "swa", checkpoint=True
     ),
-    "an average, floats averaged, checkpoint": lambda: alone(program(Cnn, 72), buffers="floats"),
+    "three steps at a high rate": lambda: few_steps(program(Cnn, 72), 3, 0.1),
     "three steps": lambda: few_steps(program(Cnn, 73), 3, 1e-2),
     "three steps, checkpoint": lambda: program(Mlp, 74, norm=nn.BatchNorm1d).trained(3, lr=1e-2).checkpoint(),
     "fine-tuned, counters at zero": lambda: counted_anew(program(Resnet, 75)),

@@ -6,7 +6,7 @@ from evenkeel.doctor.probes._depth import depth_scalars, depths
 from evenkeel.doctor.probes._forward import Collector
 from evenkeel.doctor.probes._leaks import leaks
 from evenkeel.doctor.probes._norms import Site, find_sites, norm_state
-from evenkeel.doctor.probes._optimizer import requested_steps, held_by, optimizer_state
+from evenkeel.doctor.probes._optimizer import held_by, optimizer_state, requested_steps
 from evenkeel.doctor.probes._records import (
     Averaged,
     Curve,
@@ -50,7 +50,6 @@ __all__ = [
     "Step",
     "Target",
     "Threshold",
-    "requested_steps",
     "averages_in",
     "depth_scalars",
     "depths",
@@ -61,6 +60,7 @@ __all__ = [
     "local",
     "norm_state",
     "optimizer_state",
+    "requested_steps",
     "rescaling_of",
     "sample",
     "skew_of",

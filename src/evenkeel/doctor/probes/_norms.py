@@ -117,7 +117,7 @@ def numbers_of(site: str, tensors: Mapping[str, Tensor], offset: float, eps: flo
         size=0 if weight is None else weight.numel(),
         at_start=0.0 if weight is None else float((weight == 1.0 - offset).float().mean()),
         dead=float("nan") if gains is None else dead_share(gains),
-        bias=None if bias is None else float(bias.abs().mean()),
+        bias_moved=None if bias is None else bool((bias != 0).any()),
         default_statistics=defaults,
         not_finite=strange,
         **outlier_of(gains),

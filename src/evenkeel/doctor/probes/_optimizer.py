@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from evenkeel.doctor.probes._norms import Site
 
-__all__ = ["requested_steps", "held_by", "optimizer_state"]
+__all__ = ["held_by", "optimizer_state", "requested_steps"]
 
 NAN = float("nan")
 

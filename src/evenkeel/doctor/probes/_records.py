@@ -56,13 +56,12 @@ class NormState:
         size: how many numbers its weight has.
         at_start: the share of the weight that is exactly at the value that norms start with.
         dead: the share of the gains that are smaller than a thousandth of the median one; NaN without a weight.
-        bias: the mean size of its bias; None without one.
+        bias_moved: whether the bias is off zero; None without a bias.
         trainable: whether a parameter of it requires a gradient; None where that is not known.
         training: whether it is in training mode; None where that is not known.
         frozen: whether it uses remembered statistics in training too.
         updates: how many batches its statistics have seen; None where nothing counts.
         default_statistics: whether they are exactly 0 and 1.
-        young: whether they have seen batches, but so few that they lie where norms start.
         not_finite: how many numbers of it are NaN, infinite, or a negative variance.
         tiny: the share of its remembered variances below eps.
         outlier: the largest gain over the median one; NaN where there are few.
@@ -77,13 +76,12 @@ class NormState:
     size: int = 0
     at_start: float = 0.0
     dead: float = NAN
-    bias: float | None = None
+    bias_moved: bool | None = None
     trainable: bool | None = None
     training: bool | None = None
     frozen: bool = False
     updates: int | None = None
     default_statistics: bool = False
-    young: bool = False
     not_finite: int = 0
     tiny: float = 0.0
     outlier: float = NAN
@@ -93,11 +91,6 @@ class NormState:
     def remembers(self) -> bool:
         """Whether it has remembered statistics."""
         return self.updates is not None or self.default_statistics or self.tiny > 0
-
-    @property
-    def bias_moved(self) -> bool | None:
-        """Whether the bias is off zero; None without a bias."""
-        return None if self.bias is None else self.bias != 0
 
 
 @dataclass(frozen=True, kw_only=True)

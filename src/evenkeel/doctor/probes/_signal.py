@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,7 +16,6 @@ __all__ = ["distances", "measure"]
 
 FEWEST_POSITIONS = 64  # of each sample and channel
 FEWEST_SAMPLES = 4  # of fewer it cannot be told how far the positions of one go together
-ROUNDING = 0.01  # of statistics in bfloat16
 MOST = 2**18  # elements that are looked at: rows, or positions of every sample, at equal distances
 
 
@@ -28,8 +27,7 @@ def measure(site: Site, x: Tensor, mask: Tensor | None = None) -> dict[str, Tens
         is below eps; ``mean_share``: the median of mean²/RMS²;
         ``groups`` and ``elements``; of a channel norm ``collapsed``: the share of channels without any spread,
         ``effective``: how many independent elements the batch's mean has, ``shift`` and ``ratio``: how far the
-        remembered statistics are from the batch's; ``early_shift`` and ``early_ratio``: the same without the 0 and 1
-        that they began with, NaN where they cannot have begun so; with a mask ``padded_shift``.
+        remembered statistics are from the batch's; with a mask ``padded_shift``.
     """
     x = x.detach()
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -122,9 +120,6 @@ def of_channels(site: Site, x: Tensor, mean: Tensor, power: Tensor) -> dict[str,
         batch, eps = power * count / (count - 1), site.spec.eps or 0.0
         known = remembered.to(x.dtype).reshape(-1), variance.to(x.dtype).reshape(-1)
         values["shift"], values["ratio"] = distances(mean, batch, *known, eps)
-        early = without_start(site.module, *known)
-        if early is not None:
-            values["early_shift"], values["early_ratio"] = distances(mean, batch, *early, eps)
     return values
 
 
@@ -135,20 +130,6 @@ def distances(
     deviation = (variance + eps).sqrt()
     shift = ((mean - other).abs() / deviation).median()
     return shift, (deviation / (other_variance + eps).sqrt()).log().abs().median().exp()
-
-
-def without_start(module: Any, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor] | None:
-    """What the counted batches alone left of statistics that began at 0 and 1; None where nothing counts.
-
-    Moving averages keep a share of their start in every channel: statistics below it, as loaded ones, are NaN.
-    """
-    count, momentum = getattr(module, "num_batches_tracked", None), getattr(module, "momentum", None)
-    if not isinstance(count, torch.Tensor) or not isinstance(momentum, float | None):
-        return None
-    share = (count == 0).to(mean.dtype) if momentum is None else (1.0 - momentum) ** count.to(mean.dtype)
-    began_so = (variance >= share * (1 - ROUNDING)).all() & (share < 1)
-    mean, variance = mean / (1 - share), ((variance - share) / (1 - share)).clamp(min=0)
-    return torch.where(began_so, mean, torch.nan), torch.where(began_so, variance, torch.nan)
 
 
 def of_padding(site: Site, x: Tensor, mask: Tensor) -> dict[str, Tensor]:

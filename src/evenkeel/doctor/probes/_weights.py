@@ -26,7 +26,6 @@ PARTS = {
     "running_mean": "mean",
     "running_var": "variance",
 }
-YOUNG = 3  # batches: of more too little of the start is left
 FEWEST = 2  # channels of a norm
 
 
@@ -52,19 +51,8 @@ def states_of_weights(tensors: Mapping[str, Tensor]) -> list[NormState]:
         ):
             state = numbers_of(site, parts, offset_of(parts.get("weight")), None)
             shares = "channel" if "variance" in parts else "token"
-            young = lies_near_start(parts.get("mean"), parts.get("variance"), counts.get(site))
-            found.append(replace(state, shares=shares, updates=counts.get(site), young=young))
+            found.append(replace(state, shares=shares, updates=counts.get(site)))
     return found
-
-
-def lies_near_start(mean: Tensor | None, variance: Tensor | None, updates: int | None) -> bool:
-    """Whether statistics lie where a few batches with torch's momentum leave those that began at 0 and 1."""
-    if mean is None or variance is None or not updates or updates > YOUNG:
-        return False
-    share = 0.9**updates
-    above = variance.float() - share
-    # batches of a deviation up to 2, around means of up to 3 deviations of those that are normalized
-    return bool((above >= -0.01).all() and (above <= 4 * (1 - share)).all() and (mean.abs() <= 3 * (1 - share)).all())
 
 
 def offset_of(weight: Tensor | None) -> float:

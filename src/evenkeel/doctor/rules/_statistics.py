@@ -11,7 +11,7 @@ from evenkeel.doctor.rules._rule import Rule
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from evenkeel.doctor.probes import Measurements, Signal
+    from evenkeel.doctor.probes import Measurements
 
 __all__ = ["RULES"]
 
@@ -20,9 +20,7 @@ GROUP = "Running statistics"
 SETTLED = 10  # updates before remembered statistics can be expected to be near the batch's
 ENOUGH = 16  # independent elements of a batch whose statistics count as evidence
 LEAST_STEPS = 20  # of watching before statistics that stand still say something
-A_STEP = 0.01  # further than this a step seldom moves a bias: Adam moves it by its rate
 FOLLOWED = 0.5  # of the way of the model's weights, that an average of them has gone
-FEWEST_NORMS, FEWEST_CHANNELS = 2, 16  # that are not where norms start by chance
 
 
 def unset_statistics(measured: Measurements) -> Iterator[Reading]:
@@ -45,45 +43,14 @@ def lag_of_statistics(measured: Measurements) -> Iterator[Reading]:
     for s in measured.signals:
         shift, ratio = s.values.get("shift", math.nan), s.values.get("ratio", math.nan)
         counted = s.updates is None or s.updates >= SETTLED
-        if not math.isnan(shift) and measured.trained and counted and says_enough(s):
+        enough = s.values.get("effective", 0.0) >= ENOUGH and s.values.get("elements", 0.0) >= 2 * ENOUGH
+        if not (math.isnan(shift) or s.frozen) and measured.trained and counted and enough:
             evidence = {"shift": shift, "ratio": ratio, "updates": s.updates}
             yield Reading(site=s.site, value=max(shift, math.log2(ratio)), evidence=evidence)
 
 
-def says_enough(s: Signal) -> bool:
-    """Whether a norm's batch has enough independent elements to be compared with what the norm remembers."""
-    enough = s.values.get("effective", 0.0) >= ENOUGH and s.values.get("elements", 0.0) >= 2 * ENOUGH
-    return enough and not s.frozen
-
-
 def statistics_left_behind(measured: Measurements) -> Iterator[Reading]:
-    """How far an average's statistics are from its model's, or from its batch; 1 where they stood still."""
-    yield from beside_the_model(measured)
-    grown = max((n.bias for n in measured.norms if n.bias is not None), default=0.0)
-    for s in measured.signals:
-        values = [s.values.get(name, math.nan) for name in ("shift", "ratio", "early_shift", "early_ratio")]
-        if s.updates and s.updates < SETTLED and says_enough(s) and not any(map(math.isnan, values)):
-            shift, ratio, early, early_ratio = values
-            off = min(max(shift, math.log2(ratio)), max(early, math.log2(early_ratio)))
-            how = (
-                f"have seen {s.updates} batches, and are {shift:.2g} deviations and a factor of {ratio:.2g} off this "
-                "batch's"
-            )
-            why = f"the biases have moved by {grown:.2g}, more than in {s.updates} steps"
-            value = off if grown >= A_STEP * s.updates else 0.0
-            evidence = {"how": how, "why": why, "updates": s.updates, "shift": shift, "ratio": ratio}
-            yield Reading(site=s.site, value=value, evidence=evidence)
-    young = [n for n in measured.norms if n.updates is not None]
-    told = len(young) >= FEWEST_NORMS and sum(n.size for n in young) >= FEWEST_CHANNELS and all(n.young for n in young)
-    for n in young if told else []:  # in a checkpoint
-        how = f"have seen {n.updates} batches and lie where those leave the 0 and 1 that they begin with"
-        why = f"the biases have moved by {grown:.2g}, more than in {n.updates} steps"
-        value = float(grown >= A_STEP * (n.updates or 0))
-        yield Reading(site=n.site, value=value, evidence={"how": how, "why": why, "updates": n.updates})
-
-
-def beside_the_model(measured: Measurements) -> Iterator[Reading]:
-    """The same for an average at hand with its model: in a training, or in one checkpoint."""
+    """How far an average's statistics are from those of the model that it averages; 1 where they stood still."""
     for a in measured.averages:
         numbers = {"updates": a.updates, "shift": a.shift, "ratio": a.ratio}
         if a.stayed is not None and measured.steps and measured.steps[-1].step >= LEAST_STEPS:
@@ -180,7 +147,7 @@ RULES: tuple[Rule, ...] = (
         id="statistics-not-averaged",
         group=GROUP,
         severity="critical",
-        quantity="distance of an average's statistics from those of its weights",
+        quantity="distance of an average's statistics from its model's",
         threshold=0.5,
         applies="{site} belongs to an average whose weights went on without its statistics: {why}",
         message="the statistics of {site} {how}: weights were averaged, and their buffers forgotten",
