@@ -276,6 +276,10 @@ FAULTY = {
         "mlp": lambda: program(Mlp, 4, change=scaled(300)).examine(),
         "rnn, divided twice": lambda: program(Rnn, 5, change=scaled(1 / 255)).examine(),
         "series": lambda: replaced(program(Tcn, 6, change=scaled(1000, 5000)), Sequence(nn.BatchNorm1d)).examine(),
+        "cnn, bytes by constants of images from 0 to 1": lambda: scaled_inside(
+            program(Cnn, 7, change=lambda x: x * 60 + 120), 0.45, 0.22
+        ),
+        "mlp, by the constants of other units": lambda: with_affine(program(Mlp, 8, change=scaled(300)), 0.0, 0.3),
     },
     "unequal-scales": {
         "layer": lambda: program(Mlp, 1, change=of_scales(5)).examine(),

@@ -41,6 +41,13 @@ def same(x):
     return x
 
 
+class MovesAxes(nn.LayerNorm):
+    """A norm of channels that moves them to the last axis and back."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
 def few_steps(made, steps, lr):
     """A model at the beginning of its training, in evaluation."""
     return made.trained(steps, lr=lr).examine(training=False)
@@ -105,6 +112,11 @@ MORE = {
         program(Unet, 71, norm=nn.BatchNorm2d), "swa", checkpoint=True
     ),
     "three steps at a high rate": lambda: few_steps(program(Cnn, 72), 3, 0.1),
+    "a norm that moves axes": lambda: program(Tcn, 76, norm=MovesAxes).trained().examine(),
+    "a norm that moves axes, as many positions as channels": lambda: (
+        program(Tcn, 77, norm=MovesAxes, change=lambda x: x[..., :8]).trained().examine()
+    ),
+    "waveforms": lambda: program(Tcn, 78, norm=nn.BatchNorm1d, change=lambda x: 0.05 * x).trained().examine(),
     "three steps": lambda: few_steps(program(Cnn, 73), 3, 1e-2),
     "three steps, checkpoint": lambda: program(Mlp, 74, norm=nn.BatchNorm1d).trained(3, lr=1e-2).checkpoint(),
     "fine-tuned, counters at zero": lambda: counted_anew(program(Resnet, 75)),

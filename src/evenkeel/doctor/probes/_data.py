@@ -64,7 +64,8 @@ def rescaling_of(collector: Collector, call: Call) -> Rescaling | None:
     site, after = collector.first
     if site not in collector.order:  # a norm takes any scale
         return None
-    given = [x for x in call.floating() if x.shape == after.shape and x.ndim >= TABLE_AXES]
+    tensors = (v for v in (*call.arguments, *call.keywords.values()) if isinstance(v, torch.Tensor))  # bytes too
+    given = [x for x in tensors if x.shape == after.shape and x.ndim >= TABLE_AXES and x.dtype != torch.bool]
     if len(given) != 1 or is_given(after, given) or len(after) < FEWEST_ROWS or after.numel() > MOST:
         return None
     for axis in dict.fromkeys((1, after.ndim - 1)):

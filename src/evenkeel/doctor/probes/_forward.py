@@ -89,6 +89,7 @@ class Collector:
             return
         self.called.add(site.name)
         x = given[0]
+        site = self.sites[id(module)] = site.for_input(x)
         self.first = self.first or (site.name, x)
         with torch.no_grad():
             source = getattr(x, MARK, None)
@@ -96,7 +97,10 @@ class Collector:
             node = x.grad_fn
             post = node is not None and any(other in self._made for other, _ in node.next_functions)
             about = (tuple(x.shape), str(x.dtype).removeprefix("torch."), module.training, post and is_sum(node))
-            self._inputs[site.name] = (about, link, measure(site, x, self.mask))
+            values = measure(site, x, self.mask)
+            if link[1] == "conv" and site.spec.shares == "token" and x.ndim > 2:
+                values["over_channels"] = depends_on_channels(module, x)
+            self._inputs[site.name] = (about, link, values)
 
     def _named(self, name: str) -> Any:
         def after(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
@@ -219,6 +223,17 @@ def spread_of(output: Tensor) -> Tensor:
     flat = output.detach().flatten(1)
     some = flat[:, :: max(1, math.ceil(flat.numel() / MOST))]
     return some.float().var(0).mean().sqrt()
+
+
+def depends_on_channels(module: nn.Module, x: Tensor) -> Tensor:
+    """1 where a norm's result changes with another index of axis 1, 0 where it does not; NaN where it cannot be tried."""
+    other = x.detach().clone()
+    other[:, 0] = 2 * other[:, 0] + 1
+    try:
+        before, after = (module.forward(part)[:, 1:] for part in (x.detach(), other))
+        return (before != after).any().float()
+    except Exception:  # anybody's module
+        return torch.full((), math.nan, device=x.device)
 
 
 def is_sum(node: Any) -> bool:
