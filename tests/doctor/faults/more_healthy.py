@@ -116,7 +116,7 @@ MORE = {
     "a norm that moves axes, as many positions as channels": lambda: (
         program(Tcn, 77, norm=MovesAxes, change=lambda x: x[..., :8]).trained().examine()
     ),
-    "waveforms": lambda: program(Tcn, 78, norm=nn.BatchNorm1d, change=lambda x: 0.05 * x).trained().examine(),
+    "waveforms": lambda: program(Tcn, 78, norm=nn.BatchNorm1d, change=lambda x: 0.05 * x).trained(120).examine(),
     "three steps": lambda: few_steps(program(Cnn, 73), 3, 1e-2),
     "three steps, checkpoint": lambda: program(Mlp, 74, norm=nn.BatchNorm1d).trained(3, lr=1e-2).checkpoint(),
     "fine-tuned, counters at zero": lambda: counted_anew(program(Resnet, 75)),

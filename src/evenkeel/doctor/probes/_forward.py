@@ -226,7 +226,7 @@ def spread_of(output: Tensor) -> Tensor:
 
 
 def depends_on_channels(module: nn.Module, x: Tensor) -> Tensor:
-    """1 where a norm's result changes with another index of axis 1, 0 where it does not; NaN where it cannot be tried."""
+    """1 where a norm's result changes with another index of axis 1, 0 where it does not; NaN where that fails."""
     other = x.detach().clone()
     other[:, 0] = 2 * other[:, 0] + 1
     try:
