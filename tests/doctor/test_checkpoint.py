@@ -90,6 +90,8 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     for name, part in cases.items():
         with pytest.raises(ek.StateError, match=part):
             checkpoint(tmp_path / name)
+    with pytest.raises(ek.InvalidTypeError, match="a path or a state dict, but got int"):
+        checkpoint(3)
     with pytest.raises(ek.InvalidTypeError, match="state_dict"):
         checkpoint({"model": {}, "epoch": 3})
     assert "No norm" in checkpoint({"a.weight": torch.ones(2, 3)}).notes[0]

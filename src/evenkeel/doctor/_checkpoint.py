@@ -41,7 +41,7 @@ def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
 
     Raises:
         StateError: there is no such file, it is no safetensors file, or it is damaged.
-        InvalidTypeError: the state dict holds something else than tensors.
+        InvalidTypeError: it is neither path nor state dict, or the state dict holds something else than tensors.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -58,6 +58,10 @@ def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
                 f"checkpoint: expected tensors by name, but got {', '.join(sorted(kinds))}; pass model.state_dict()"
             )
         subject = "state dict"
+    elif not isinstance(source, str | os.PathLike):
+        raise InvalidTypeError(
+            f"checkpoint: expected a path or a state dict, but got {type(source).__name__}; pass model.state_dict()"
+        )
     else:
         path = Path(source)
         tensors, subject = read_files(path), path.name

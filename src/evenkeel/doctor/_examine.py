@@ -85,6 +85,9 @@ def examine(
     if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer)):
         raise InvalidTypeError(f"examine: expected a torch.optim.Optimizer, but got {type(optimizer).__name__}")
     call = Call.of(batch)
+    given = call.floating()
+    if given and not any(x.numel() for x in given):
+        raise InvalidInputError(f"examine: the batch is empty: {tuple(given[0].shape)}; pass one with samples")
     skew = () if statistics is None else skew_of(call, statistics)
     model = getattr(model, "_orig_mod", model)
     with restored(model):

@@ -134,6 +134,7 @@ class Watch:
 
         Raises:
             InvalidInputError: the loss is no scalar.
+            InvalidTypeError: it is no tensor and no number.
             StateError: the watch was not entered, or it has ended.
         """
         if not self._entered:
@@ -142,7 +143,11 @@ class Watch:
         if loss is not None:
             if isinstance(loss, torch.Tensor) and loss.numel() != 1:
                 raise InvalidInputError(f"watch: the loss is no scalar, but {tuple(loss.shape)}; take its mean")
-            self._loss = loss.detach() if isinstance(loss, torch.Tensor) else float(loss)
+            try:
+                self._loss = loss.detach() if isinstance(loss, torch.Tensor) else float(loss)
+            except (TypeError, ValueError) as error:
+                said = f"watch: expected a scalar tensor as the loss, but got {type(loss).__name__}; pass loss.detach()"
+                raise InvalidTypeError(said) from error
         if self._count == 1 or self._count % self.every == 0:
             self._record()
         if (self._count + 1) % self.every == 0:

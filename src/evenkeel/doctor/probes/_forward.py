@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
+from evenkeel._errors import InvalidInputError
 from evenkeel.doctor.probes._lost import lost_in_half, lost_in_int8, rounds_to_int8
 from evenkeel.doctor.probes._records import Layer, Signal
 from evenkeel.doctor.probes._signal import measure
@@ -25,6 +26,7 @@ __all__ = ["Collector"]
 
 MARK = "_evenkeel_source"
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+MASK_AXES = 2
 FEWEST_SAMPLES = 4  # of fewer it cannot be told how far samples differ
 MOST = 2**16  # elements of a result by which its samples are compared
 About = tuple[tuple[int, ...], str, bool, bool]  # shape, dtype, whether in training, whether the norm is a post-norm
@@ -49,6 +51,9 @@ class Collector:
     def __init__(
         self, model: nn.Module, sites: Sequence[Site], mask: Tensor | None = None, *, training: bool = False
     ) -> None:
+        if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == MASK_AXES):
+            seen = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+            raise InvalidInputError(f"doctor: a mask is a tensor of (samples, positions), but this is {seen}")
         self.model, self.mask, self.training = model, mask, training
         self.sites = {id(site.module): site for site in sites}
         self.order: dict[str, nn.Module] = {}
