@@ -113,11 +113,8 @@ def test_wrong_arguments_are_refused():
             Watch(model, optimizer, every=every)
     with pytest.raises(ek.InvalidInputError, match="no scalar"), watch(model, optimizer) as watching:
         watching.step(torch.ones(2))
-    with (
-        pytest.raises(ek.InvalidTypeError, match="scalar tensor as the loss, but got str"),
-        watch(model, optimizer) as w,
-    ):
-        w.step("0.1")
+    with pytest.raises(ek.InvalidTypeError, match="as the loss, but got str"), watch(model, optimizer) as watching:
+        watching.step("loss")
     for outside in (watch(model, optimizer), watching):
         with pytest.raises(ek.StateError, match="around the loop"):
             outside.step(1.0)
