@@ -59,6 +59,28 @@ def test_a_model_as_it_is_made_is_not_judged(dtype):
     assert checkpoint(program(Resnet, 1, dtype=dtype).model.state_dict()).findings == ()
 
 
+def test_state_dicts_in_a_dict_have_their_names(state):
+    report = checkpoint({"model": state, "epoch": 3, "optimizer": {"state": {0: {"exp_avg": torch.zeros(3)}}}})
+    assert {n.site for n in report.measured.norms} == {f"model.{n.site}" for n in checkpoint(state).measured.norms}
+
+
+@pytest.mark.parametrize(
+    ("names", "paired"),
+    [
+        (("model", "model_ema"), True),
+        (("state_dict", "state_dict_ema.module"), True),
+        (("net", "shadow"), True),
+        (("online", "target"), False),
+        (("model", "cinema"), False),
+    ],
+)
+def test_an_average_is_told_by_its_name(state, names, paired):
+    tensors = {f"{part}.{name}": t for part in names for name, t in state.items()}
+    pairs = [(a.site, a.other) for a in checkpoint(tensors).measured.averages]
+    sites = [n.site for n in checkpoint(state).measured.norms]
+    assert pairs == ([(f"{names[1]}.{site}", f"{names[0]}.{site}") for site in sites] if paired else [])
+
+
 def test_what_cannot_be_read_is_one_line(tmp_path):
     (tmp_path / "model.pt").write_bytes(b"PK")
     (tmp_path / "broken.safetensors").write_bytes(b"no tensors here")
@@ -68,6 +90,8 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     for name, part in cases.items():
         with pytest.raises(ek.StateError, match=part):
             checkpoint(tmp_path / name)
+    with pytest.raises(ek.InvalidTypeError, match="a path or a state dict, but got int"):
+        checkpoint(3)
     with pytest.raises(ek.InvalidTypeError, match="state_dict"):
         checkpoint({"model": {}, "epoch": 3})
     assert "No norm" in checkpoint({"a.weight": torch.ones(2, 3)}).notes[0]

@@ -59,6 +59,15 @@ def test_what_is_no_model_batch_or_loss_is_refused():
         examine(model, torch.randn(2, 4), loss=lambda y: y)
     with pytest.raises(ek.InvalidInputError, match="no scalar"):
         examine(model, torch.randn(2, 4), loss=lambda y: 1.0)
+    for loss in (lambda y: y["logits"], "mse"):
+        with pytest.raises(ek.InvalidInputError, match=r"loss does not take the model's output: .*Error"):
+            examine(model, torch.randn(2, 4), loss=loss)
+    with pytest.raises(ek.InvalidInputError, match=r"\(samples, positions\), but this is \(2,\)"):
+        examine(model, torch.randn(2, 4), mask=torch.ones(2))
+    with pytest.raises(ek.InvalidInputError, match=r"batch is empty: \(0, 4\)"):
+        examine(model, torch.randn(0, 4))
+    with pytest.raises(ek.InvalidTypeError, match=r"torch\.optim\.Optimizer, but got str"):
+        examine(model, torch.randn(2, 4), optimizer="adam")
 
 
 def test_a_model_without_norms_is_told():

@@ -1,5 +1,7 @@
 """The weights of processes in two numbers: alike for copies, whoever reads them, and never waited for."""
 
+import types
+
 import pytest
 import torch
 from doctor.faults.families import Cnn, program
@@ -15,8 +17,13 @@ def group(monkeypatch):
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "get_world_size", lambda: 3)
     monkeypatch.setattr(distributed, "get_rank", lambda: rank[0])
-    monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", lambda: store)
+    monkeypatch.setattr(distributed, "group", group_of(store))
     return rank
+
+
+def group_of(store):
+    """The group of all processes, that met at a store."""
+    return types.SimpleNamespace(WORLD=types.SimpleNamespace(get_group_store=lambda: store))
 
 
 def replica(model, rank, group):
@@ -79,7 +86,7 @@ def test_a_store_that_is_gone_ends_no_training(group, monkeypatch):
     class Gone:
         set = check = refuse
 
-    monkeypatch.setattr(distributed.distributed_c10d, "_get_default_store", Gone)
+    monkeypatch.setattr(distributed, "group", group_of(Gone()))
     made = replica(model(), 0, group)
     made.steps.append(1)
     assert made.found() == ()

@@ -5,11 +5,12 @@ import types
 
 import pytest
 import torch
+from doctor.faults.averages import kept
 from doctor.faults.families import Cnn, encoder, loss_of, program
 from torch import nn
 
 import evenkeel as ek
-from evenkeel.doctor import Watch, lightning_callback, transformers_callback, watch
+from evenkeel.doctor import Watch, lightning_callback, probes, transformers_callback, watch
 
 
 def small(dtype=torch.float32):
@@ -112,6 +113,8 @@ def test_wrong_arguments_are_refused():
             Watch(model, optimizer, every=every)
     with pytest.raises(ek.InvalidInputError, match="no scalar"), watch(model, optimizer) as watching:
         watching.step(torch.ones(2))
+    with pytest.raises(ek.InvalidTypeError, match="as the loss, but got str"), watch(model, optimizer) as watching:
+        watching.step("loss")
     for outside in (watch(model, optimizer), watching):
         with pytest.raises(ek.StateError, match="around the loop"):
             outside.step(1.0)
@@ -193,9 +196,9 @@ def test_curves_by_step_have_the_readings_of_the_steps():
 def test_a_page_draws_curves_with_their_threshold(tmp_path):
     report = encoder(1, depth=8, gain=1.8).watched(steps=12, every=4)
     page = report.save(tmp_path / "doctor.html").read_text()
-    assert "stream-grows by step: first a verdict at step 1" in page
+    assert "stream-grows by step: first past its threshold at step 1" in page
     assert page.index("stream-grows by step") < page.index("What else was watched by step")
-    assert "update-ratio by step: a verdict at no measured step" in page
+    assert "update-ratio by step: past its threshold at no measured step" in page
 
 
 def test_steps_that_a_scaler_leaves_out_are_no_fault():
@@ -226,11 +229,12 @@ def test_a_trainer_of_transformers_is_watched(tmp_path):
     callback = transformers_callback(every=2, page=tmp_path / "doctor.html")
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    callback.on_train_begin(None, None, None, model=model, optimizer=types.SimpleNamespace(optimizer=optimizer))
-    for _ in range(4):
+    states = [types.SimpleNamespace(global_step=step) for step in range(30, 34)]  # a training that goes on
+    callback.on_train_begin(None, states[0], None, model=model, optimizer=types.SimpleNamespace(optimizer=optimizer))
+    for state in states:
         model(torch.randn(16, 4)).square().mean().backward()
         optimizer.step()
-        callback.on_optimizer_step(None, None, None, model=model)
+        callback.on_optimizer_step(None, state, None, model=model)
     callback.on_train_end(None, None, None)
     assert callback.report.ok
     assert len(callback.report.measured.steps) == 3
@@ -246,14 +250,63 @@ def test_a_trainer_of_lightning_is_watched(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightning.pytorch", inner)
     callback, model = lightning_callback(every=1), small()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    trainer = types.SimpleNamespace(optimizers=[optimizer])
+    trainer = types.SimpleNamespace(optimizers=[optimizer], global_step=0)
     callback.on_train_start(trainer, model)
     loss = model(torch.randn(16, 4)).square().mean()
     loss.backward()
+    callback.on_train_batch_end(trainer, model, {"loss": 2 * loss}, None, 0)  # gradients are accumulated
     optimizer.step()
-    callback.on_train_batch_end(trainer, model, {"loss": loss}, None, 0)
+    trainer.global_step = 1
+    callback.on_train_batch_end(trainer, model, {"loss": loss}, None, 1)
     callback.on_train_end(trainer, model)
     assert callback.report.measured.loss == pytest.approx(loss.item())
+    assert [step.step for step in callback.report.measured.steps] == [1]
+
+
+def test_an_average_has_the_norms_of_its_model():
+    model, optimizer = program(Cnn, 1).model, torch.optim.SGD(program(Cnn, 1).model.parameters(), lr=0.1)
+    with pytest.raises(ek.InvalidInputError, match=r"has 2 norms .*, the model 3 .*whose weights are averaged"):
+        watch(model, optimizer, averaged=program(Cnn, 1, depth=2).model)
+    with pytest.raises(ek.InvalidTypeError, match="pass the averaged model"):
+        watch(model, optimizer, averaged=model.state_dict())
+
+
+@pytest.mark.parametrize(("buffers", "found"), [("forgotten", True), ("copied", False)])
+def test_an_average_is_judged_beside_its_model(buffers, found):
+    report = kept(program(Cnn, 1), buffers=buffers, steps=30)
+    assert ("statistics-not-averaged" in {f.rule for f in report.findings}) == found
+    assert [(a.site, a.other, a.stayed) for a in report.measured.averages[:1]] == [("body.1", "body.1", found)]
+
+
+@pytest.mark.parametrize(("dtype", "power"), [(torch.bfloat16, -8), (torch.float16, -11)])
+def test_steps_are_measured_in_half_ulps(dtype, power):
+    weight = nn.Parameter(torch.tensor([1.0, 1.0, 0.0], dtype=dtype))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for gradient, size in (([-1.0, 0.0, 0.0], 1.0), ([1.0, 0.0, 0.0], 2.0), ([0.0, -3.0, 0.0], 3.0)):
+        weight.grad = 2.0**power * torch.tensor(gradient, dtype=dtype)
+        assert probes.requested_steps(optimizer, {"norm": weight})["norm"].item() == pytest.approx(size)
+    weight.grad = torch.tensor([0.0, 0.0, 1e-5], dtype=dtype)
+    assert probes.requested_steps(optimizer, {"norm": weight})["norm"] > 100  # beside zero numbers lie close
+
+
+def test_the_page_draws_the_steps_that_bfloat16_loses(tmp_path):
+    watching = train(small(torch.bfloat16), 40, lr=1e-4)
+    (curve,) = (curve for curve in watching.report().measured.curves if curve.rule == "gamma-frozen")
+    assert curve.steps == (1, 10, 20, 30, 40)
+    assert all(0 < value < 1 and curve.fires(value) for value in curve.values)
+    page = watching.report().save(tmp_path / "doctor.html").read_text()
+    assert "gamma-frozen by step: first past its threshold at step 1" in page
+    assert not any(curve.rule == "gamma-frozen" for curve in train(small(), 40).report().measured.curves)
+
+
+def test_the_moments_of_an_optimizer_count():
+    weight = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
+    optimizer = torch.optim.Adam([weight], lr=1e-3)
+    for gradient in (1.0, 1e-3):
+        weight.grad = torch.full_like(weight, gradient)
+        optimizer.step()
+    # a small gradient after a large one: the moments ask for a part of 1e-3, a new optimizer for the whole
+    assert 0.1 < probes.requested_steps(optimizer, {"norm": weight})["norm"].item() * 2**-9 / 1e-3 < 0.8
 
 
 def test_programs_learn():

@@ -35,11 +35,14 @@ def transformers_callback(*, every: int = 50, page: str | os.PathLike[str] | Non
         True
     """
 
-    def begun(args: Any, state: Any, control: Any, **given: Any) -> tuple[Any, Any]:
-        return given["model"], given["optimizer"]
+    def begun(args: Any, state: Any, control: Any, **given: Any) -> tuple[Any, Any, int]:
+        return given["model"], given["optimizer"], state.global_step
+
+    def progress(args: Any, state: Any, control: Any, **given: Any) -> tuple[int, Any]:
+        return state.global_step, None
 
     events = ("on_train_begin", "on_optimizer_step", "on_train_end")
-    return callback("transformers", "TrainerCallback", events, begun, lambda *_, **given: None, every, page)
+    return callback("transformers", "TrainerCallback", events, begun, progress, every, page)
 
 
 def lightning_callback(*, every: int = 50, page: str | os.PathLike[str] | None = None) -> Any:
@@ -63,22 +66,23 @@ def lightning_callback(*, every: int = 50, page: str | os.PathLike[str] | None =
         ...     message = str(error)  # where lightning is not installed
     """
 
-    def begun(trainer: Any, pl_module: Any) -> tuple[Any, Any]:
-        return pl_module, trainer.optimizers[0]
+    def begun(trainer: Any, pl_module: Any) -> tuple[Any, Any, int]:
+        return pl_module, trainer.optimizers[0], trainer.global_step
 
-    def loss(trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> Any:
-        return outputs.get("loss") if isinstance(outputs, dict) else outputs
+    def progress(trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> tuple[int, Any]:
+        # the first step of the optimizer is over when it is 1
+        return trainer.global_step - 1, outputs.get("loss") if isinstance(outputs, dict) else outputs
 
     events = ("on_train_start", "on_train_batch_end", "on_train_end")
-    return callback("lightning.pytorch", "Callback", events, begun, loss, every, page)
+    return callback("lightning.pytorch", "Callback", events, begun, progress, every, page)
 
 
 def callback(
     module: str,
     base: str,
     events: tuple[str, str, str],
-    begun: Callable[..., tuple[Any, Any]],
-    loss: Callable[..., Any],
+    begun: Callable[..., tuple[Any, Any, int]],
+    progress: Callable[..., tuple[int, Any]],
     every: int,
     page: str | os.PathLike[str] | None,
 ) -> Any:
@@ -88,20 +92,25 @@ def callback(
         module: of the class to derive from.
         base: its name.
         events: the names of the methods that are called at the beginning, after a step and at the end.
-        begun: (what the first is called with) -> the model and the optimizer.
-        loss: (what the second is called with) -> the loss of the step, or None.
+        begun: (what the first is called with) -> the model, the optimizer, and how many steps were taken before.
+        progress: (what the second is called with) -> how many steps were taken before this one, and the loss or None;
+            calls between two steps, as in the accumulation of gradients, are left out.
         every: after so many steps something is measured.
         page: where the report is saved at the end.
     """
 
     def begin(self: Any, *given: Any, **named: Any) -> None:
-        model, optimizer = begun(*given, **named)
+        model, optimizer, before = begun(*given, **named)
         # wrappers hold the optimizer of torch
         self.watch = Watch(model, getattr(optimizer, "optimizer", optimizer), every=every)
         self.watch.__enter__()
+        self.taken = before - 1
 
     def step(self: Any, *given: Any, **named: Any) -> None:
-        self.watch.step(loss(*given, **named))
+        taken, loss = progress(*given, **named)
+        if taken > self.taken:
+            self.taken = taken
+            self.watch.step(loss)
 
     def end(self: Any, *given: Any, **named: Any) -> None:
         self.watch.__exit__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import torch
 from evenkeel._errors import InvalidTypeError, StateError
 from evenkeel._options.checkpoints import checkpoint_files
 from evenkeel.doctor._report import Report
-from evenkeel.doctor.probes import Measurements, states_of_weights
+from evenkeel.doctor.probes import Measurements, averages_in, states_of_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,14 +28,16 @@ def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
     Norms are told by their names and shapes: what has running statistics, or a vector as weight.
 
     Args:
-        source: a safetensors file, a directory of such files, or a state dict.
+        source: a safetensors file, a directory of such files, or a state dict, which may hold several by name: where
+            one is an average of the weights (its name has a part ``ema``, ``swa``, ``avg``, ``average`` or ``shadow``),
+            its statistics are compared with the model's.
 
     Returns:
         The report.
 
     Raises:
         StateError: there is no such file, it is no safetensors file, or it is damaged.
-        InvalidTypeError: the state dict holds something else than tensors.
+        InvalidTypeError: it is neither path nor state dict, or the state dict holds something else than tensors.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -45,13 +47,17 @@ def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
         [('statistics-not-finite', 'critical')]
     """
     if isinstance(source, Mapping):
-        tensors = {str(name): value for name, value in source.items() if isinstance(value, torch.Tensor)}
+        tensors = dict(named_tensors(source))
         if source and not tensors:
             kinds = {type(value).__name__ for value in source.values()}
             raise InvalidTypeError(
                 f"checkpoint: expected tensors by name, but got {', '.join(sorted(kinds))}; pass model.state_dict()"
             )
         subject = "state dict"
+    elif not isinstance(source, str | os.PathLike):
+        raise InvalidTypeError(
+            f"checkpoint: expected a path or a state dict, but got {type(source).__name__}; pass model.state_dict()"
+        )
     else:
         path = Path(source)
         files = checkpoint_files(path)
@@ -61,7 +67,17 @@ def checkpoint(source: str | os.PathLike[str] | Mapping[str, Any]) -> Report:
     notes = (
         () if states else ("No norm was told among the tensors, by names and shapes; examine(model, batch) sees more.",)
     )
-    return Report.of(f"{subject}, {len(tensors)} tensors", Measurements(norms=tuple(states)), notes)
+    measured = Measurements(norms=tuple(states), averages=averages_in(tensors, states))
+    return Report.of(f"{subject}, {len(tensors)} tensors", measured, notes)
+
+
+def named_tensors(source: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a state dict, or of several in a dict, by their full names."""
+    for name, value in source.items():
+        if isinstance(value, torch.Tensor):
+            yield f"{prefix}{name}", value
+        elif isinstance(value, Mapping):
+            yield from named_tensors(value, f"{prefix}{name}.")
 
 
 def read_file(path: Path) -> dict[str, Tensor]:

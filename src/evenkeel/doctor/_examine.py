@@ -69,8 +69,9 @@ def examine(
         The report.
 
     Raises:
-        InvalidTypeError: the model is no module, or the statistics are none.
-        InvalidInputError: the model refuses the batch, the loss is no scalar, or the statistics have other features.
+        InvalidTypeError: the model is no module, the optimizer none of torch, or the statistics are none.
+        InvalidInputError: the model refuses the batch or the loss the output, the loss is no scalar, or the statistics
+            have other features.
 
     Example:
         >>> import torch, evenkeel as ek
@@ -81,7 +82,12 @@ def examine(
     """
     if not isinstance(model, torch.nn.Module):
         raise InvalidTypeError(f"examine: expected a torch.nn.Module, but got {type(model).__name__}; pass the model")
+    if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer)):
+        raise InvalidTypeError(f"examine: expected a torch.optim.Optimizer, but got {type(optimizer).__name__}")
     call = Call.of(batch)
+    given = call.floating()
+    if given and not any(x.numel() for x in given):
+        raise InvalidInputError(f"examine: the batch is empty: {tuple(given[0].shape)}; pass one with samples")
     skew = () if statistics is None else skew_of(call, statistics)
     model = getattr(model, "_orig_mod", model)
     with restored(model):
@@ -157,7 +163,13 @@ def loss_of(output: Any, loss: Callable[[Any], Tensor] | None) -> Tensor | None:
     """The loss of an output, where there is one."""
     value: Any
     if loss is not None:
-        value = loss(output)
+        try:
+            value = loss(output)
+        except Exception as error:  # a loss of theirs
+            raise InvalidInputError(
+                f"examine: the loss does not take the model's output: {type(error).__name__}: {one_line(error)}; "
+                "pass a function from the output to a scalar"
+            ) from error
     else:
         value = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if value is None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from evenkeel.doctor.probes import Threshold
+
 __all__ = ["SEVERITIES", "Finding", "Reading", "Severity", "Trace", "pattern_of"]
 
 Severity = Literal["critical", "warning", "note"]
@@ -37,7 +39,7 @@ class Reading:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trace:
+class Trace(Threshold):
     """The quantity of a rule at every place where the rule applied, and the rule's threshold.
 
     Attributes:
@@ -56,12 +58,6 @@ class Trace:
     quantity: str
     sites: tuple[str, ...]
     values: tuple[float, ...]
-    threshold: float
-    above: bool
-
-    def fires(self, value: float) -> bool:
-        """Whether a value is a verdict; one that is no number is none."""
-        return value >= self.threshold if self.above else value <= self.threshold
 
 
 @dataclass(frozen=True, kw_only=True)

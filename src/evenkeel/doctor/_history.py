@@ -6,9 +6,11 @@ import math
 from typing import TYPE_CHECKING
 
 from evenkeel.doctor.probes import Curve
-from evenkeel.doctor.rules import worst_readings
+from evenkeel.doctor.rules import RULES, worst_readings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from evenkeel.doctor.probes import Measurements, Step
 
 __all__ = ["History"]
@@ -31,11 +33,24 @@ class History:
             self.steps, self._readings = self.steps[::2], self._readings[::2]
 
     def curves(self) -> tuple[Curve, ...]:
-        """The readings by rule, where there are two and more."""
-        found = []
-        for rule in dict.fromkeys(rule for readings in self._readings for rule in readings):
-            pairs = [(s.step, r[rule]) for s, r in zip(self.steps, self._readings, strict=True) if rule in r]
-            pairs = [(step, value) for step, value in pairs if math.isfinite(value)]
-            if len(pairs) > 1:
-                found.append(Curve(rule=rule, steps=tuple(s for s, _ in pairs), values=tuple(v for _, v in pairs)))
-        return tuple(found)
+        """The readings by rule, and the steps that weights of 16 bits are asked for, where there are two and more."""
+        requested = ((s.step, min(s.half_ulps.values())) for s in self.steps if s.half_ulps)
+        found = [curve("gamma-frozen", "largest step in parts of half an ulp", 1.0, requested, above=False)]
+        for rule in RULES:
+            read = zip(self.steps, self._readings, strict=True)
+            pairs = ((s.step, r[rule.id]) for s, r in read if rule.id in r)
+            found.append(curve(rule.id, rule.quantity, rule.threshold, pairs, above=rule.above))
+        return tuple(curve for curve in found if len(curve.steps) > 1)
+
+
+def curve(rule: str, quantity: str, threshold: float, pairs: Iterable[tuple[int, float]], *, above: bool) -> Curve:
+    """A curve through the finite values of pairs of a step and a value."""
+    finite = [(step, value) for step, value in pairs if math.isfinite(value)]
+    return Curve(
+        rule=rule,
+        quantity=quantity,
+        threshold=threshold,
+        above=above,
+        steps=tuple(step for step, _ in finite),
+        values=tuple(value for _, value in finite),
+    )

@@ -57,15 +57,14 @@ def picture(finding: Finding) -> Figure:
 
 
 def by_step(curve: Curve) -> Figure:
-    """The worst reading of a rule at every measured step, and the threshold."""
-    rule = next(rule for rule in RULES if rule.id == curve.rule)
-    fired = [step for step, value in zip(curve.steps, curve.values, strict=True) if rule.fires(value)]
-    said = f"first a verdict at step {fired[0]}" if fired else "a verdict at no measured step"
+    """The worst reading at every measured step, and the threshold."""
+    fired = [step for step, value in zip(curve.steps, curve.values, strict=True) if curve.fires(value)]
+    said = f"first past its threshold at step {fired[0]}" if fired else "past its threshold at no measured step"
     series = Series("worst place", curve.steps, curve.values)
-    y = Axis(rule.quantity, level=("threshold", rule.threshold))
+    y = Axis(curve.quantity, level=("threshold", curve.threshold))
     panel = lines([series], x=Axis("step", integer=True), y=y)
-    title = f"{rule.id} by step: {said}"
-    return Figure(f"{rule.id}-by-step", title, f"{plural(len(curve.steps), 'step')} were measured.", [panel])
+    title = f"{curve.rule} by step: {said}"
+    return Figure(f"{curve.rule}-by-step", title, f"{plural(len(curve.steps), 'step')} were measured.", [panel])
 
 
 def finite(value: float) -> float | None:

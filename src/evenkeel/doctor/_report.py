@@ -35,7 +35,7 @@ class Report(Displayed):
         >>> report.ok, report.findings
         (True, ())
         >>> print(report)
-        Sequential, one forward: nothing found by 4 rules, of 38; 1 norm.
+        Sequential, one forward: nothing found by 4 rules, of 39; 1 norm.
     """
 
     views = "evenkeel.doctor._views"

@@ -12,6 +12,7 @@ from evenkeel.doctor._examine import NO_NORMS
 from evenkeel.doctor._history import History
 from evenkeel.doctor._report import Report
 from evenkeel.doctor.probes import (
+    Average,
     Collector,
     Depth,
     Layer,
@@ -26,6 +27,8 @@ from evenkeel.doctor.probes import (
     local,
     norm_state,
     optimizer_state,
+    requested_steps,
+    sample,
     to_numbers,
 )
 
@@ -36,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Watch", "watch"]
 
-SAMPLE = 4096  # elements of a weight by which its steps are measured
 COMPILED = "The model is compiled: no hooks were set, and what reaches its norms was not measured."
 
 UNSEEN = (
@@ -53,6 +55,7 @@ class Watch:
         optimizer: of the training.
         every: after so many steps something is measured.
         mask: (samples, positions) of real elements, where batches are padded alike.
+        averaged: an average of the model's weights that the training keeps.
 
     Attributes:
         memory: bytes that the watch keeps: norms' first weights, and samples of the others.
@@ -72,7 +75,13 @@ class Watch:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, *, every: int = 50, mask: Tensor | None = None
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        every: int = 50,
+        mask: Tensor | None = None,
+        averaged: nn.Module | None = None,
     ) -> None:
         if not isinstance(model, torch.nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
             kinds = f"{type(model).__name__} and {type(optimizer).__name__}"
@@ -91,6 +100,7 @@ class Watch:
         self._history = History()
         self._fresh = self._entered = False
         self._replicas = Replicas(model, self._weights)
+        self._average = None if averaged is None else Average(averaged, self._sites)
         self._signals: tuple[Signal, ...] = ()
         self._layers: tuple[Layer, ...] = ()
         self._depths: tuple[Depth, ...] = ()
@@ -100,12 +110,15 @@ class Watch:
     @property
     def memory(self) -> int:
         """Bytes that the watch keeps on the device."""
-        kept = [*self._first.values(), *(sample for _, sample in self._before)]
+        kept = [*self._first.values(), *(before for _, before in self._before)]
+        kept += [] if self._average is None else self._average.first
         return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
     def __enter__(self) -> Self:
         self._first = {name: local(w.detach()).clone() for name, w in self._weights.items()}
         self._fresh, self._entered = self._starts_anew(), True
+        if self._average is not None:
+            self._average.begin()
         self._prepare()
         return self
 
@@ -121,6 +134,7 @@ class Watch:
 
         Raises:
             InvalidInputError: the loss is no scalar.
+            InvalidTypeError: it is no tensor and no number.
             StateError: the watch was not entered, or it has ended.
         """
         if not self._entered:
@@ -129,7 +143,11 @@ class Watch:
         if loss is not None:
             if isinstance(loss, torch.Tensor) and loss.numel() != 1:
                 raise InvalidInputError(f"watch: the loss is no scalar, but {tuple(loss.shape)}; take its mean")
-            self._loss = loss.detach() if isinstance(loss, torch.Tensor) else float(loss)
+            try:
+                self._loss = loss.detach() if isinstance(loss, torch.Tensor) else float(loss)
+            except (TypeError, ValueError) as error:
+                said = f"watch: expected a scalar tensor as the loss, but got {type(loss).__name__}; pass loss.detach()"
+                raise InvalidTypeError(said) from error
         if self._count == 1 or self._count % self.every == 0:
             self._record()
         if (self._count + 1) % self.every == 0:
@@ -148,6 +166,7 @@ class Watch:
             fresh=self._fresh,
             replicas=self._replicas.found(),
             curves=self._history.curves(),
+            averages=() if self._average is None else self._average.found(),
         )
         notes = [] if self._sites else [NO_NORMS]
         notes += [COMPILED] if self._compiled else []
@@ -160,7 +179,7 @@ class Watch:
         held = [p for group in self.optimizer.param_groups for p in group["params"] if p.ndim > 1]
         self._before = [(p, sample(p).clone()) for p in held]
         if not self._compiled and self._collector is None:
-            self._collector = Collector(self.model, self._sites, self.mask)
+            self._collector = Collector(self.model, self._sites, self.mask, training=True)
             self._collector.__enter__()
 
     def _release(self) -> None:
@@ -181,13 +200,18 @@ class Watch:
         moved = [(local(w.detach()) != self._first[name]).float().mean() for name, w in self._weights.items()]
         largest = [biggest(w.grad, w) for w in self._weights.values()]
         loss = torch.as_tensor(math.nan if self._loss is None else self._loss).reshape(()).float()
+        requested = requested_steps(self.optimizer, self._weights)
         digest = self._replicas.digest([sample for _, sample in self._before])
-        numbers = iter(to_numbers([loss, self._update(), *moved, *largest, *digest, *sizes, *seen]))
+        scalars = [loss, self._update(), *moved, *largest, *requested.values(), *digest, *sizes, *seen]
+        numbers = iter(to_numbers(scalars))
         value, update = next(numbers), next(numbers)
         shares = {name: next(numbers) for name in self._weights}
         slopes = {name: next(numbers) for name in self._weights}
+        half_ulps = {name: next(numbers) for name in requested}
         rate = max(float(group["lr"]) for group in self.optimizer.param_groups)
-        step = Step(step=self._count, loss=value, update=update, moved=shares, gradient=slopes, rate=rate)
+        step = Step(
+            step=self._count, loss=value, update=update, moved=shares, gradient=slopes, rate=rate, half_ulps=half_ulps
+        )
         self._replicas.leave(self._count, [next(numbers) for _ in digest])
         self._keep(step, names, collector, numbers)
 
@@ -223,7 +247,14 @@ class Watch:
         return torch.stack([s.to(first) for s in steps]).nanmedian() if steps else torch.tensor(math.nan)
 
 
-def watch(model: nn.Module, optimizer: torch.optim.Optimizer, *, every: int = 50, mask: Tensor | None = None) -> Watch:
+def watch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    every: int = 50,
+    mask: Tensor | None = None,
+    averaged: nn.Module | None = None,
+) -> Watch:
     """Watch a training.
 
     Enter the watch around the loop, and call its `Watch.step` with the loss after every step of the optimizer.
@@ -235,12 +266,15 @@ def watch(model: nn.Module, optimizer: torch.optim.Optimizer, *, every: int = 50
         optimizer: of the training.
         every: after so many steps something is measured.
         mask: (samples, positions) of real elements, where batches are padded alike.
+        averaged: an average of the model's weights that the training keeps (EMA, SWA), whose statistics are judged when
+            the report is made: after `update_bn`, where that is called.
 
     Returns:
         The watch.
 
     Raises:
         InvalidTypeError: no module or no optimizer.
+        InvalidInputError: the average has other norms than the model.
         InvalidArgumentError: ``every`` is no whole number from 1 on.
 
     Example:
@@ -257,13 +291,7 @@ def watch(model: nn.Module, optimizer: torch.optim.Optimizer, *, every: int = 50
         >>> [(finding.rule, finding.site) for finding in watch.report().findings]
         [('gamma-frozen', '1')]
     """
-    return Watch(model, optimizer, every=every, mask=mask)
-
-
-def sample(p: Tensor) -> Tensor:
-    """Some elements of a weight, at equal distances."""
-    flat = local(p.detach()).reshape(-1)
-    return flat[:: max(1, flat.numel() // SAMPLE)]
+    return Watch(model, optimizer, every=every, mask=mask, averaged=averaged)
 
 
 def biggest(gradient: Tensor | None, weight: Tensor) -> Tensor:

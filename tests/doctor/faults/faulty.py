@@ -1,6 +1,7 @@
 """Programs with one fault each, by the rule that has to find it."""
 
 import torch
+from doctor.faults.averages import kept, with_its_model
 from doctor.faults.edits import (
     BF16,
     HALF,
@@ -136,6 +137,16 @@ FAULTY = {
             after(program(Tcn, 6, norm=nn.BatchNorm1d, change=scaled(6)), set_momentum(1e-4)).trained().examine()
         ),
     },
+    "statistics-not-averaged": {
+        "tcn, checkpoint of both": lambda: with_its_model(program(Tcn, 5, norm=nn.BatchNorm1d), at=4),
+        "cnn, checkpoint of both": lambda: with_its_model(program(Cnn, 6), 20, names=("net", "swa_net.module")),
+        "mlp, checkpoint of both": lambda: with_its_model(program(Mlp, 2, norm=nn.BatchNorm1d), at=8),
+        "resnet, checkpoint of both": lambda: with_its_model(program(Resnet, 4), at=2, names=("net", "shadow")),
+        "unet watched": lambda: kept(program(Unet, 7, norm=nn.BatchNorm2d)),
+        "resnet watched, from the middle": lambda: kept(program(Resnet, 8), at=20),
+        "mlp watched": lambda: kept(program(Mlp, 9, norm=nn.BatchNorm1d)),
+        "cnn watched, from the middle": lambda: kept(program(Cnn, 10), at=20),
+    },
     "statistics-tiny-variance": {
         "mlp": lambda: after(program(Mlp, 1, norm=nn.BatchNorm1d), quiet_layers).trained(200, lr=1e-9).examine(),
         "cnn": lambda: after(program(Cnn, 2), quiet_layers).trained(200, lr=1e-9).checkpoint(),
@@ -265,6 +276,10 @@ FAULTY = {
         "mlp": lambda: program(Mlp, 4, change=scaled(300)).examine(),
         "rnn, divided twice": lambda: program(Rnn, 5, change=scaled(1 / 255)).examine(),
         "series": lambda: replaced(program(Tcn, 6, change=scaled(1000, 5000)), Sequence(nn.BatchNorm1d)).examine(),
+        "cnn, bytes by constants of images from 0 to 1": lambda: scaled_inside(
+            program(Cnn, 7, change=lambda x: x * 60 + 120), 0.45, 0.22
+        ),
+        "mlp, by the constants of other units": lambda: with_affine(program(Mlp, 8, change=scaled(300)), 0.0, 0.3),
     },
     "unequal-scales": {
         "layer": lambda: program(Mlp, 1, change=of_scales(5)).examine(),

@@ -1,7 +1,8 @@
 """Sound programs beside which the rules of data, depth, quantization and processes have to stay silent."""
 
+from doctor.faults.averages import averaged, by_torch, kept, with_its_model
 from doctor.faults.edits import HALF, after
-from doctor.faults.families import Cnn, Mlp, Resnet, Rnn, Tcn, Vit, encoder, none, program, rms
+from doctor.faults.families import Cnn, Mlp, Resnet, Rnn, Tcn, Unet, Vit, encoder, none, norms_of, program, rms
 from doctor.faults.more_edits import (
     Unscaled,
     keeping_scale,
@@ -40,6 +41,26 @@ def same(x):
     return x
 
 
+class MovesAxes(nn.LayerNorm):
+    """A norm of channels that moves them to the last axis and back."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+def few_steps(made, steps, lr):
+    """A model at the beginning of its training, in evaluation."""
+    return made.trained(steps, lr=lr).examine(training=False)
+
+
+def counted_anew(made):
+    """Trained, loaded from a file without counters, trained on for three steps."""
+    made.trained()
+    for norm in norms_of(made.model):
+        norm.num_batches_tracked.zero_()
+    return made.trained(3).examine(training=False)
+
+
 MORE = {
     "int8 without massive values": lambda: quantized(encoder(31)),
     "int8 weights alone, massive values": lambda: quantized(encoder(32, norm=rms), massive, inputs=False),
@@ -73,4 +94,30 @@ MORE = {
     "served as fitted, 16 rows": lambda: served(program(Mlp, 58, rows=16), same),
     "replicas under ddp": lambda: replicas("sound", 5),
     "replicas by hand": lambda: replicas("images by hand", 6),
+    "an average, buffers copied": lambda: averaged(program(Cnn, 59), buffers="copied"),
+    "an average, buffers averaged": lambda: averaged(program(Mlp, 60, norm=nn.BatchNorm1d), buffers="averaged"),
+    "an average, floats averaged": lambda: averaged(program(Resnet, 61), buffers="floats"),
+    "an average, statistics recomputed": lambda: averaged(program(Unet, 62, norm=nn.BatchNorm2d), recomputed=True),
+    "an average, buffers averaged, with its model": lambda: with_its_model(program(Cnn, 63), buffers="averaged"),
+    "an average, floats averaged, with its model": lambda: with_its_model(program(Resnet, 64), buffers="floats"),
+    "an average, statistics recomputed, with its model": lambda: with_its_model(
+        program(Unet, 65, norm=nn.BatchNorm2d), recomputed=True
+    ),
+    "an average, buffers copied, watched": lambda: kept(program(Mlp, 66, norm=nn.BatchNorm1d), buffers="copied"),
+    "an average, buffers averaged, watched": lambda: kept(program(Tcn, 67, norm=nn.BatchNorm1d), buffers="averaged"),
+    "an average, statistics recomputed, watched": lambda: kept(program(Cnn, 68), recomputed=True),
+    "an average of torch, ema": lambda: by_torch(program(Resnet, 69), recomputed=False),
+    "an average of torch, swa": lambda: by_torch(program(Cnn, 70), "swa"),
+    "an average of torch, swa, with its model": lambda: by_torch(
+        program(Unet, 71, norm=nn.BatchNorm2d), "swa", checkpoint=True
+    ),
+    "three steps at a high rate": lambda: few_steps(program(Cnn, 72), 3, 0.1),
+    "a norm that moves axes": lambda: program(Tcn, 76, norm=MovesAxes).trained().examine(),
+    "a norm that moves axes, as many positions as channels": lambda: (
+        program(Tcn, 77, norm=MovesAxes, change=lambda x: x[..., :8]).trained().examine()
+    ),
+    "waveforms": lambda: program(Tcn, 78, norm=nn.BatchNorm1d, change=lambda x: 0.05 * x).trained(120).examine(),
+    "three steps": lambda: few_steps(program(Cnn, 73), 3, 1e-2),
+    "three steps, checkpoint": lambda: program(Mlp, 74, norm=nn.BatchNorm1d).trained(3, lr=1e-2).checkpoint(),
+    "fine-tuned, counters at zero": lambda: counted_anew(program(Resnet, 75)),
 }

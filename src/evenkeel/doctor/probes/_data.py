@@ -30,13 +30,13 @@ GROWTH = 0.1  # how far from 1 or 2 the power may lie with which a loss grows
 
 
 def inputs_of(collector: Collector, call: Call) -> InputState | None:
-    """Measure the input of the first layer with weights, where that is the model's own."""
+    """Measure the input of the first layer with weights, or of a norm before it, where that is the model's own."""
     if collector.first is None:
         return None
     site, x = collector.first
     if isinstance(collector.order.get(site), nn.Embedding) or not is_given(x, call.floating()):
         return None
-    x = x.detach()
+    is_norm, x = site not in collector.order, x.detach()
     flat = x.float().reshape(x.shape[0], -1)
     is_table = x.ndim == TABLE_AXES and x.shape[0] > 1
     spread = flat.std(0) if is_table else flat.new_ones(1)
@@ -45,8 +45,8 @@ def inputs_of(collector: Collector, call: Call) -> InputState | None:
         site=site,
         shape=tuple(x.shape),
         # zeros are no scale: one-hot features and padding have many
-        rms=float((flat.square().sum() / (flat != 0).sum().clamp(min=1)).sqrt()),
-        scales=float(varied.max() / varied.min()) if is_table and varied.numel() > 1 else 1.0,
+        rms=math.nan if is_norm else float((flat.square().sum() / (flat != 0).sum().clamp(min=1)).sqrt()),
+        scales=math.nan if is_norm else float(varied.max() / varied.min()) if is_table and varied.numel() > 1 else 1.0,
         constant=float((spread == 0).float().mean()),
         rows=x.shape[0],
     )
@@ -62,7 +62,10 @@ def rescaling_of(collector: Collector, call: Call) -> Rescaling | None:
     if collector.first is None:
         return None
     site, after = collector.first
-    given = [x for x in call.floating() if x.shape == after.shape and x.ndim >= TABLE_AXES]
+    if site not in collector.order:  # a norm takes any scale
+        return None
+    tensors = (v for v in (*call.arguments, *call.keywords.values()) if isinstance(v, torch.Tensor))  # bytes too
+    given = [x for x in tensors if x.shape == after.shape and x.ndim >= TABLE_AXES and x.dtype != torch.bool]
     if len(given) != 1 or is_given(after, given) or len(after) < FEWEST_ROWS or after.numel() > MOST:
         return None
     for axis in dict.fromkeys((1, after.ndim - 1)):

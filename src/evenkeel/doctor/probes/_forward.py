@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
+from evenkeel._errors import InvalidInputError
 from evenkeel.doctor.probes._lost import lost_in_half, lost_in_int8, rounds_to_int8
 from evenkeel.doctor.probes._records import Layer, Signal
 from evenkeel.doctor.probes._signal import measure
@@ -25,6 +26,7 @@ __all__ = ["Collector"]
 
 MARK = "_evenkeel_source"
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+MASK_AXES = 2
 FEWEST_SAMPLES = 4  # of fewer it cannot be told how far samples differ
 MOST = 2**16  # elements of a result by which its samples are compared
 About = tuple[tuple[int, ...], str, bool, bool]  # shape, dtype, whether in training, whether the norm is a post-norm
@@ -34,14 +36,25 @@ Link = tuple[str, str, bool]  # the layer that gave the input, its kind, whether
 class Collector:
     """Hooks on the norms and layers of a model, for as long as it is entered.
 
+    Args:
+        model: the model.
+        sites: its norms.
+        mask: (samples, positions) of real elements.
+        training: whether forwards without gradients in evaluation, between the steps of a training, are left out.
+
     Attributes:
         order: the names of the layers with a weight of two axes and more, in the order of their first calls.
         called: the names of the norms that were reached.
-        first: the first layer with such a weight, and its input; None before a forward.
+        first: the first layer with such a weight, or a norm before it, and its input; None before a forward.
     """
 
-    def __init__(self, model: nn.Module, sites: Sequence[Site], mask: Tensor | None = None) -> None:
-        self.model, self.mask = model, mask
+    def __init__(
+        self, model: nn.Module, sites: Sequence[Site], mask: Tensor | None = None, *, training: bool = False
+    ) -> None:
+        if mask is not None and not (isinstance(mask, torch.Tensor) and mask.ndim == MASK_AXES):
+            seen = tuple(mask.shape) if isinstance(mask, torch.Tensor) else type(mask).__name__
+            raise InvalidInputError(f"doctor: a mask is a tensor of (samples, positions), but this is {seen}")
+        self.model, self.mask, self.training = model, mask, training
         self.sites = {id(site.module): site for site in sites}
         self.order: dict[str, nn.Module] = {}
         self.called: set[str] = set()
@@ -66,8 +79,14 @@ class Collector:
         self._stack.close()
         self._made.clear()
 
-    def _before_norm(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+    def _looks_away(self) -> bool:
+        """Whether a forward is compiled, or belongs to an evaluation inside of a training."""
         if torch.compiler.is_compiling():
+            return True
+        return self.training and not (self.model.training or torch.is_grad_enabled())
+
+    def _before_norm(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        if self._looks_away():
             return
         site = self.sites[id(module)]
         given = [v for v in (*arguments, *keywords.values()) if isinstance(v, torch.Tensor) and v.is_floating_point()]
@@ -75,17 +94,22 @@ class Collector:
             return
         self.called.add(site.name)
         x = given[0]
+        site = self.sites[id(module)] = site.for_input(x)
+        self.first = self.first or (site.name, x)
         with torch.no_grad():
             source = getattr(x, MARK, None)
             link = source[:3] if source is not None and source[3] == x._version else ("", "", False)
             node = x.grad_fn
             post = node is not None and any(other in self._made for other, _ in node.next_functions)
             about = (tuple(x.shape), str(x.dtype).removeprefix("torch."), module.training, post and is_sum(node))
-            self._inputs[site.name] = (about, link, measure(site, x, self.mask))
+            values = measure(site, x, self.mask)
+            if link[1] == "conv" and site.spec.shares == "token" and x.ndim > 2:
+                values["over_channels"] = depends_on_channels(module, x)
+            self._inputs[site.name] = (about, link, values)
 
     def _named(self, name: str) -> Any:
         def after(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-            if torch.compiler.is_compiling():
+            if self._looks_away():
                 return
             x = next((v for v in arguments if isinstance(v, torch.Tensor)), None)
             if not isinstance(output, torch.Tensor) or not output.is_floating_point():
@@ -95,8 +119,8 @@ class Collector:
             if not kind and isinstance(weight, torch.Tensor) and weight.ndim > 1:
                 kind = "" if isinstance(module, nn.Embedding) else "weights"
                 self.order.setdefault(name, module)
-                if self.first is None and x is not None:
-                    self.first = (name, x)
+                if x is not None:
+                    self.first = self.first or (name, x)
             self._mark(name, module, output)
             if name not in self._outputs and output.numel() and not output.is_meta:
                 dtype = str(output.dtype).removeprefix("torch.")
@@ -204,6 +228,17 @@ def spread_of(output: Tensor) -> Tensor:
     flat = output.detach().flatten(1)
     some = flat[:, :: max(1, math.ceil(flat.numel() / MOST))]
     return some.float().var(0).mean().sqrt()
+
+
+def depends_on_channels(module: nn.Module, x: Tensor) -> Tensor:
+    """1 where a norm's result changes with another index of axis 1, 0 where it does not; NaN where that fails."""
+    other = x.detach().clone()
+    other[:, 0] = 2 * other[:, 0] + 1
+    try:
+        before, after = (module.forward(part)[:, 1:] for part in (x.detach(), other))
+        return (before != after).any().float()
+    except Exception:  # anybody's module
+        return torch.full((), math.nan, device=x.device)
 
 
 def is_sum(node: Any) -> bool:

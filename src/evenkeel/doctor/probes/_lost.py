@@ -17,6 +17,7 @@ __all__ = ["lost_in_half", "lost_in_int8", "rounds_to_int8"]
 
 MASSIVE = 100.0  # times the median size
 NARROW = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
+NOTHING = 1e-6  # of the ordinary values
 ODD = 0.2  # how far a layer may be from f(-x) = -f(x) and still count as linear
 
 
@@ -54,7 +55,8 @@ def lost_in_int8(module: nn.Module, x: Tensor) -> Tensor:
     rest, alone = torch.where(large, 0, x), torch.where(large, x, 0)
     try:
         whole, ordinary, opposite, apart, nothing = (
-            module.forward(part).float() for part in (x, rest, -rest, alone, torch.zeros_like(x))
+            module.forward(part).float()
+            for part in (x, rest, -rest, alone, NOTHING * rest)  # of zeros a scale would be zero
         )
     except Exception:  # anybody's module, which may take more than one argument
         return torch.full((), torch.nan, device=x.device)

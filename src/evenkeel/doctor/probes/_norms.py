@@ -47,6 +47,14 @@ class Site:
         """Whether it has remembered statistics."""
         return self.tensor("variance") is not None
 
+    def for_input(self, x: Tensor) -> Site:
+        """The site with the layout that fits an input: modules that move axes were told by inputs of other axes."""
+        weight = self.tensor("weight")
+        of_rows = self.spec.shares == "token" and self.layout.axes == 1 and self.layout.channel_axis == -1
+        if of_rows and weight is not None and x.ndim > 2 and x.shape[-1] != weight.numel() == x.shape[1]:
+            return replace(self, layout=replace(self.layout, channel_axis=1))
+        return self
+
 
 def find_sites(model: nn.Module, seen: Mapping[int, Tensor] | None = None) -> list[Site]:
     """Find the norms of a model in the order of its modules; a shared one counts once."""

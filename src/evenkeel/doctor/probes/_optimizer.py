@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from evenkeel.doctor.probes._norms import Site
 
-__all__ = ["held_by", "optimizer_state"]
+__all__ = ["held_by", "optimizer_state", "requested_steps"]
 
 NAN = float("nan")
 
@@ -75,25 +76,67 @@ def lost_share(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], weigh
 
     Copies of the weight take one step by an optimizer of the same class; NaN where that cannot be built.
     """
-    weight, gradient = local(weight.detach()), local(gradient.detach())
     if weight.dtype.itemsize > 2:
         return 0.0
     try:
         narrow, wide = (step_of(optimizer, group, weight, gradient, dtype) for dtype in (weight.dtype, torch.float32))
     except Exception:  # the optimizer is anybody's class
         return NAN
-    moves = wide != weight.float()
-    return float((moves & (narrow == weight)).sum() / moves.sum()) if bool(moves.any()) else NAN
+    own = local(weight.detach())
+    moves = wide != own.float()
+    return float((moves & (narrow == own)).sum() / moves.sum()) if bool(moves.any()) else NAN
+
+
+def requested_steps(optimizer: torch.optim.Optimizer, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The largest step that an optimizer asks for, by the gradient at hand, of each weight of 16 bits.
+
+    In parts of half an ulp of the weight there: a step below 1 is rounded away. NaN where no copy takes a step.
+    """
+    narrow = {name: w for name, w in weights.items() if w.dtype.itemsize == 2 and w.grad is not None}
+    held = held_by(optimizer) if narrow else {}
+    known = {name: w for name, w in narrow.items() if id(w) in held and local(w).numel()}
+    return {name: requested_step(optimizer, held[id(w)], w) for name, w in known.items()}
+
+
+def requested_step(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], weight: Tensor) -> Tensor:
+    """The largest step that is asked for of a weight with a gradient."""
+    own = local(weight.detach())
+    try:
+        step = step_of(optimizer, group, weight, weight.grad, torch.float32) - own.float()
+    except Exception:  # the optimizer is anybody's class
+        return torch.full((), NAN, device=own.device)
+    return (step.abs() / half_ulp(own, step)).amax()
+
+
+def half_ulp(weight: Tensor, step: Tensor) -> Tensor:
+    """Half the distance to the next number of the weight's dtype, on the side to which the step goes."""
+    kind = torch.finfo(weight.dtype)
+    mantissa, exponent = torch.frexp(weight.float())
+    ulp = torch.ldexp(torch.full_like(step, kind.eps / 2), exponent)
+    # below a power of 2 numbers lie twice as close
+    ulp = torch.where((mantissa.abs() == 0.5) & (step * mantissa < 0), ulp / 2, ulp)
+    least = kind.smallest_normal * kind.eps
+    return torch.where(mantissa == 0, least, ulp.clamp(min=least)) / 2
 
 
 def step_of(
-    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], weight: Tensor, gradient: Tensor, dtype: torch.dtype
+    optimizer: torch.optim.Optimizer, group: Mapping[str, Any], weight: Tensor, gradient: Any, dtype: torch.dtype
 ) -> Tensor:
-    """A copy of a weight in a dtype after one step."""
-    copy = torch.nn.Parameter(weight.to(dtype, copy=True))
-    copy.grad = gradient.to(dtype)
+    """A copy of a weight in a dtype after one more step, with what the optimizer remembers of it."""
+    own = local(weight.detach())
+    moved = torch.nn.Parameter(own.to(dtype, copy=True))
+    moved.grad = local(gradient.detach()).to(dtype)
     taken = inspect.signature(type(optimizer)).parameters
     options = {name: value for name, value in group.items() if name in taken and name != "params"}
-    other = type(optimizer)([copy], **options)
+    other = type(optimizer)([moved], **options)
+    other.state[moved] = {name: copied(value, own, dtype) for name, value in optimizer.state.get(weight, {}).items()}
     other.step()
-    return copy.detach()
+    return moved.detach()
+
+
+def copied(value: Any, weight: Tensor, dtype: torch.dtype) -> Any:
+    """What an optimizer remembers of a weight: moments in the dtype of the step, the rest as it is."""
+    if not isinstance(value, torch.Tensor):
+        return copy.deepcopy(value)
+    part = local(value.detach())
+    return part.to(dtype, copy=True) if part.shape == weight.shape and part.is_floating_point() else part.clone()

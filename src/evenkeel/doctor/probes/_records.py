@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = [
+    "Averaged",
     "Curve",
     "Depth",
     "InputState",
@@ -19,9 +20,27 @@ __all__ = [
     "Skew",
     "Step",
     "Target",
+    "Threshold",
 ]
 
 NAN = float("nan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold:
+    """From where on a value is a verdict.
+
+    Attributes:
+        threshold: the value.
+        above: whether larger values are worse.
+    """
+
+    threshold: float
+    above: bool = True
+
+    def fires(self, value: float) -> bool:
+        """Whether a value is a verdict; one that is no number is none."""
+        return value >= self.threshold if self.above else value <= self.threshold
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,13 +216,13 @@ class Leak:
 
 @dataclass(frozen=True, kw_only=True)
 class InputState:
-    """What the first layer with weights was given, where that is the model's own input.
+    """What the first layer with weights, or a norm before it, was given, where that is the model's own input.
 
     Attributes:
         site: that layer.
         shape: of the input.
-        rms: the root mean square of what is not zero in it.
-        scales: the largest over the smallest deviation of its features, for a table.
+        rms: the root mean square of what is not zero in it; NaN for a norm, which takes any scale.
+        scales: the largest over the smallest deviation of its features, for a table; NaN for a norm.
         constant: the share of its features that are constant.
         rows: how many rows there are.
     """
@@ -227,6 +246,7 @@ class Step:
         moved: by norm: the share of its weight that has changed since the start.
         gradient: by norm: the largest gradient of its weight; NaN where there is none.
         rate: the largest learning rate.
+        half_ulps: by norm whose weight has 16 bits: the largest step that the optimizer asks for, in half ulps.
     """
 
     step: int
@@ -235,6 +255,7 @@ class Step:
     moved: dict[str, float]
     gradient: dict[str, float]
     rate: float = 0.0
+    half_ulps: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,10 +323,44 @@ class Replica:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curve:
-    """The worst reading of a rule at the measured steps of a training."""
+class Averaged:
+    """The statistics of a norm in an average of weights, beside those of the same norm in the model that it averages.
+
+    Attributes:
+        site: the norm in the average.
+        other: the norm in the model.
+        updates: how many batches the average's statistics have seen; None where nothing counts.
+        others: how many the model's have.
+        shift: how far the two means lie apart, in the model's deviations.
+        ratio: the factor between the two deviations, from 1 up.
+        followed: how much of the way of the model's weight and bias the average's have gone; NaN without any.
+        stayed: whether its statistics kept every bit while the model's, and the average's weights, moved; None where
+            that was not watched.
+    """
+
+    site: str
+    other: str
+    updates: int | None
+    others: int | None
+    shift: float
+    ratio: float
+    followed: float = NAN
+    stayed: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve(Threshold):
+    """The worst reading at the measured steps of a training.
+
+    Attributes:
+        rule: whose verdict it belongs to.
+        quantity: what is drawn.
+        steps: their numbers.
+        values: the reading at each.
+    """
 
     rule: str
+    quantity: str
     steps: tuple[int, ...]
     values: tuple[float, ...]
 
@@ -321,7 +376,7 @@ class Measurements:
         depths: the gradients along the depth.
         optimizer: what the optimizer holds of each norm.
         leaks: dependences of outputs on what they must not depend on.
-        inputs: the input of the first layer with weights, where that is the model's own.
+        inputs: the input of the first layer, where that is the model's own.
         rescaling: what the model does to its input before that layer.
         target: what the loss draws the output to.
         skew: the features of the input beside the statistics of the fit.
@@ -330,6 +385,7 @@ class Measurements:
         fresh: whether all gains of the norms were at their start when the watch began.
         replicas: the weights of the processes that train copies of the model.
         curves: the readings of rules by step.
+        averages: the norms of an average of the weights, beside the model's.
     """
 
     norms: tuple[NormState, ...] = ()
@@ -347,6 +403,7 @@ class Measurements:
     fresh: bool = False
     replicas: tuple[Replica, ...] = ()
     curves: tuple[Curve, ...] = ()
+    averages: tuple[Averaged, ...] = ()
 
     @property
     def trained(self) -> bool:

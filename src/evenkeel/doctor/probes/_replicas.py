@@ -108,4 +108,5 @@ def store_of_group() -> Any:
     """The store that the processes met at; None where there are no others."""
     if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() < 2:
         return None
-    return distributed.distributed_c10d._get_default_store()
+    everybody = distributed.group.WORLD
+    return None if everybody is None else everybody.get_group_store()

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from evenkeel.doctor.probes._norms import Site
 
-__all__ = ["measure"]
+__all__ = ["distances", "measure"]
 
 FEWEST_POSITIONS = 64  # of each sample and channel
 FEWEST_SAMPLES = 4  # of fewer it cannot be told how far the positions of one go together
@@ -117,11 +117,19 @@ def of_channels(site: Site, x: Tensor, mean: Tensor, power: Tensor) -> dict[str,
         values["effective"] = values["effective"] * torch.distributed.get_world_size()
     remembered, variance = site.tensor("mean"), site.tensor("variance")
     if remembered is not None and variance is not None and count > 1:
-        deviation = (variance.to(x.dtype).reshape(-1) + (site.spec.eps or 0.0)).sqrt()
-        batch = (power * count / (count - 1) + (site.spec.eps or 0.0)).sqrt()
-        values["shift"] = ((mean - remembered.to(x.dtype).reshape(-1)).abs() / batch).median()
-        values["ratio"] = (batch / deviation).log().abs().median().exp()
+        batch, eps = power * count / (count - 1), site.spec.eps or 0.0
+        known = remembered.to(x.dtype).reshape(-1), variance.to(x.dtype).reshape(-1)
+        values["shift"], values["ratio"] = distances(mean, batch, *known, eps)
     return values
+
+
+def distances(
+    mean: Tensor, variance: Tensor, other: Tensor, other_variance: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """How far other statistics are from some, in the median channel: in deviations, and as a factor between both."""
+    deviation = (variance + eps).sqrt()
+    shift = ((mean - other).abs() / deviation).median()
+    return shift, (deviation / (other_variance + eps).sqrt()).log().abs().median().exp()
 
 
 def of_padding(site: Site, x: Tensor, mask: Tensor) -> dict[str, Tensor]:

@@ -11,13 +11,21 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["local", "to_numbers"]
+__all__ = ["local", "sample", "to_numbers"]
+
+SAMPLE = 4096  # elements by which a weight is told to have moved
 
 
 def local(tensor: Tensor) -> Tensor:
     """The part of a distributed tensor that lies here; other tensors as they are."""
     part: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return part
+
+
+def sample(p: Tensor) -> Tensor:
+    """Some elements of a weight, at equal distances."""
+    flat = local(p.detach()).reshape(-1)
+    return flat[:: max(1, flat.numel() // SAMPLE)]
 
 
 def to_numbers(scalars: Sequence[Tensor]) -> list[float]:

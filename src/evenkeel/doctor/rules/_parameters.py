@@ -43,11 +43,13 @@ def still_gains(measured: Measurements) -> Iterator[Reading]:
     rates = {record.site: record.rate for record in measured.optimizer if record.held}
     if span < LEAST_STEPS:
         return
-    stepped = any(step.update > 0 for step in measured.steps)
+    # where gradients are set to zero before the watch sees them, it sees none at all; else what has none was not called
+    blind = all(map(math.isnan, (slope for step in measured.steps for slope in step.gradient.values())))
+    stepped = blind and any(step.update > 0 for step in measured.steps)
     for site, moved in last.moved.items():
         slopes = [step.gradient.get(site, math.nan) for step in measured.steps]
         by_gradient = any(slope > 0 for slope in slopes)
-        if rates.get(site, 0.0) > 0 and (by_gradient or (stepped and all(map(math.isnan, slopes)))):
+        if rates.get(site, 0.0) > 0 and (by_gradient or stepped):
             why = "although gradients reach it" if by_gradient else "in which other weights moved"
             how = f"has the same bits after {last.step} steps, {why}"
             yield Reading(site=site, value=1.0 - moved, evidence={"how": how, "rate": rates[site]})

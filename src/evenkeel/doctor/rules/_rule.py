@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from evenkeel.doctor._finding import Reading, Severity
-from evenkeel.doctor.probes import Measurements
+from evenkeel.doctor.probes import Measurements, Threshold
 
 __all__ = ["Rule"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(Threshold):
     """A quantity read from measurements, and from where on it is a verdict.
 
     Attributes:
@@ -38,14 +38,8 @@ class Rule:
     group: str
     severity: Severity
     quantity: str
-    threshold: float
-    above: bool = True
     applies: str
     message: str
     remedy: str
     source: str
     read: Callable[[Measurements], Iterable[Reading]]
-
-    def fires(self, value: float) -> bool:
-        """Whether a reading is a verdict; one that is no number is none."""
-        return value >= self.threshold if self.above else value <= self.threshold

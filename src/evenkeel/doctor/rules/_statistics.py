@@ -19,6 +19,8 @@ GROUP = "Running statistics"
 
 SETTLED = 10  # updates before remembered statistics can be expected to be near the batch's
 ENOUGH = 16  # independent elements of a batch whose statistics count as evidence
+LEAST_STEPS = 20  # of watching before statistics that stand still say something
+FOLLOWED = 0.5  # of the way of the model's weights, that an average of them has gone
 
 
 def unset_statistics(measured: Measurements) -> Iterator[Reading]:
@@ -45,6 +47,25 @@ def lag_of_statistics(measured: Measurements) -> Iterator[Reading]:
         if not (math.isnan(shift) or s.frozen) and measured.trained and counted and enough:
             evidence = {"shift": shift, "ratio": ratio, "updates": s.updates}
             yield Reading(site=s.site, value=max(shift, math.log2(ratio)), evidence=evidence)
+
+
+def statistics_left_behind(measured: Measurements) -> Iterator[Reading]:
+    """How far an average's statistics are from those of the model that it averages; 1 where they stood still."""
+    for a in measured.averages:
+        numbers = {"updates": a.updates, "shift": a.shift, "ratio": a.ratio}
+        if a.stayed is not None and measured.steps and measured.steps[-1].step >= LEAST_STEPS:
+            how = f"have the same bits after {measured.steps[-1].step} steps, in which those of {a.other} moved"
+            why = "the weights of the average moved"
+            yield Reading(site=a.site, value=float(a.stayed), evidence={"how": how, "why": why, **numbers})
+        elif a.stayed is None and a.updates is not None and a.others is not None:
+            how = (
+                f"have seen {a.updates} of {a.others} batches, and are {a.shift:.2g} deviations and a factor of "
+                f"{a.ratio:.2g} off those of {a.other}"
+            )
+            why = f"its weight and bias have gone {a.followed:.0%} of the way of the model's"
+            behind = a.updates < a.others and a.followed >= FOLLOWED
+            off = max(a.shift, math.log2(a.ratio)) if behind else 0.0
+            yield Reading(site=a.site, value=off, evidence={"how": how, "why": why, **numbers})
 
 
 def tiny_variance(measured: Measurements) -> Iterator[Reading]:
@@ -121,6 +142,21 @@ RULES: tuple[Rule, ...] = (
         "with torch.no_grad():\n    for batch in loader:\n        model(batch)",
         source="Wu and Johnson 2021, Rethinking 'Batch' in BatchNorm, section 3: recompute with PreciseBN",
         read=lag_of_statistics,
+    ),
+    Rule(
+        id="statistics-not-averaged",
+        group=GROUP,
+        severity="critical",
+        quantity="distance of an average's statistics from its model's",
+        threshold=0.5,
+        applies="{site} belongs to an average whose weights went on without its statistics: {why}",
+        message="the statistics of {site} {how}: weights were averaged, and their buffers forgotten",
+        remedy="torch.optim.swa_utils.update_bn(loader, average)  # once, at the end\n"
+        "for mine, theirs in zip(average.buffers(), model.buffers(), strict=True):  # or after every update\n"
+        "    mine.copy_(theirs)",
+        source="Izmailov et al. 2018, Averaging Weights Leads to Wider Optima, section 3.2: averaged weights need "
+        "statistics of their own; averages that have them stay below 0.2 in the tests' programs",
+        read=statistics_left_behind,
     ),
     Rule(
         id="statistics-tiny-variance",
