@@ -13,7 +13,7 @@ from study_runs import TINY, InterruptAfter, measured
 import evenkeel as ek
 from evenkeel.lab import StudySettings, compare_studies, load_corpus, run_study, study
 from evenkeel.lab.studies import read_study
-from evenkeel.lab.training import _flat, _layout
+from evenkeel.lab.training import _flat, _layout, _tables
 
 DRAWN = np.random.default_rng(0)
 ROWS = [DRAWN.integers(0, 300, length).tolist() for length in DRAWN.integers(5, 40, 200)]
@@ -79,6 +79,17 @@ def test_ids_are_laid_out_in_the_narrowest_dtype_wherever_the_largest_stands(lar
     assert sorted(path.name for path in (tmp_path / "text").iterdir()) == ["corpus.json", "train.bin", "validation.bin"]
     again = load_corpus(tmp_path / "rows.parquet", context=8, folder=tmp_path)
     assert again.describe() == corpus.describe()
+
+
+def test_of_one_large_row_group_few_rows_are_in_memory_at_a_time(tmp_path):
+    rows = DRAWN.integers(0, 1 << 24, (1000, 2000), np.int32)
+    pq.write_table(pa.table({"input_ids": rows.tolist()}), tmp_path / "rows.parquet")
+    before, held = pa.total_allocated_bytes(), []
+    for number, row in enumerate(_tables.rows_of(tmp_path / "rows.parquet", _tables.Column("input_ids", "token"))):
+        assert row.tolist() == rows[number].tolist()
+        held.append(pa.total_allocated_bytes() - before)
+    assert number == 999
+    assert max(held) < 8 * rows.size / 2  # they were written as int64
 
 
 def test_a_guess_from_frequencies_is_that_of_the_ids(tmp_path):
