@@ -47,7 +47,7 @@ def copy_ids(path: Place, kind: str, share: float, vocabulary: int | None, tell:
         if at != count:
             raise StudyError(f"text {path} ends within an id of {dtype}, or early; give the whole file and its type")
         train.documents = validation.documents = 1
-        return Filled(0, 0, "token", vocabulary or 1 + max(train.largest, validation.largest))
+        return Filled(0, 0, "token", vocabulary or max(len(part.counts()) for part in (train, validation)))
 
     return fill
 

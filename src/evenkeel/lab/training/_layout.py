@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from evenkeel._errors import StudyError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 LARGE = 1 << 28  # bytes; a larger text is laid out
 CHUNK = 1 << 22
+COUNTED = 1024  # documents whose bytes or tokens are counted at a time
 SEPARATOR = b"\0"  # between documents; no text contains it
 Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
 Progress = Callable[[int], None]  # is told how many bytes are laid out
@@ -90,7 +92,9 @@ class Part:
     """One of the two files while it is written, in the narrowest dtype that holds what it got so far."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.documents, self.largest = path, 0, -1
+        self.path, self.documents = path, 0
+        self.counted = np.zeros(0, np.int64)
+        self.uncounted: list[Ids] = []
         self.begin(np.dtype(np.uint8))
 
     def begin(self, dtype: np.dtype[Any]) -> None:
@@ -99,21 +103,37 @@ class Part:
         self.digest = hashlib.sha256()
         self.file = self.path.open("wb")
 
-    def write(self, data: bytes) -> None:
-        """Append bytes."""
+    def append(self, data: bytes) -> None:
+        """Append what is encoded."""
         self.file.write(data)
         self.size += len(data)
         self.digest.update(data)
 
+    def write(self, data: bytes | Ids) -> None:
+        """Append bytes, or token ids."""
+        if isinstance(data, bytes):
+            self.append(data)
+        else:
+            self.make_room(int(data.max()) + 1)
+            self.append(data.astype(self.dtype).tobytes())
+        self.uncounted.append(np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data)
+        if len(self.uncounted) >= COUNTED or len(data) >= CHUNK:
+            self.counts()
+
     def add(self, document: bytes | Ids) -> None:
         """Append a document: a text, or token ids."""
-        if isinstance(document, bytes):
-            self.write(document if self.documents == 0 else SEPARATOR + document)
-        else:
-            self.largest = max(self.largest, int(document.max()))
-            self.make_room(self.largest + 1)
-            self.write(document.astype(self.dtype).tobytes())
+        if isinstance(document, bytes) and self.documents:
+            document = SEPARATOR + document
+        self.write(document)
         self.documents += 1
+
+    def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return how often each byte or token was written, up to the largest."""
+        if self.uncounted:
+            counts = np.bincount(np.concatenate(self.uncounted), minlength=len(self.counted))
+            counts[: len(self.counted)] += self.counted
+            self.counted, self.uncounted = counts, []
+        return self.counted
 
     def make_room(self, vocabulary: int) -> None:
         """Write the file anew where the ids of a vocabulary need a wider dtype."""
@@ -122,7 +142,7 @@ class Part:
             narrow = mapped(self.path.replace(self.path.with_suffix(".narrow")), self.dtype)
             self.begin(dtype)
             for part in narrow.split(CHUNK):
-                self.write(part.numpy().astype(dtype).tobytes())
+                self.append(part.numpy().astype(dtype).tobytes())
             self.path.with_suffix(".narrow").unlink()
 
     def __enter__(self) -> Part:
@@ -155,7 +175,6 @@ def lay_out(folder: Path, signature: str, fill: Fill) -> Layout:
             filled = fill(train, validation)
             for part in (train, validation):
                 part.make_room(filled.vocabulary)
-        written = mapped(train.path, train.dtype), mapped(validation.path, validation.dtype)
         facts = Laid(
             FORMAT,
             signature,
@@ -165,7 +184,7 @@ def lay_out(folder: Path, signature: str, fill: Fill) -> Layout:
             validation.documents,
             filled.skipped,
             filled.copies,
-            frequency_loss(*written, filled.vocabulary),
+            cross_entropy(train.counts(), validation.counts(), filled.vocabulary),
             joint_digest(train.digest.digest(), validation.digest.digest()),
             filled.unit,
             filled.vocabulary,
@@ -217,17 +236,23 @@ def mapped(path: Path, dtype: np.dtype[Any]) -> Tensor:
 
 def frequency_loss(train: Tensor, validation: Tensor, vocabulary: int) -> float:
     """Return the cross-entropy, in nats, of the validation part under the training part's counts, each plus one."""
-    counts, occurrences = count(train, vocabulary).double() + 1, count(validation, vocabulary).double()
-    total = occurrences.sum().item()
-    return -(occurrences * (counts / counts.sum()).log()).sum().item() / total if total else math.nan
+    return cross_entropy(count(train, vocabulary), count(validation, vocabulary), vocabulary)
 
 
 def count(text: Tensor, vocabulary: int) -> Tensor:
     """Return how often each byte or token occurs."""
     counts = torch.zeros(vocabulary, dtype=torch.long)
-    for part in text.split(CHUNK):
-        counts += torch.bincount(part.long(), minlength=vocabulary)
+    for part in text.split(CHUNK):  # bincount knows uint8, and no wider unsigned ones
+        counts += torch.bincount(part if part.dtype == torch.uint8 else part.long(), minlength=vocabulary)
     return counts
+
+
+def cross_entropy(train: Any, validation: Any, vocabulary: int) -> float:
+    """Return the cross-entropy, in nats, of what has these counts under the frequencies of others, plus one each."""
+    counts, occurrences = (F.pad(torch.as_tensor(part), (0, vocabulary - len(part))) for part in (train, validation))
+    counts, occurrences = counts.double() + 1, occurrences.double()
+    total = occurrences.sum().item()
+    return -(occurrences * (counts / counts.sum()).log()).sum().item() / total if total else math.nan
 
 
 def joint_digest(train: bytes, validation: bytes) -> str:

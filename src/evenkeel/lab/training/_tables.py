@@ -129,7 +129,7 @@ def write_rows(files: Sequence[Place], column: Column, vocabulary: int | None, t
                 tell(said)
         if column.unit == "byte":
             return Filled(skipped)
-        return Filled(skipped, 0, column.unit, vocabulary or 1 + max(train.largest, validation.largest))
+        return Filled(skipped, 0, column.unit, vocabulary or max(len(part.counts()) for part in (train, validation)))
 
     return fill
 
