@@ -37,6 +37,14 @@ if TYPE_CHECKING:
 FORMAT = 1
 LARGE = 1 << 28  # bytes; a larger text is laid out
 CHUNK = 1 << 22
+# How files begin that are often taken for texts, and what to do with them.
+KNOWN = {
+    b"\xff\xfe": "is UTF-16; convert it to UTF-8",
+    b"\xfe\xff": "is UTF-16; convert it to UTF-8",
+    b"\x1f\x8b": "is compressed (gzip); unpack it",
+    b"\x28\xb5\x2f\xfd": "is compressed (Zstandard); unpack it",
+    b"PK\x03\x04": "is a ZIP archive; unpack it and give the directory",
+}
 COUNTED = 1024  # documents whose bytes or tokens are counted at a time
 SEPARATOR = b"\0"  # between documents; no text contains it
 Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
@@ -317,6 +325,12 @@ def copy_file(path: Place, share: float, tell: Progress) -> Fill:
     return fill
 
 
+def refuse_known(path: Place, data: bytes) -> None:
+    """Raise `StudyError` where a file begins as one of another kind does."""
+    if (kind := next((kind for start, kind in KNOWN.items() if data.startswith(start)), None)) is not None:
+        raise StudyError(f"text {path} {kind}")
+
+
 def binary(path: Place, position: int) -> StudyError:
     """Return the error of a file that is no text."""
     return StudyError(
@@ -329,6 +343,8 @@ def check_text(
     path: Place, data: bytes, start: int, decoder: codecs.IncrementalDecoder, *, final: bool = False
 ) -> None:
     """Raise `StudyError` unless the next bytes of a file go on as text."""
+    if start == 0:
+        refuse_known(path, data)
     if SEPARATOR in data:
         raise binary(path, start + data.index(SEPARATOR))
     try:

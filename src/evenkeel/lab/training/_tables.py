@@ -40,7 +40,6 @@ UNITS = {
     "byte": (re.compile(r"(large_)?(string|binary)"), ("text", "content")),
     "token": (re.compile(r"(large_|fixed_size_)?list<[^:<]*: u?int\d+( not null)?>(\[\d+\])?"), ("input_ids",)),
 }
-AMBIGUOUS = "does not say which column is the text, or the token ids"
 # What PyArrow raises about a broken file.
 BROKEN = (OSError, ValueError, LookupError, ArithmeticError, NotImplementedError)
 
@@ -95,8 +94,11 @@ def choose_column(path: Place, asked: str) -> Column:
         name = known[0] if known else next(iter(units))
         return Column(name, units[name])
     columns = ", ".join(f"{field.name} ({field.type})" for field in schema) or "none"
-    lacks = f"has no column of text or of lists of token ids called {asked!r}" if asked else AMBIGUOUS
-    raise StudyError(f"{path} {lacks} (its columns: {columns}); name it: {path}::COLUMN")
+    lacks = "does not say which column is the text, or the token ids"
+    if asked or not units:
+        lacks = f"has no column of text or of lists of token ids{f' called {asked!r}' if asked else ''}"
+    fix = f"name it: {path}::COLUMN" if units else "give a table with one"
+    raise StudyError(f"{path} {lacks} (its columns: {columns}); {fix}")
 
 
 def unit_of(kind: Any) -> str | None:

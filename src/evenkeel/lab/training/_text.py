@@ -39,6 +39,7 @@ from evenkeel.lab.training._layout import (
     open_bytes,
     plain_place,
     read_facts,
+    refuse_known,
     signature_of,
 )
 from evenkeel.lab.training._tables import choose_column, table_paths, write_rows
@@ -287,6 +288,7 @@ def read_text(path: Path) -> bytes:
     data = path.read_bytes()
     if not data:
         raise StudyError(f"text {path} is empty; give a text of at least a few thousand bytes")
+    refuse_known(path, data)
     if SEPARATOR in data:
         raise binary(path, data.index(SEPARATOR))
     try:
