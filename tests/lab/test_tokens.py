@@ -92,10 +92,20 @@ def test_of_one_large_row_group_few_rows_are_in_memory_at_a_time(tmp_path):
     assert max(held) < 8 * rows.size / 2  # they were written as int64
 
 
+def test_long_documents_are_counted_before_many_wait(tmp_path, monkeypatch):
+    monkeypatch.setattr(_layout, "CHUNK", 1000)
+    with _layout.Part(tmp_path / "train.bin") as part:
+        for document in np.arange(9000, dtype=np.uint32).reshape(10, 900):
+            part.add(document)
+            assert sum(map(len, part.uncounted)) < 1000
+        assert part.counts().tolist() == [1] * 9000
+
+
 def test_a_guess_from_frequencies_is_that_of_the_ids(tmp_path):
     corpus = load_corpus(write(tmp_path / "rows.parquet"), context=8, folder=tmp_path, vocabulary=400)
     counts = np.bincount(corpus.train.numpy(), minlength=400) + 1
     assert corpus.vocabulary == 400
+    assert corpus.digest != load_corpus(tmp_path / "rows.parquet", context=8, folder=tmp_path, vocabulary=401).digest
     assert corpus.frequency_loss == pytest.approx(-np.log(counts / counts.sum())[corpus.validation.long()].mean())
 
 
@@ -104,6 +114,8 @@ def test_a_column_is_found_or_named(tmp_path):
     assert load_corpus(tmp_path / "masked.parquet", context=8, folder=tmp_path / "out").vocabulary > 2
     named = load_corpus(tmp_path / "masked.parquet::attention_mask", context=8, folder=tmp_path / "out")
     assert named.vocabulary == 2
+    write(tmp_path / "titled.parquet", title=[f"title {i}" for i in range(200)])
+    assert load_corpus(tmp_path / "titled.parquet", context=8, folder=tmp_path / "out").unit == "token"
     write(tmp_path / "mixed.parquet", text=[f"text {i} of several words" for i in range(200)])
     with pytest.raises(ek.StudyError, match=r"text, or the token ids \(its columns: .*\); name it: .*::COLUMN"):
         load_corpus(tmp_path / "mixed.parquet", context=8, folder=tmp_path)
@@ -169,12 +181,12 @@ def test_a_vocabulary_is_of_tokens(tmp_path, text):
         run_study(StudySettings(**TINY | {"width": 4096}), tmp_path / "out", text=tmp_path / "rows.parquet")
 
 
-@pytest.mark.parametrize("name", ["ids.npy", "ids.bin::uint16", "ids.bin::uint32"])
+@pytest.mark.parametrize("name", ["<i8.npy", ">u4.npy", "<u8.npy", "ids.bin::uint16", "ids.bin::uint32"])
 def test_ids_in_one_flat_file_are_split_by_position(name, tmp_path, monkeypatch):
     monkeypatch.setattr(_flat, "CHUNK", 100)
     ids = np.array(joined(ROWS), np.int64)
-    if name == "ids.npy":
-        np.save(tmp_path / name, ids)
+    if name.endswith(".npy"):
+        np.save(tmp_path / name, ids.astype(name.removesuffix(".npy")))
     else:
         ids.astype(name.partition("::")[2]).tofile(tmp_path / "ids.bin")
     corpus = load_corpus(tmp_path / name, context=8, folder=tmp_path / "out")
@@ -190,13 +202,16 @@ def test_flat_files_that_hold_no_ids_are_one_line(tmp_path):
     np.save(tmp_path / "real.npy", np.zeros(30))
     (tmp_path / "words.npy").write_text("a text, not an array")
     (tmp_path / "odd.bin").write_bytes(b"\1\0\2\0\3" * 99)
+    (tmp_path / "one.bin").write_bytes(b"\1")
     (tmp_path / "cut.npy").write_bytes((tmp_path / "real.npy").read_bytes()[:-8].replace(b"<f8", b"<i8"))
     for name, message in {
         "table.npy": r"table\.npy is an array of int32 of shape \(3, 4\); give whole numbers in one dimension",
         "real.npy": "is an array of float64",
         "words.npy": r"words\.npy is no array that numpy\.save wrote",
-        "odd.bin::uint16": r"odd\.bin ends within an id of uint16, or early",
-        "cut.npy": r"cut\.npy ends within an id of int64, or early",
+        "odd.bin::uint16": r"odd\.bin does not end where the last id of uint16 does",
+        "one.bin::uint32": r"one\.bin does not end where the last id of uint32 does",
+        "cut.npy": r"cut\.npy does not end where the last id of int64 does",
+        "odd.bin::int8": r"odd\.bin is no table, so that nothing in it is called 'int8'; .* ::uint16 or ::uint32",
         "odd.bin": "is binary .*if these are token ids, their type: path::uint16",
         "none.npy": "cannot read text .*: No such file or directory",
     }.items():

@@ -23,7 +23,7 @@ class Corpus:
         duplicate_files: files of a directory left out because another has exactly their content.
         frequency_loss: nats per unit on the validation part of a guess from the training part's frequencies alone; a
             model that does no better has learned nothing from context.
-        digest: SHA-256 of both parts, by which a resumed study recognises its text.
+        digest: SHA-256 of both parts, and of the vocabulary of tokens, by which a resumed study recognises its text.
         unit: ``byte`` or ``token``.
         vocabulary: how many different bytes or tokens there can be.
 

@@ -36,16 +36,19 @@ def copy_ids(path: Place, kind: str, share: float, vocabulary: int | None, tell:
 
     def fill(train: Part, validation: Part) -> Filled:
         with open_bytes(path) as (file, size):
-            dtype, count = (BARE[kind], -(-size // BARE[kind].itemsize)) if kind else read_header(path, file)
+            dtype, count = (BARE[kind], size // BARE[kind].itemsize) if kind else read_header(path, file)
+            whole = size - file.tell() == count * dtype.itemsize
             cut, at = count - round(count * share), 0
-            while data := file.read(dtype.itemsize * min(CHUNK, (cut if at < cut else count) - at)):
+            while whole and (data := file.read(dtype.itemsize * min(CHUNK, (cut if at < cut else count) - at))):
                 ids = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
-                check_ids(ids, f"{path}: position {at} or later", vocabulary)
+                ids = check_ids(ids, f"{path}: position {at} or later", vocabulary)
                 (train if at < cut else validation).add(ids)
                 at += len(ids)
                 tell(train.size + validation.size)
-        if at != count:
-            raise StudyError(f"text {path} ends within an id of {dtype}, or early; give the whole file and its type")
+        if not whole or at != count:
+            raise StudyError(
+                f"text {path} does not end where the last id of {dtype} does; give the whole file, and its type"
+            )
         train.documents = validation.documents = 1
         return Filled(0, 0, "token", vocabulary or max(len(part.counts()) for part in (train, validation)))
 

@@ -45,7 +45,7 @@ KNOWN = {
     b"\x28\xb5\x2f\xfd": "is compressed (Zstandard); unpack it",
     b"PK\x03\x04": "is a ZIP archive; unpack it and give the directory",
 }
-COUNTED = 1024  # documents whose bytes or tokens are counted at a time
+COUNTED = 1024  # documents whose bytes or tokens are counted at a time, where they are not more than CHUNK
 SEPARATOR = b"\0"  # between documents; no text contains it
 Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
 Progress = Callable[[int], None]  # is told how many bytes are laid out
@@ -103,6 +103,7 @@ class Part:
         self.path, self.documents = path, 0
         self.counted = np.zeros(0, np.int64)
         self.uncounted: list[Ids] = []
+        self.pending = 0  # bytes or tokens in `uncounted`
         self.begin(np.dtype(np.uint8))
 
     def begin(self, dtype: np.dtype[Any]) -> None:
@@ -122,10 +123,11 @@ class Part:
         if isinstance(data, bytes):
             self.append(data)
         else:
-            self.make_room(int(data.max()) + 1)
+            self.make_room(int(data.max(initial=0)) + 1)
             self.append(data.astype(self.dtype).tobytes())
         self.uncounted.append(np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data)
-        if len(self.uncounted) >= COUNTED or len(data) >= CHUNK:
+        self.pending += len(data)
+        if len(self.uncounted) >= COUNTED or self.pending >= CHUNK:
             self.counts()
 
     def add(self, document: bytes | Ids) -> None:
@@ -140,7 +142,7 @@ class Part:
         if self.uncounted:
             counts = np.bincount(np.concatenate(self.uncounted), minlength=len(self.counted))
             counts[: len(self.counted)] += self.counted
-            self.counted, self.uncounted = counts, []
+            self.counted, self.uncounted, self.pending = counts, [], 0
         return self.counted
 
     def make_room(self, vocabulary: int) -> None:
@@ -193,7 +195,7 @@ def lay_out(folder: Path, signature: str, fill: Fill) -> Layout:
             filled.skipped,
             filled.copies,
             cross_entropy(train.counts(), validation.counts(), filled.vocabulary),
-            joint_digest(train.digest.digest(), validation.digest.digest()),
+            joint_digest(train.digest.digest(), validation.digest.digest(), filled.unit, filled.vocabulary),
             filled.unit,
             filled.vocabulary,
         )
@@ -263,9 +265,10 @@ def cross_entropy(train: Any, validation: Any, vocabulary: int) -> float:
     return -(occurrences * (counts / counts.sum()).log()).sum().item() / total if total else math.nan
 
 
-def joint_digest(train: bytes, validation: bytes) -> str:
-    """Return the digest of a text from those of its parts."""
-    return hashlib.sha256(train + validation).hexdigest()
+def joint_digest(train: bytes, validation: bytes, unit: str = "byte", vocabulary: int = BYTES) -> str:
+    """Return the digest of a text from those of its parts: the same ids of another vocabulary are another text."""
+    about = "" if unit == "byte" else f"{unit} {vocabulary}"
+    return hashlib.sha256(train + validation + about.encode()).hexdigest()
 
 
 def signature_of(files: Iterable[Place], *about: object) -> str:
@@ -283,8 +286,8 @@ def plain_place(path: Place) -> tuple[Place, str]:
     return (Path(plain) if isinstance(path, Path) else replace(path, member="")), member
 
 
-def check_ids(ids: Ids, where: str, vocabulary: int | None) -> None:
-    """Raise `StudyError` where token ids are negative or beyond the vocabulary."""
+def check_ids(ids: Ids, where: str, vocabulary: int | None) -> Ids:
+    """Return token ids as uint32; `StudyError` where they are negative or beyond the vocabulary."""
     most = vocabulary or MOST_TOKENS
     wrong = [end for end in (ids.min(initial=0), ids.max(initial=0)) if not 0 <= end < most]
     if wrong:
@@ -292,6 +295,7 @@ def check_ids(ids: Ids, where: str, vocabulary: int | None) -> None:
         raise StudyError(
             f"{where} has the token id {wrong[0]}; ids are whole numbers from 0 and less than {stated} {most}"
         )
+    return ids.astype(np.uint32, copy=False)
 
 
 @contextmanager

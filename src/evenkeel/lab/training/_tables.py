@@ -90,8 +90,8 @@ def choose_column(path: Place, asked: str) -> Column:
     known = [name for unit, (_, names) in UNITS.items() for name in names if units.get(name) == unit]
     if asked in units:
         return Column(asked, units[asked])
-    if not asked and len(set(units.values())) == 1 and (len(units) == 1 or known):
-        name = known[0] if known else next(iter(units))
+    if not asked and (len(units) == 1 or len({units[name] for name in known}) == 1):
+        name = (known or list(units))[0]
         return Column(name, units[name])
     columns = ", ".join(f"{field.name} ({field.type})" for field in schema) or "none"
     lacks = "does not say which column is the text, or the token ids"
@@ -182,5 +182,4 @@ def ids_of(rows: Iterable[tuple[int, Any]], path: Place, vocabulary: int | None)
         if row.values is not None and row.values.null_count:
             raise StudyError(f"{where} has a null among its token ids; leave it out, or give an id for it")
         ids = np.empty(0, np.uint32) if row.values is None else row.values.to_numpy()
-        check_ids(ids, where, vocabulary)
-        yield ids.astype(np.uint32)
+        yield check_ids(ids, where, vocabulary)

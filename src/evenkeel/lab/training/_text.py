@@ -119,6 +119,9 @@ def load_corpus(
             return split(path_as_text(path), *read_directory(path, leaves_out=holds_study), context)
         if path.is_file():
             return split(path_as_text(path), {path.name: read_text(path)}, 0, context)
+        plain, member = plain_place(path)
+        if member and Path(str(plain)).exists():
+            raise no_member(plain, member)
         problem = "is not a file or directory" if path.exists() else "does not exist"
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -155,6 +158,14 @@ def holds_tokens(path: Place) -> bool:
     return is_flat(path) if tables is None else choose_column(tables[0], plain_place(path)[1]).unit == "token"
 
 
+def no_member(plain: Place, member: str) -> StudyError:
+    """Return the error of a file that has no parts to name."""
+    return StudyError(
+        f"text {plain} is no table, so that nothing in it is called {member!r}; leave it out, or, if these are bare "
+        "token ids, name their type: ::uint16 or ::uint32"
+    )
+
+
 def laid_out(path: Place, folder: Path, tell: Progress, context: int, vocabulary: int | None) -> Corpus:
     """Return a text that is laid out below a folder."""
     from evenkeel.data.sources import pinned
@@ -171,6 +182,8 @@ def laid_out(path: Place, folder: Path, tell: Progress, context: int, vocabulary
         fill = copy_ids(plain, member, VALIDATION_SHARE, vocabulary, tell)
         layout = lay_out(folder, signature_of([plain], member, *stated), fill)
     elif not isinstance(path, Path):
+        if member:
+            raise no_member(plain, member)
         layout = laid_out_objects(path, folder, tell)
     elif path.is_dir():
         entries = dict(text_entries(path, holds_study))
