@@ -1,5 +1,6 @@
 """Tables that are more than files: queries, Delta tables, data sets saved to disk."""
 
+import adbc_driver_sqlite.dbapi as sqlite
 import datasets
 import deltalake
 import duckdb
@@ -75,6 +76,28 @@ def test_the_command_fits_a_query(database, tmp_path, capsys):
     assert main(["data", "check", query, "--stats", str(out), "--quiet"]) == 0
     assert main(["data", "fit", query, "--out", str(out), "--force", "--engine", "ray"]) == 2
     assert "is read once, in this process" in capsys.readouterr().err
+
+
+def test_the_cursor_of_any_driver_of_adbc_is_read_batch_by_batch(columns, tmp_path):
+    with sqlite.connect(str(tmp_path / "people.db")) as connection, connection.cursor() as cursor:
+        cursor.adbc_ingest("people", columns)
+        cursor.execute("SELECT a, 2 * b AS b, word FROM people WHERE b > 0")
+        with pytest.raises(SourceError, match=r"not numbers: word \(string\)"):
+            fit(cursor)
+        cursor.execute("SELECT a, 2 * b AS b, word FROM people WHERE b > 0")
+        found = fit_statistics(cursor, columns="numeric")
+        positive = columns["b"].to_numpy() > 0
+        assert (found.names, found.rows) == (("a", "b"), positive.sum())
+        np.testing.assert_allclose(found.mean[1], 2 * columns["b"].to_numpy()[positive].mean(), rtol=1e-12)
+        with pytest.raises(SourceError, match="^the query failed: .*execute") as caught:
+            fit(connection.cursor())
+        assert "\n" not in str(caught.value)
+
+
+def test_a_query_that_fails_on_its_way_is_one_line(columns, tmp_path):
+    late = "SELECT CASE WHEN i < 250000 THEN i ELSE CAST('word' || i AS INTEGER) END AS a FROM range(300000) t(i)"
+    with pytest.raises(SourceError, match="word250000"):
+        fit(f"duckdb:///?query={late}")
 
 
 @pytest.fixture
