@@ -79,22 +79,26 @@ def test_the_command_fits_a_query(database, tmp_path, capsys):
 
 
 def test_the_cursor_of_any_driver_of_adbc_is_read_batch_by_batch(columns, tmp_path):
-    with sqlite.connect(str(tmp_path / "people.db")) as connection, connection.cursor() as cursor:
-        cursor.adbc_ingest("people", columns)
-        cursor.execute("SELECT a, 2 * b AS b, word FROM people WHERE b > 0")
+    query = "SELECT a, 2 * b AS b, word FROM people WHERE b > 0"
+    with sqlite.connect(str(tmp_path / "people.db")) as connection:
+        cursors = [connection.cursor() for _ in range(4)]
+        cursors[0].adbc_ingest("people", columns)
+        for cursor in cursors[1:3]:
+            cursor.execute(query)
         with pytest.raises(SourceError, match=r"not numbers: word \(string\)"):
-            fit(cursor)
-        cursor.execute("SELECT a, 2 * b AS b, word FROM people WHERE b > 0")
-        found = fit_statistics(cursor, columns="numeric")
-        positive = columns["b"].to_numpy() > 0
-        assert (found.names, found.rows) == (("a", "b"), positive.sum())
-        np.testing.assert_allclose(found.mean[1], 2 * columns["b"].to_numpy()[positive].mean(), rtol=1e-12)
+            fit(cursors[1])
+        found = fit_statistics(cursors[2], columns="numeric")
         with pytest.raises(SourceError, match="^the query failed: .*execute") as caught:
-            fit(connection.cursor())
-        assert "\n" not in str(caught.value)
+            fit(cursors[3])
+        for cursor in cursors:
+            cursor.close()
+    positive = columns["b"].to_numpy() > 0
+    assert (found.names, found.rows) == (("a", "b"), positive.sum())
+    np.testing.assert_allclose(found.mean[1], 2 * columns["b"].to_numpy()[positive].mean(), rtol=1e-12)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_query_that_fails_on_its_way_is_one_line(columns, tmp_path):
+def test_a_query_that_fails_on_its_way_is_one_line():
     late = "SELECT CASE WHEN i < 250000 THEN i ELSE CAST('word' || i AS INTEGER) END AS a FROM range(300000) t(i)"
     with pytest.raises(SourceError, match="word250000"):
         fit(f"duckdb:///?query={late}")

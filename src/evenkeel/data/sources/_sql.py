@@ -14,6 +14,7 @@ from evenkeel.data.sources._stream import open_stream
 
 SCHEME = "duckdb"
 ROWS = 1 << 17  # of a batch
+READERS = ("to_arrow_reader", "fetch_record_batch")  # DuckDB's, ADBC's
 HOW = "write duckdb:///file.db?query=SELECT … (duckdb:///?query=… without a file), the special signs as in any URL"
 
 
@@ -24,12 +25,7 @@ def is_query(source: Any) -> bool:
     """
     if isinstance(source, str):
         return source.startswith(f"{SCHEME}://")
-    return is_duckdb(source) or hasattr(source, "fetch_record_batch")
-
-
-def is_duckdb(source: Any) -> bool:
-    """Whether this is a connection or relation of DuckDB."""
-    return type(source).__module__.partition(".")[0] in (SCHEME, f"_{SCHEME}") and hasattr(source, "fetchone")
+    return any(hasattr(source, reader) for reader in READERS)
 
 
 def open_query(source: Any, columns: Columns) -> Source:
@@ -52,7 +48,7 @@ def reader_of(source: Any) -> Any:
     """What reads the rows of a query, a batch at a time."""
     if isinstance(source, str):
         source = run_query(require_package("duckdb", extra="sql"), source)
-    elif not is_duckdb(source):
+    if not hasattr(source, "to_arrow_reader"):
         return source.fetch_record_batch()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # DuckDB's: a connection, unlike a relation, hands out copies
