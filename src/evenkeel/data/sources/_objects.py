@@ -21,7 +21,7 @@ Range = tuple[int, int]  # first byte, and the one after the last
 
 # A smaller object is read whole, at once: a second request would take longer than its bytes.
 SMALL = 1 << 20
-# The most that a request reads, and that a file reads ahead of its reader: 16 MB took twice the memory, and as long.
+# What a request reads, and what a file reads ahead of its reader: 16 MB took twice the memory, and as long.
 BLOCK, AHEAD = 1 << 22, 1 << 23
 # Bytes that nobody needs are read where they cost less than a request more.
 HOLE = 1 << 16
@@ -227,25 +227,30 @@ class RangedFile(io.RawIOBase):
         self.starts: list[int] = []
         self.following = 0  # the first block of the plan that is not requested yet
 
-    def plan(self, ranges: Iterable[Range]) -> None:
-        """Say which ranges will be read next, in this order; what was planned before is forgotten."""
+    def plan(self, ranges: Iterable[Range], most: int = BLOCK) -> None:
+        """Say which ranges will be read next, in this order; what was planned before is forgotten.
+
+        Args:
+            ranges: in the order in which they are read.
+            most: bytes of a request: what is read at once, and was requested in parts, has to be copied together.
+        """
         for block in self.blocks:
             if block.future is not None:
                 block.future.cancel()
-        self.blocks = [] if self.item.content is not None else joined(ranges)
+        self.blocks = [] if self.item.content is not None else joined(ranges, most)
         self.places = sorted(self.blocks, key=lambda block: block.start)
         self.starts = [block.start for block in self.places]
         self.following = 0
         self._request_ahead()
 
     def _request_ahead(self) -> None:
-        """Request the next blocks of the plan, as many as fit in."""
+        """Request the next blocks of the plan, as many as fit in, or one."""
         held = sum(block.stop - block.start for block in self.blocks[: self.following] if block.future is not None)
         while self.following < len(self.blocks):
             block = self.blocks[self.following]
-            held += block.stop - block.start
-            if held > AHEAD:
+            if held and held + block.stop - block.start > AHEAD:
                 return
+            held += block.stop - block.start
             if block.future is None and block.used < block.needed:
                 block.future = requests().submit(self.item.read, block.start, block.stop)
             self.following += 1
@@ -312,12 +317,12 @@ class RangedFile(io.RawIOBase):
         super().close()
 
 
-def joined(ranges: Iterable[Range]) -> list[Block]:
-    """The blocks of ranges in their order: large ones cut, neighbours read together."""
+def joined(ranges: Iterable[Range], most: int) -> list[Block]:
+    """The blocks of ranges in their order: those of more than `most` bytes cut, neighbours read together."""
     blocks: list[Block] = []
     for start, stop in ranges:
-        for first in range(start, stop, BLOCK):
-            last = min(first + BLOCK, stop)
+        for first in range(start, stop, most):
+            last = min(first + most, stop)
             before = blocks[-1] if blocks else None
             if before and 0 <= first - before.stop <= HOLE and last - before.start <= BLOCK:
                 before.stop, before.needed = last, before.needed + last - first
