@@ -14,7 +14,7 @@ from typing import Any
 
 from evenkeel._errors import SourceError
 from evenkeel.data._packages import require_package
-from evenkeel.data.sources._stores import Place, StoredFile
+from evenkeel.data.sources._stores import Place, StoredFile, beneath
 from evenkeel.data.sources._transfers import retried
 
 Range = tuple[int, int]  # first byte, and the one after the last
@@ -71,7 +71,7 @@ class StoredObject:
 
     def read_bytes(self) -> bytes:
         """All of it."""
-        return self.read(0, self.size)
+        return bytes(self.read(0, self.size))
 
     def file(self, *, sequential: bool = False, views: bool = False) -> RangedFile:
         """The object as a Python file; `sequential` reads ahead from the first byte on, `views` as in `RangedFile`."""
@@ -99,7 +99,7 @@ class StoredObject:
             if self._handle is None:
                 data = bytes(self.place.store.files.cat_file(self.place.path, start=start, end=stop))
             else:
-                data = self._handle.read_at(stop - start, start)
+                data = self._handle.get_stream(start, stop - start).read_buffer(stop - start)
             if len(data) > stop - start:
                 raise whole_only(self.place)
             if len(data) < stop - start:
@@ -119,12 +119,12 @@ def probe(place: StoredFile) -> tuple[int, str, Any]:
 
 def probed(place: StoredFile) -> tuple[int, str, Any]:
     """The answer to one request; see `probe`."""
-    if files := place.store.files:
+    filesystem = place.store.filesystem
+    if files := beneath(filesystem):
         info = files.info(place.path)
         if info.get("size") is None or info.get("partial") is False:
             raise whole_only(place)
         return int(info["size"]), version_in(info) or str(files.ukey(place.path)), None
-    filesystem = place.store.filesystem
     handle = filesystem.open_input_file(place.path)
     facts = {name: value.decode() for name, value in handle.metadata().items()}
     version = version_in(facts) or str(filesystem.get_file_info([place.path])[0].mtime_ns)
@@ -244,13 +244,13 @@ class RangedFile(io.RawIOBase):
         self._request_ahead()
 
     def _request_ahead(self) -> None:
-        """Request the next blocks of the plan, as many as fit in, or one."""
-        held = sum(block.stop - block.start for block in self.blocks[: self.following] if block.future is not None)
+        """Request the next blocks of the plan: two, or as many as fit in."""
+        held = [block.stop - block.start for block in self.blocks[: self.following] if block.future is not None]
         while self.following < len(self.blocks):
             block = self.blocks[self.following]
-            if held and held + block.stop - block.start > AHEAD:
+            held.append(block.stop - block.start)
+            if len(held) > 2 and sum(held) > AHEAD:
                 return
-            held += block.stop - block.start
             if block.future is None and block.used < block.needed:
                 block.future = requests().submit(self.item.read, block.start, block.stop)
             self.following += 1

@@ -23,7 +23,7 @@ PIECE_ROWS, PIECE_BYTES = 1 << 20, 1 << 23
 MOST_COLUMNS = BUFFERS // COLUMN_BUFFER
 # Of a large row group in a store, the bytes of each column that are read in turn; of others, the largest column that is
 # one request: two, of which PyArrow gets the bytes together, took 1.12 of the time of one.
-TURN, WHOLE = 1 << 20, 3 << 22
+TURN, WHOLE = 1 << 20, 5 << 21
 # Rows of a row group: what the writer holds at a time.
 GROUP_ROWS = 1 << 18
 
