@@ -88,7 +88,7 @@ def test_the_cursor_of_any_driver_of_adbc_is_read_batch_by_batch(columns, tmp_pa
         with pytest.raises(SourceError, match=r"not numbers: word \(string\)"):
             fit(cursors[1])
         found = fit_statistics(cursors[2], columns="numeric")
-        with pytest.raises(SourceError, match="^the query failed: .*execute") as caught:
+        with pytest.raises(SourceError, match=r"^the query failed: .*execute") as caught:
             fit(cursors[3])
         for cursor in cursors:
             cursor.close()
