@@ -93,7 +93,7 @@ class StoredObject:
         return SourceError(f"{self.place.url}: the object was replaced while it was read; start again")
 
     def _read(self, start: int, stop: int) -> bytes:
-        """The bytes of a range from the store, all of them."""
+        """The bytes of a range from the store, all of them; in memory of PyArrow, whose pages are used again."""
 
         def request() -> bytes:
             if self._handle is None:
