@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from evenkeel._errors import EvenkeelError, SourceError
 from evenkeel.data._packages import require_package
-from evenkeel.data.sources._columns import Columns
+from evenkeel.data.sources._columns import Block, Columns
 from evenkeel.data.sources._source import Source
 from evenkeel.data.sources._stream import open_stream
 
@@ -34,14 +36,28 @@ def open_query(source: Any, columns: Columns) -> Source:
     Raises:
         SourceError: there is no such file, the query is wrong, or a connection or cursor has none.
     """
-    try:
+    with answering():
         opened = open_stream(reader_of(source), columns)
-    except EvenkeelError:
-        raise
-    except Exception as error:  # each driver has classes of its own
-        raise SourceError(f"the query failed: {error}") from error
+    opened.stream = answered(opened.stream or ())
     opened.description = f"query ({source.partition('?')[0] if isinstance(source, str) else type(source).__name__})"
     return opened
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Turn the drivers' errors, which are of classes of their own, into a SourceError."""
+    try:
+        yield
+    except EvenkeelError:
+        raise
+    except Exception as error:
+        raise SourceError(f"the query failed: {error}") from error
+
+
+def answered(blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the blocks of a query, which may fail at any row."""
+    with answering():
+        yield from blocks
 
 
 def reader_of(source: Any) -> Any:
