@@ -1,5 +1,6 @@
 """Tables that are more than files: queries, Delta tables, data sets saved to disk."""
 
+import adbc_driver_sqlite.dbapi as sqlite
 import datasets
 import deltalake
 import duckdb
@@ -75,6 +76,32 @@ def test_the_command_fits_a_query(database, tmp_path, capsys):
     assert main(["data", "check", query, "--stats", str(out), "--quiet"]) == 0
     assert main(["data", "fit", query, "--out", str(out), "--force", "--engine", "ray"]) == 2
     assert "is read once, in this process" in capsys.readouterr().err
+
+
+def test_the_cursor_of_any_driver_of_adbc_is_read_batch_by_batch(columns, tmp_path):
+    query = "SELECT a, 2 * b AS b, word FROM people WHERE b > 0"
+    with sqlite.connect(str(tmp_path / "people.db")) as connection:
+        cursors = [connection.cursor() for _ in range(4)]
+        cursors[0].adbc_ingest("people", columns)
+        for cursor in cursors[1:3]:
+            cursor.execute(query)
+        with pytest.raises(SourceError, match=r"not numbers: word \(string\)"):
+            fit(cursors[1])
+        found = fit_statistics(cursors[2], columns="numeric")
+        with pytest.raises(SourceError, match=r"^the query failed: .*execute") as caught:
+            fit(cursors[3])
+        for cursor in cursors:
+            cursor.close()
+    positive = columns["b"].to_numpy() > 0
+    assert (found.names, found.rows) == (("a", "b"), positive.sum())
+    np.testing.assert_allclose(found.mean[1], 2 * columns["b"].to_numpy()[positive].mean(), rtol=1e-12)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_query_that_fails_on_its_way_is_one_line():
+    late = "SELECT CASE WHEN i < 2500000 THEN i ELSE CAST('word' || i AS INTEGER) END AS a FROM range(3000000) t(i)"
+    with pytest.raises(SourceError, match=r"^the query failed: .*word25"):
+        fit(f"duckdb:///?query={late}")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from study_runs import TINY, measured
 
 import evenkeel as ek
 from evenkeel.lab import Observer, StudySettings, load_corpus, run_study
-from evenkeel.lab.training import _layout, _text
+from evenkeel.lab.training import _layout, _tables, _text
 
 ROWS = [f"row {i} is a document of its own\n" for i in range(300)]
 
@@ -96,9 +96,15 @@ def test_rows_without_text_are_counted_and_left_out(tmp_path):
 def test_columns_are_named_where_they_are_not_clear(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"title": ROWS, "body": ROWS, "n": range(300)}), path)
-    with pytest.raises(ek.StudyError, match=r"does not say which column is the text \(its columns: title, body, n\)"):
+    with pytest.raises(
+        ek.StudyError,
+        match=r"does not say which column is the text, or the token ids \(its columns: title .*, body .*, n",
+    ):
         load_corpus(path, context=8, folder=tmp_path)
-    with pytest.raises(ek.StudyError, match=r"has no column of text called 'n' .*; name it: .*rows\.parquet::COLUMN"):
+    with pytest.raises(
+        ek.StudyError,
+        match=r"has no column of text or of lists of token ids called 'n' .*; name it: .*rows\.parquet::COLUMN",
+    ):
         load_corpus(tmp_path / "rows.parquet::n", context=8, folder=tmp_path)
     assert load_corpus(tmp_path / "rows.parquet::body", context=8, folder=tmp_path).train_files > 200
 
@@ -106,7 +112,7 @@ def test_columns_are_named_where_they_are_not_clear(tmp_path):
 def test_what_is_laid_out_is_not_read_again_unless_it_changed(tmp_path, table, monkeypatch):
     said = []
     first = load_corpus(table, context=8, folder=tmp_path / "out")
-    monkeypatch.setattr(_layout, "rows_of", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(_tables, "rows_of", lambda *_: pytest.fail("read again"))
     again = load_corpus(table, context=8, folder=tmp_path / "out", tell=said.append)
     assert (facts(again), said) == (facts(first), [])
     monkeypatch.undo()
@@ -131,7 +137,7 @@ class Interrupted(Observer):
 
 
 def test_a_study_on_a_table_resumes_and_its_processes_map_the_same_bytes(tmp_path, table, monkeypatch):
-    monkeypatch.setattr(_layout, "CHUNK", 1000)
+    monkeypatch.setattr(_tables, "CHUNK", 1000)
     settings = StudySettings(**TINY | {"arms": ("none", "pre-rms")})
     out = tmp_path / "out"
     with pytest.raises(KeyboardInterrupt):

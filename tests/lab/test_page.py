@@ -7,7 +7,7 @@ import pytest
 from page_summaries import LAYOUT, histogram, run, summary
 
 from evenkeel import StudyError
-from evenkeel.lab.studies import ranking_table, study_page, write_report
+from evenkeel.lab.studies import find, ranking_table, study_page, write_report
 from evenkeel.report import Figure, Page, render_page
 
 FIGURES = ["map", "ranking", "loss", "residual", "around-norms", "distribution", "centring", "cost"]
@@ -230,6 +230,22 @@ def test_the_training_curve_is_thinned_by_means():
     assert panel.heading == "Training loss, means of 40 points"
     assert len(panel.table.rows) == 20
     assert panel.table.rows[0] == [40, pytest.approx(sum(losses[:40]) / 40)]
+
+
+@pytest.mark.parametrize("rates", [RATES, RATES[:1]])
+def test_losses_are_in_the_unit_that_is_learned(rates):
+    data = summary(rates=rates, seeds=2)
+    data["corpus"] |= {"unit": "token", "vocabulary": 50_257, "train_tokens": 2_500_000}
+    data["findings"] = find(data)
+    page = study_page(data)
+    assert "2.5 M tokens for training, a vocabulary of 50,257" in page.lead[0]
+    drawn = json.dumps(
+        [panel.spec for figure in [page.picture, *page.figures()] for panel in figure.panels], default=str
+    )
+    titles = [table.title for section in page.sections for table in section.tables]
+    assert "nats per token" in drawn
+    assert "  " not in words(page)
+    assert "byte" not in drawn + words(page) + " ".join(titles)
 
 
 def test_recorded_findings_come_first_and_unchanged():

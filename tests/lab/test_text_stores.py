@@ -13,7 +13,7 @@ import evenkeel as ek
 from evenkeel.cli import main
 from evenkeel.data.sources import locate
 from evenkeel.lab import StudySettings, load_corpus, run_study, study
-from evenkeel.lab.training import _layout
+from evenkeel.lab.training import _tables
 
 ROWS = [f"row {i} is a document of its own\n" for i in range(300)]
 SETTINGS = StudySettings(**TINY | {"arms": ("none", "pre-rms")})
@@ -91,7 +91,7 @@ def test_of_a_large_table_the_column_travels_once_and_a_piece_at_a_time(store, t
     with store.watched() as requests:
         least = pa.total_allocated_bytes()
         held = []
-        for number, row in enumerate(_layout.rows_of(path, "text")):
+        for number, row in enumerate(_tables.rows_of(path, _tables.Column("text", "byte"))):
             assert row == rows[number].encode()
             if number % 5000 == 0:
                 held.append(pa.total_allocated_bytes() - least)
@@ -156,7 +156,10 @@ def test_what_is_wrong_is_one_line(store, folder, tmp_path):
         load_corpus("s3://bucket/binary/a.bin", **options)
     table(tmp_path / "rows.parquet")
     store.put("rows.parquet", (tmp_path / "rows.parquet").read_bytes())
-    with pytest.raises(ek.StudyError, match=r"no column of text called 'n' .*name it: s3://.*/rows\.parquet::COLUMN"):
+    with pytest.raises(
+        ek.StudyError,
+        match=r"no column of text or of lists of token ids called 'n' .*name it: s3://.*/rows\.parquet::COLUMN",
+    ):
         load_corpus("s3://bucket/rows.parquet::n", **options)
     with pytest.raises(ek.StudyError, match="in a store, which is laid out on the disk; give a folder"):
         load_corpus("s3://bucket/rows.parquet", context=8, storage_options=store.options)

@@ -13,6 +13,8 @@ from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, Arm, find_a
 from evenkeel._options.names import nearest
 from evenkeel._options.numbers import MOST_THREADS
 
+BYTES = 256  # the vocabulary of a text that is not tokenized
+MOST_TOKENS = 1 << 24  # of a vocabulary; ids beyond are no token's
 DEVICES = ("cpu", "cuda")
 PRECISIONS = ("float32", "bfloat16")
 
@@ -58,7 +60,8 @@ class StudySettings(Compute):
         depth: blocks of each transformer.
         width: size of the residual stream.
         heads: attention heads.
-        context: bytes of a training sequence.
+        context: bytes or tokens of a training sequence.
+        vocabulary: how many token ids there are; None means as many as the largest one says. Bytes are always 256.
         batch: sequences of a training step.
         steps: training steps of each arm.
         lr: the highest learning rates, or one, each trained on its own: reached after the warm-up, a cosine then brings
@@ -93,6 +96,7 @@ class StudySettings(Compute):
     width: int = 64
     heads: int = 4
     context: int = 48
+    vocabulary: int | None = None
     batch: int = 8
     steps: int = 72
     lr: tuple[float, ...] | float = (0.001, 0.004, 0.016, 0.064)
@@ -130,7 +134,9 @@ class StudySettings(Compute):
         self._check_positions()
         if not 1 <= self.threads <= MOST_THREADS:
             raise StudyError(f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
-        self._check_memory()
+        if self.vocabulary is not None and not 1 <= self.vocabulary <= MOST_TOKENS:
+            raise StudyError(f"vocabulary must be from 1 to {MOST_TOKENS}, but is {self.vocabulary}")
+        self.check_memory(self.vocabulary or BYTES)
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -162,22 +168,23 @@ class StudySettings(Compute):
                 "context are both 1; choose a larger batch or context"
             )
 
-    def _check_memory(self) -> None:
+    def check_memory(self, vocabulary: int) -> None:
+        """Raise `StudyError` where a model with a vocabulary needs more memory than this machine has."""
         available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
-        if self.device == "cpu" and self.needed_bytes > available:
+        needed = self.needed_bytes(vocabulary)
+        if self.device == "cpu" and needed > available:
+            tokens = "" if vocabulary == BYTES else f" for a vocabulary of {vocabulary}"
             raise StudyError(
-                f"a model of depth {self.depth}, width {self.width}, batch {self.batch} and context {self.context} "
-                f"needs about {self.needed_bytes >> 30} GiB, but there are {available / 2**30:.0f}; choose smaller "
-                "sizes"
+                f"a model of depth {self.depth}, width {self.width}, batch {self.batch} and context {self.context}"
+                f"{tokens} needs about {needed >> 30} GiB, but there are {available / 2**30:.0f}; choose smaller sizes"
             )
 
-    @property
-    def needed_bytes(self) -> int:
-        """About the memory that a training takes beside the program itself."""
-        weights = 4 * (12 * self.depth * self.width**2 + (512 + self.context) * self.width)
+    def needed_bytes(self, vocabulary: int) -> int:
+        """Return about the memory that a training takes beside the program itself."""
+        weights = 4 * (12 * self.depth * self.width**2 + (2 * vocabulary + self.context) * self.width)
         tokens = self.batch // self.accumulate * self.context
         # per layer about 20 arrays of the width, and at the head the logits, their softmax and their gradient
-        return 4 * weights + 4 * tokens * (20 * self.depth * self.width + 3 * 256)
+        return 4 * weights + 4 * tokens * (20 * self.depth * self.width + 3 * vocabulary)
 
     def find_arms(self) -> list[Arm]:
         """Return the arms that `arms` names."""

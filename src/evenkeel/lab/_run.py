@@ -34,8 +34,8 @@ def study(
     """Train the same small transformer with each norm and placement on a text; the Python side of `evenkeel study`.
 
     Args:
-        text: a text file or directory, or Parquet or Arrow files, or a URL of such, as `load_corpus` reads them; None
-            means the Python standard library's source.
+        text: a text file or directory, Parquet or Arrow files of text or token ids, or a URL of such, as `load_corpus`
+            reads them; None means the Python standard library's source.
         out: the directory to write to; None keeps no files, so that an interrupted study is lost.
         resume: continue the study in `out` if there is one, with its settings where none are given here.
         force: replace the study in `out` if there is one.

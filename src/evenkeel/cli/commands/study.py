@@ -57,6 +57,7 @@ TYPES: dict[str, Any] = {
     "arms": (str, list),
     "lr": (str, list, int, float),
     "warmup": int,
+    "vocabulary": int,
     "clip": (int, float),
     "weight_decay": (int, float),
     "text": str,
@@ -88,7 +89,7 @@ def train(
     text: Annotated[
         str | None,
         option(
-            "Text file or directory, or Parquet or Arrow files (path::column); or a URL.",
+            "Text file or directory; Parquet or Arrow files of text or token ids (path::column); or a URL.",
             panel=COMPARED,
             default="Python's standard library",
             metavar="<path>",
@@ -110,7 +111,10 @@ def train(
     depth: Annotated[int | None, setting("Blocks.", "depth", MODEL)] = None,
     width: Annotated[int | None, setting("Size of the residual stream.", "width", MODEL)] = None,
     heads: Annotated[int | None, setting("Attention heads; divides the width.", "heads", MODEL)] = None,
-    context: Annotated[int | None, setting("Bytes of a sequence.", "context", MODEL)] = None,
+    context: Annotated[int | None, setting("Bytes or tokens of a sequence.", "context", MODEL)] = None,
+    vocabulary: Annotated[
+        int | None, option("How many token ids there are.", panel=MODEL, default="as many as the largest says")
+    ] = None,
     feed_forward: Annotated[
         str | None, choice("Not of presets", FEED_FORWARD_NAMES, panel=MODEL, default=DEFAULTS["feed_forward"])
     ] = None,

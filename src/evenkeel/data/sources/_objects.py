@@ -14,14 +14,14 @@ from typing import Any
 
 from evenkeel._errors import SourceError
 from evenkeel._packages import require_package
-from evenkeel.data.sources._stores import Place, StoredFile
+from evenkeel.data.sources._stores import Place, StoredFile, beneath
 from evenkeel.data.sources._transfers import retried
 
 Range = tuple[int, int]  # first byte, and the one after the last
 
 # A smaller object is read whole, at once: a second request would take longer than its bytes.
 SMALL = 1 << 20
-# The most that a request reads, and that a file reads ahead of its reader: 16 MB took twice the memory, and as long.
+# What a request reads, and what a file reads ahead of its reader: 16 MB took twice the memory, and as long.
 BLOCK, AHEAD = 1 << 22, 1 << 23
 # Bytes that nobody needs are read where they cost less than a request more.
 HOLE = 1 << 16
@@ -71,7 +71,7 @@ class StoredObject:
 
     def read_bytes(self) -> bytes:
         """All of it."""
-        return self.read(0, self.size)
+        return bytes(self.read(0, self.size))
 
     def file(self, *, sequential: bool = False, views: bool = False) -> RangedFile:
         """The object as a Python file; `sequential` reads ahead from the first byte on, `views` as in `RangedFile`."""
@@ -93,13 +93,13 @@ class StoredObject:
         return SourceError(f"{self.place.url}: the object was replaced while it was read; start again")
 
     def _read(self, start: int, stop: int) -> bytes:
-        """The bytes of a range from the store, all of them."""
+        """The bytes of a range from the store, all of them; in memory of PyArrow, whose pages are used again."""
 
         def request() -> bytes:
             if self._handle is None:
                 data = bytes(self.place.store.files.cat_file(self.place.path, start=start, end=stop))
             else:
-                data = self._handle.read_at(stop - start, start)
+                data = self._handle.get_stream(start, stop - start).read_buffer(stop - start)
             if len(data) > stop - start:
                 raise whole_only(self.place)
             if len(data) < stop - start:
@@ -119,12 +119,12 @@ def probe(place: StoredFile) -> tuple[int, str, Any]:
 
 def probed(place: StoredFile) -> tuple[int, str, Any]:
     """The answer to one request; see `probe`."""
-    if files := place.store.files:
+    filesystem = place.store.filesystem
+    if files := beneath(filesystem):
         info = files.info(place.path)
         if info.get("size") is None or info.get("partial") is False:
             raise whole_only(place)
         return int(info["size"]), version_in(info) or str(files.ukey(place.path)), None
-    filesystem = place.store.filesystem
     handle = filesystem.open_input_file(place.path)
     facts = {name: value.decode() for name, value in handle.metadata().items()}
     version = version_in(facts) or str(filesystem.get_file_info([place.path])[0].mtime_ns)
@@ -227,24 +227,29 @@ class RangedFile(io.RawIOBase):
         self.starts: list[int] = []
         self.following = 0  # the first block of the plan that is not requested yet
 
-    def plan(self, ranges: Iterable[Range]) -> None:
-        """Say which ranges will be read next, in this order; what was planned before is forgotten."""
+    def plan(self, ranges: Iterable[Range], most: int = BLOCK) -> None:
+        """Say which ranges will be read next, in this order; what was planned before is forgotten.
+
+        Args:
+            ranges: in the order in which they are read.
+            most: bytes of a request: what is read at once, and was requested in parts, has to be copied together.
+        """
         for block in self.blocks:
             if block.future is not None:
                 block.future.cancel()
-        self.blocks = [] if self.item.content is not None else joined(ranges)
+        self.blocks = [] if self.item.content is not None else joined(ranges, most)
         self.places = sorted(self.blocks, key=lambda block: block.start)
         self.starts = [block.start for block in self.places]
         self.following = 0
         self._request_ahead()
 
     def _request_ahead(self) -> None:
-        """Request the next blocks of the plan, as many as fit in."""
-        held = sum(block.stop - block.start for block in self.blocks[: self.following] if block.future is not None)
+        """Request the next blocks of the plan: two, or as many as fit in."""
+        held = [block.stop - block.start for block in self.blocks[: self.following] if block.future is not None]
         while self.following < len(self.blocks):
             block = self.blocks[self.following]
-            held += block.stop - block.start
-            if held > AHEAD:
+            held.append(block.stop - block.start)
+            if len(held) > 2 and sum(held) > AHEAD:
                 return
             if block.future is None and block.used < block.needed:
                 block.future = requests().submit(self.item.read, block.start, block.stop)
@@ -312,12 +317,12 @@ class RangedFile(io.RawIOBase):
         super().close()
 
 
-def joined(ranges: Iterable[Range]) -> list[Block]:
-    """The blocks of ranges in their order: large ones cut, neighbours read together."""
+def joined(ranges: Iterable[Range], most: int) -> list[Block]:
+    """The blocks of ranges in their order: those of more than `most` bytes cut, neighbours read together."""
     blocks: list[Block] = []
     for start, stop in ranges:
-        for first in range(start, stop, BLOCK):
-            last = min(first + BLOCK, stop)
+        for first in range(start, stop, most):
+            last = min(first + most, stop)
             before = blocks[-1] if blocks else None
             if before and 0 <= first - before.stop <= HOLE and last - before.start <= BLOCK:
                 before.stop, before.needed = last, before.needed + last - first

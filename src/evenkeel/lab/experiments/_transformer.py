@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from evenkeel._options.experiments import ArmOptions, TrainingOptions, Trial
+from evenkeel._options.study import BYTES
 from evenkeel.lab.experiments._experiment import Record
 from evenkeel.lab.training import (
     Corpus,
@@ -23,7 +24,7 @@ from evenkeel.lab.transformer import Transformer, find_arm
 from evenkeel.report import Axis
 
 # A loss this far above a uniform guess's, or one that is not finite, will not come back in a short training.
-LOST = 2 * math.log(256)
+LOST = 2 * math.log(BYTES)
 SHOWN_LOSS = 6.0  # nats; a lost training is drawn here, just above a uniform guess's 5.5
 LOSS_AXIS = Axis("validation loss (nats per byte)", log=False, include=(SHOWN_LOSS,))
 VALIDATION_BATCHES = 4

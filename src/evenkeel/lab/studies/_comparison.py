@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import StudyError
+from evenkeel._options.study import BYTES
 from evenkeel.lab._result import Result
 from evenkeel.lab.studies._result import StudyResult
 from evenkeel.lab.studies.page import comparison_findings, comparison_page, group_arms, pairs_table, standing_table
@@ -104,10 +105,15 @@ def named(directories: Sequence[str | os.PathLike[str]]) -> dict[str, Path]:
 
 
 def check_texts(summaries: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise `StudyError` unless all studies learned the same text."""
+    """Raise `StudyError` unless all studies learned the same text, in the same unit with the same vocabulary."""
     (first, reference), *others = summaries.items()
     for name, summary in others:
         one, other = ((each.get("corpus") or {}) for each in (reference, summary))
+        learned = [
+            f"{each.get('unit', 'byte')}s of a vocabulary of {each.get('vocabulary', BYTES)}" for each in (one, other)
+        ]
+        if learned[0] != learned[1]:
+            raise StudyError(f"{first} learned {learned[0]} and {name} {learned[1]}: losses cannot be compared")
         if one.get("digest") != other.get("digest"):
             raise StudyError(
                 f"{first} and {name} learned different texts ({one.get('source')}; {other.get('source')}), whose "

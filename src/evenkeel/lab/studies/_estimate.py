@@ -15,9 +15,8 @@ import torch
 from evenkeel._options.study import StudySettings
 from evenkeel.lab.runner import Executor, peak_memory, write_json
 from evenkeel.lab.studies._observer import Run, Spent
-from evenkeel.lab.studies._training import VALIDATION_STEPS, VALIDATIONS
+from evenkeel.lab.studies._training import VALIDATION_STEPS, VALIDATIONS, make_model
 from evenkeel.lab.training import Corpus, even_windows, seconds_in_turn, training_step
-from evenkeel.lab.transformer import Transformer
 
 FILE = "spent.json"
 ROUNDS = 3
@@ -47,9 +46,8 @@ def estimate(settings: StudySettings, corpus: Corpus, runs: list[Run], executor:
         executor: who trains them; the machines of a cluster are taken to be as fast as this one.
     """
     if settings.device == "cuda" and not torch.cuda.is_available():
-        return Spent(estimated_bytes=settings.needed_bytes)
-    size = {"depth": settings.depth, "width": settings.width, "heads": settings.heads, "context": settings.context}
-    model = Transformer(runs[0].arm, **size).to(settings.device).train()
+        return Spent(estimated_bytes=settings.needed_bytes(corpus.vocabulary))
+    model = make_model(runs[0].arm, settings, corpus).to(settings.device).train()
     windows = even_windows(corpus, settings.batch, context=settings.context)
     (times,) = seconds_in_turn([training_step(model, windows, settings)], ROUNDS)
     steps = settings.steps + (VALIDATIONS + 1) * VALIDATION_STEPS

@@ -5,7 +5,7 @@ OUT/arms/<arm>-lr<rate>-seed<k>/records.jsonl           append-only measurements
 OUT/arms/<arm>-lr<rate>-seed<k>/checkpoint.safetensors  where this run continues
 OUT/cost.json                                           what a step of each arm takes, measured when all runs have ended
 OUT/spent.json                                          time and memory, estimated before the first run and measured
-OUT/text/                                               the text's bytes, where it is larger than memory or a table
+OUT/text/                                               the text, where it is larger than memory or a table
 OUT/summary.json                                        all runs so far, rewritten as they end
 OUT/report.html                                         the same, to look at
 """
@@ -66,8 +66,8 @@ def run_study(
     Args:
         settings: what to compare and how.
         out: the directory to write to: new, empty, or (with `resume` or `force`) a study's own.
-        text: a text file or directory, or Parquet or Arrow files, or a URL of such, as `load_corpus` reads them; None
-            means the Python standard library's source.
+        text: a text file or directory, Parquet or Arrow files of text or token ids, or a URL of such, as `load_corpus`
+            reads them; None means the Python standard library's source.
         resume: continue the study in `out` if there is one.
         force: replace the study in `out` if there is one.
         observer: is told how the study goes on.
@@ -97,12 +97,14 @@ def run_study(
     if not executor.elsewhere:
         check_device(settings)
     place = locate_text(text, storage_options)
-    corpus = None if is_laid_out_text(place) else load_corpus(text, context=settings.context)
+    size: dict[str, Any] = {"context": settings.context, "vocabulary": settings.vocabulary}
+    corpus = None if is_laid_out_text(place) else load_corpus(text, **size)
     with executor, run_directory(out) as lock, threads(settings.threads):
         check_study(out)
         corpus = corpus or load_corpus(
-            text, context=settings.context, folder=out, tell=observer.text_laid_out, storage_options=storage_options
+            text, **size, folder=out, tell=observer.text_laid_out, storage_options=storage_options
         )
+        settings.check_memory(corpus.vocabulary)
         given = None if place is None else str(place.resolve() if isinstance(place, Path) else place)
         frozen = freeze(settings, out, given, corpus, executor.stamp(), resume=resume, force=force)
         waiting = []
@@ -232,7 +234,7 @@ def freeze(
     versions = stamp() | versions
     # what the models are compared with has to be measured on the bytes that they are: 3.13 there, 3.08 on all of them
     windows = even_windows(corpus, VALIDATION_BATCHES * settings.batch, context=settings.context)
-    frequencies = frequency_loss(corpus.train, windows[:, 1:].flatten())
+    frequencies = frequency_loss(corpus.train, windows[:, 1:].flatten(), corpus.vocabulary)
     asked = {
         "format": STUDY_FORMAT,
         **versions,
@@ -260,5 +262,5 @@ STUDY_FILE = FrozenFile(
     format=STUDY_FORMAT,
     content=FrozenStudy,
     differences=changed_text,
-    defaults=dataclasses.asdict(Compute()),
+    defaults=dataclasses.asdict(Compute()) | {"vocabulary": None},
 )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from evenkeel._options.study import StudySettings
+from evenkeel._options.study import BYTES, StudySettings
 
 STUDY_FORMAT = 2  # of study.json and summary.json; 1 had one learning rate and no cost.json
 
@@ -26,8 +26,12 @@ class CorpusDescription(Struct):
     duplicate_files: Count = 0
     train_bytes: Count = 0
     validation_bytes: Count = 0
+    train_tokens: Count = 0
+    validation_tokens: Count = 0
     frequency_loss: float | None = None
     digest: str = ""
+    unit: Literal["byte", "token"] = "byte"
+    vocabulary: Count = BYTES
 
 
 class FrozenStudy(Struct):

@@ -34,13 +34,19 @@ from evenkeel.lab.training import (
     save_checkpoint,
     validation_loss,
 )
-from evenkeel.lab.transformer import Probe, Transformer
+from evenkeel.lab.transformer import Arm, Probe, Transformer
 
 VALIDATIONS = 4  # of a run, beside the one before the first step
 VALIDATION_STEPS = 3  # that take as long as a validation
 VALIDATION_BATCHES = 8
 DIVERGED_WINDOW = 20  # steps
 DIVERGED_FACTOR = 2.0
+
+
+def make_model(arm: Arm, settings: StudySettings, corpus: Corpus, seed: int = 0) -> Transformer:
+    """Return the untrained model of an arm."""
+    size = {"depth": settings.depth, "width": settings.width, "heads": settings.heads, "context": settings.context}
+    return Transformer(arm, **size, seed=seed, vocabulary=corpus.vocabulary)
 
 
 class ArmTraining:
@@ -50,14 +56,7 @@ class ArmTraining:
         self.run, self.settings, self.corpus = run, settings, corpus
         self.checkpoint_path = directory / "checkpoint.safetensors"
         self.records_path = directory / "records.jsonl"
-        self.model = Transformer(
-            run.arm,
-            depth=settings.depth,
-            width=settings.width,
-            heads=settings.heads,
-            context=settings.context,
-            seed=run.seed,
-        ).to(settings.device)
+        self.model = make_model(run.arm, settings, corpus, run.seed).to(settings.device)
         self.compiled = torch.compile(self.model) if settings.compile else None
         self.optimizer = make_optimizer(self.model, settings.weight_decay)
         self.step = 0
@@ -135,15 +134,16 @@ class ArmTraining:
 
     @torch.no_grad()
     def leak(self) -> float | None:
-        """Return how much logits change, in training, at positions before the one byte that is changed: 0 if causal.
+        """Return how much logits change, in training, at positions before the one that is changed: 0 if causal.
 
-        The last byte of every sequence is changed; the root mean square of the earlier logits' change is over theirs.
+        The last byte or token of every sequence is changed; the root mean square of the earlier logits' change is over
+        theirs.
         """
         if self.settings.context < 2:
             return None
         tokens = even_windows(self.corpus, self.settings.batch, context=self.settings.context)[:, :-1]
         changed = tokens.clone()
-        changed[:, -1] = (changed[:, -1] + 1) % 256
+        changed[:, -1] = (changed[:, -1] + 1) % self.corpus.vocabulary
         self.model.train()
         with autocast(self.settings):
             before, after = (self.model(x.to(self.settings.device))[:, :-1].double() for x in (tokens, changed))
@@ -171,7 +171,7 @@ class ArmTraining:
         if self.losses and not math.isfinite(self.losses[-1]):
             return True
         recent = self.losses[-DIVERGED_WINDOW:]
-        limit = DIVERGED_FACTOR * max([*self.losses[:1], math.log(256)])
+        limit = DIVERGED_FACTOR * max([*self.losses[:1], math.log(self.corpus.vocabulary)])
         return len(recent) == DIVERGED_WINDOW and statistics.fmean(recent) > limit
 
 

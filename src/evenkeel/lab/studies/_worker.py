@@ -12,9 +12,8 @@ from evenkeel._options.study import StudySettings
 from evenkeel.lab.runner import Job, Tell, Work, clear_errors, threads
 from evenkeel.lab.studies._estimate import memory_used
 from evenkeel.lab.studies._observer import Observer, Run, runs_of
-from evenkeel.lab.studies._training import ArmTraining, train_arm
+from evenkeel.lab.studies._training import ArmTraining, make_model, train_arm
 from evenkeel.lab.training import Corpus, check_device, even_windows, laid_out_before, load_corpus, measure_in_turn
-from evenkeel.lab.transformer import Transformer
 
 TIMING: Job = {"timing": True}  # of all arms in turn
 
@@ -48,7 +47,8 @@ def prepare(setup: Mapping[str, Any]) -> Work:
     corpus = laid_out_before(out, setup["digest"], str(setup["text"]), settings.context)
     if corpus is None:
         options = setup["storage_options"]
-        corpus = load_corpus(setup["text"], context=settings.context, folder=out, storage_options=options)
+        size: dict[str, Any] = {"context": settings.context, "vocabulary": settings.vocabulary}
+        corpus = load_corpus(setup["text"], **size, folder=out, storage_options=options)
     if corpus.digest != setup["digest"]:
         raise StudyError(f"the content of the text ({corpus.source}) is not the one that the study began with")
     return study_work(settings, corpus, out, setup["checkpoint_seconds"])
@@ -74,8 +74,7 @@ def study_work(settings: StudySettings, corpus: Corpus, out: Path, checkpoint_se
 
 def time_arms(settings: StudySettings, corpus: Corpus) -> dict[str, dict[str, list[float]]]:
     """Return what a step of each arm takes, and its norms alone, all in turn."""
-    size = {"depth": settings.depth, "width": settings.width, "heads": settings.heads, "context": settings.context}
-    models = {arm.name: functools.partial(Transformer, arm, **size) for arm in timed_arms(settings)}
+    models = {arm.name: functools.partial(make_model, arm, settings, corpus) for arm in timed_arms(settings)}
     windows = even_windows(corpus, settings.batch, context=settings.context)
     return measure_in_turn(models, windows, compute=settings)
 

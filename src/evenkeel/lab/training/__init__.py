@@ -1,6 +1,7 @@
 """Private: training in the lab: the text, its batches, the steps, checkpoints, and the cost of a step."""
 
 from evenkeel.lab.training._checkpoint import load_checkpoint, save_checkpoint
+from evenkeel.lab.training._corpus import Corpus
 from evenkeel.lab.training._cost import (
     both_passes,
     measure_cost,
@@ -9,6 +10,7 @@ from evenkeel.lab.training._cost import (
     seconds_in_turn,
     training_step,
 )
+from evenkeel.lab.training._layout import frequency_loss
 from evenkeel.lab.training._steps import (
     autocast,
     check_device,
@@ -20,8 +22,6 @@ from evenkeel.lab.training._steps import (
 )
 from evenkeel.lab.training._student import Estimate, Measurement, mean_of, measured, t95
 from evenkeel.lab.training._text import (
-    Corpus,
-    frequency_loss,
     is_laid_out_text,
     laid_out_before,
     load_corpus,

@@ -29,7 +29,7 @@ def measure_cost(model: Transformer, windows: Tensor, rounds: int = ROUNDS) -> d
 
     Args:
         model: is left as it is.
-        windows: a batch of byte sequences (batch, context + 1).
+        windows: a batch of sequences (batch, context + 1).
         rounds: how often to measure.
 
     Returns:
@@ -60,7 +60,7 @@ def measure_in_turn(
 
     Args:
         models: makes each model anew for each round, so that the memory holds one at a time.
-        windows: a batch of byte sequences (batch, context + 1).
+        windows: a batch of sequences (batch, context + 1).
         rounds: how often to measure; each begins with a step that is not measured.
         compute: how a step is computed; a compiled model's is timed without that, since each would be compiled anew.
 

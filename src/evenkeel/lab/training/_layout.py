@@ -1,6 +1,6 @@
-"""Texts laid out in two files of bytes, training and validation, which are mapped: larger than memory, or in tables.
+"""Texts laid out in two files, training and validation, which are mapped: larger than memory, or in tables.
 
-FOLDER/text/train.bin, validation.bin   the bytes, documents with a NUL byte between them
+FOLDER/text/train.bin, validation.bin   bytes, documents with a NUL byte between them; or token ids, rows as they are
 FOLDER/text/corpus.json                 what they were made from, and what a study says about its text
 
 A text is read once, in bounded memory. A step's sequences are then drawn from all of it, as they are from a text in
@@ -15,19 +15,21 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from evenkeel._errors import StudyError
+from evenkeel._options.study import BYTES, MOST_TOKENS
 
 if TYPE_CHECKING:
     from evenkeel.data.sources import Place
@@ -35,14 +37,17 @@ if TYPE_CHECKING:
 FORMAT = 1
 LARGE = 1 << 28  # bytes; a larger text is laid out
 CHUNK = 1 << 22
-VALIDATION_DOCUMENTS = 10  # one in so many, by a hash of its content, so that copies stay together
-ROWS = 1024  # of a table, turned into bytes at a time
-PIECE = 1 << 23  # bytes of row groups that are read together; for each piece the file's end is read again
-TABLES = {"Parquet", "Arrow"}
-TEXT_COLUMNS = ("text", "content")
+# How files begin that are often taken for texts, and what to do with them.
+KNOWN = {
+    b"\xff\xfe": "is UTF-16; convert it to UTF-8",
+    b"\xfe\xff": "is UTF-16; convert it to UTF-8",
+    b"\x1f\x8b": "is compressed (gzip); unpack it",
+    b"\x28\xb5\x2f\xfd": "is compressed (Zstandard); unpack it",
+    b"PK\x03\x04": "is a ZIP archive; unpack it and give the directory",
+}
+COUNTED = 1024  # documents whose bytes or tokens are counted at a time, where they are not more than CHUNK
 SEPARATOR = b"\0"  # between documents; no text contains it
-# What PyArrow raises about a broken file.
-BROKEN = (OSError, ValueError, LookupError, ArithmeticError, NotImplementedError)
+Ids = np.ndarray[Any, np.dtype[np.integer[Any]]]
 Progress = Callable[[int], None]  # is told how many bytes are laid out
 
 
@@ -59,6 +64,27 @@ class Laid(msgspec.Struct):
     duplicate_files: int
     frequency_loss: float
     digest: str
+    unit: str = "byte"
+    vocabulary: int = BYTES
+
+
+class Filled(NamedTuple):
+    """What both parts of a text were made of.
+
+    Attributes:
+        skipped: files or documents that were left out.
+        copies: files that were left out because another has their content.
+        unit: what is learned: a byte or a token.
+        vocabulary: how many of them there are.
+    """
+
+    skipped: int = 0
+    copies: int = 0
+    unit: str = "byte"
+    vocabulary: int = BYTES
+
+
+Fill = Callable[["Part", "Part"], Filled]
 
 
 @dataclass(frozen=True)
@@ -71,25 +97,63 @@ class Layout:
 
 
 class Part:
-    """One of the two files while it is written."""
+    """One of the two files while it is written, in the narrowest dtype that holds what it got so far."""
 
     def __init__(self, path: Path) -> None:
-        self.file = path.open("wb")
-        self.size = self.documents = 0
-        self.digest = hashlib.sha256()
-        self.counts = np.zeros(256, np.int64)
+        self.path, self.documents = path, 0
+        self.counted = np.zeros(0, np.int64)
+        self.uncounted: list[Ids] = []
+        self.pending = 0  # bytes or tokens in `uncounted`
+        self.begin(np.dtype(np.uint8))
 
-    def write(self, data: bytes) -> None:
-        """Append bytes."""
+    def begin(self, dtype: np.dtype[Any]) -> None:
+        """Begin an empty file."""
+        self.dtype, self.size = dtype, 0
+        self.digest = hashlib.sha256()
+        self.file = self.path.open("wb")
+
+    def append(self, data: bytes) -> None:
+        """Append what is encoded."""
         self.file.write(data)
         self.size += len(data)
         self.digest.update(data)
-        self.counts += np.bincount(np.frombuffer(data, np.uint8), minlength=256)
 
-    def add(self, document: bytes) -> None:
-        """Append a document."""
-        self.write(document if self.documents == 0 else SEPARATOR + document)
+    def write(self, data: bytes | Ids) -> None:
+        """Append bytes, or token ids."""
+        if isinstance(data, bytes):
+            self.append(data)
+        else:
+            self.make_room(int(data.max(initial=0)) + 1)
+            self.append(data.astype(self.dtype).tobytes())
+        self.uncounted.append(np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data)
+        self.pending += len(data)
+        if len(self.uncounted) >= COUNTED or self.pending >= CHUNK:
+            self.counts()
+
+    def add(self, document: bytes | Ids) -> None:
+        """Append a document: a text, or token ids."""
+        if isinstance(document, bytes) and self.documents:
+            document = SEPARATOR + document
+        self.write(document)
         self.documents += 1
+
+    def counts(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return how often each byte or token was written, up to the largest."""
+        if self.uncounted:
+            counts = np.bincount(np.concatenate(self.uncounted), minlength=len(self.counted))
+            counts[: len(self.counted)] += self.counted
+            self.counted, self.uncounted, self.pending = counts, [], 0
+        return self.counted
+
+    def make_room(self, vocabulary: int) -> None:
+        """Write the file anew where the ids of a vocabulary need a wider dtype."""
+        if (dtype := narrowest(vocabulary)).itemsize > self.dtype.itemsize:
+            self.file.close()
+            narrow = mapped(self.path.replace(self.path.with_suffix(".narrow")), self.dtype)
+            self.begin(dtype)
+            for part in narrow.split(CHUNK):
+                self.append(part.numpy().astype(dtype).tobytes())
+            self.path.with_suffix(".narrow").unlink()
 
     def __enter__(self) -> Part:
         return self
@@ -103,14 +167,13 @@ class Part:
                 os.fsync(self.file.fileno())
 
 
-def lay_out(folder: Path, signature: str, fill: Callable[[Part, Part], tuple[int, int]]) -> Layout:
+def lay_out(folder: Path, signature: str, fill: Fill) -> Layout:
     """Return a text laid out in a folder; written now unless it is there already.
 
     Args:
         folder: gets the folder ``text``.
         signature: of what the text is made from; what is there with another one is replaced.
-        fill: writes the training and the validation part, and returns how many files or documents were skipped, and how
-            many were copies of others.
+        fill: writes the training and the validation part, and returns what they were made of.
     """
     place = folder / "text"
     facts = read_facts(place)
@@ -119,7 +182,9 @@ def lay_out(folder: Path, signature: str, fill: Callable[[Part, Part], tuple[int
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         with Part(unfinished / "train.bin") as train, Part(unfinished / "validation.bin") as validation:
-            skipped, copies = fill(train, validation)
+            filled = fill(train, validation)
+            for part in (train, validation):
+                part.make_room(filled.vocabulary)
         facts = Laid(
             FORMAT,
             signature,
@@ -127,10 +192,12 @@ def lay_out(folder: Path, signature: str, fill: Callable[[Part, Part], tuple[int
             validation.size,
             train.documents,
             validation.documents,
-            skipped,
-            copies,
-            cross_entropy(train.counts, validation.counts),
-            joint_digest(train.digest.digest(), validation.digest.digest()),
+            filled.skipped,
+            filled.copies,
+            cross_entropy(train.counts(), validation.counts(), filled.vocabulary),
+            joint_digest(train.digest.digest(), validation.digest.digest(), filled.unit, filled.vocabulary),
+            filled.unit,
+            filled.vocabulary,
         )
         (unfinished / "corpus.json").write_bytes(msgspec.json.encode(facts))
         if place.exists():
@@ -141,7 +208,8 @@ def lay_out(folder: Path, signature: str, fill: Callable[[Part, Part], tuple[int
 
 def map_layout(place: Path, facts: Laid) -> Layout:
     """Return a text that is there."""
-    return Layout(mapped(place / "train.bin"), mapped(place / "validation.bin"), facts)
+    dtype = narrowest(facts.vocabulary)
+    return Layout(mapped(place / "train.bin", dtype), mapped(place / "validation.bin", dtype), facts)
 
 
 def read_facts(place: Path) -> Laid | None:
@@ -159,23 +227,43 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else -1
 
 
-def mapped(path: Path) -> Tensor:
-    """Return the bytes of a file, read as they are used."""
+def narrowest(vocabulary: int) -> np.dtype[Any]:
+    """Return the dtype that a vocabulary is laid out in: uint8 for bytes."""
+    return np.min_scalar_type(max(vocabulary, 1) - 1)
+
+
+def mapped(path: Path, dtype: np.dtype[Any]) -> Tensor:
+    """Return the numbers of a file, read as they are used."""
     if not path.stat().st_size:
-        return torch.empty(0, dtype=torch.uint8)
-    return torch.from_numpy(np.memmap(path, np.uint8, mode="c"))
+        return torch.from_numpy(np.empty(0, dtype))
+    return torch.from_numpy(np.memmap(path, dtype, mode="c"))
 
 
-def cross_entropy(train: Any, validation: Any) -> float:
-    """Return the cross-entropy, in nats, of bytes with these counts under the frequencies of others, plus one each."""
-    counts, occurrences = torch.as_tensor(train).double() + 1, torch.as_tensor(validation).double()
+def frequency_loss(train: Tensor, validation: Tensor, vocabulary: int) -> float:
+    """Return the cross-entropy, in nats, of the validation part under the training part's counts, each plus one."""
+    return cross_entropy(count(train, vocabulary), count(validation, vocabulary), vocabulary)
+
+
+def count(text: Tensor, vocabulary: int) -> Tensor:
+    """Return how often each byte or token occurs."""
+    counts = torch.zeros(vocabulary, dtype=torch.long)
+    for part in text.split(CHUNK):  # bincount knows uint8, and no wider unsigned ones
+        counts += torch.bincount(part if part.dtype == torch.uint8 else part.long(), minlength=vocabulary)
+    return counts
+
+
+def cross_entropy(train: Any, validation: Any, vocabulary: int) -> float:
+    """Return the cross-entropy, in nats, of what has these counts under the frequencies of others, plus one each."""
+    counts, occurrences = (F.pad(torch.as_tensor(part), (0, vocabulary - len(part))) for part in (train, validation))
+    counts, occurrences = counts.double() + 1, occurrences.double()
     total = occurrences.sum().item()
     return -(occurrences * (counts / counts.sum()).log()).sum().item() / total if total else math.nan
 
 
-def joint_digest(train: bytes, validation: bytes) -> str:
-    """Return the digest of a text from those of its parts."""
-    return hashlib.sha256(train + validation).hexdigest()
+def joint_digest(train: bytes, validation: bytes, unit: str = "byte", vocabulary: int = BYTES) -> str:
+    """Return the digest of a text from those of its parts: the same ids of another vocabulary are another text."""
+    about = "" if unit == "byte" else f"{unit} {vocabulary}"
+    return hashlib.sha256(train + validation + about.encode()).hexdigest()
 
 
 def signature_of(files: Iterable[Place], *about: object) -> str:
@@ -187,9 +275,22 @@ def signature_of(files: Iterable[Place], *about: object) -> str:
     return hashlib.sha256(json.dumps([facts, *map(str, about)]).encode()).hexdigest()
 
 
-def plain_path(path: Path) -> Path:
-    """Return the file of a path that may name a member of it."""
-    return Path(str(path).partition("::")[0])
+def plain_place(path: Place) -> tuple[Place, str]:
+    """Return the file of a place, and what ``::`` names in it."""
+    plain, _, member = str(path).partition("::")
+    return (Path(plain) if isinstance(path, Path) else replace(path, member="")), member
+
+
+def check_ids(ids: Ids, where: str, vocabulary: int | None) -> Ids:
+    """Return token ids as uint32; `StudyError` where they are negative or beyond the vocabulary."""
+    most = vocabulary or MOST_TOKENS
+    wrong = [end for end in (ids.min(initial=0), ids.max(initial=0)) if not 0 <= end < most]
+    if wrong:
+        stated = "a vocabulary of" if vocabulary else "the largest vocabulary,"
+        raise StudyError(
+            f"{where} has the token id {wrong[0]}; ids are whole numbers from 0 and less than {stated} {most}"
+        )
+    return ids.astype(np.uint32, copy=False)
 
 
 @contextmanager
@@ -203,10 +304,10 @@ def open_bytes(path: Place) -> Iterator[tuple[Any, int]]:
             yield file, size
 
 
-def copy_file(path: Place, share: float, tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
+def copy_file(path: Place, share: float, tell: Progress) -> Fill:
     """Return what copies a text file, its last part for validation."""
 
-    def fill(train: Part, validation: Part) -> tuple[int, int]:
+    def fill(train: Part, validation: Part) -> Filled:
         decoder = codecs.getincrementaldecoder("utf-8")()
         at = 0
         with open_bytes(path) as (file, size):
@@ -218,106 +319,35 @@ def copy_file(path: Place, share: float, tell: Progress) -> Callable[[Part, Part
                 tell(at)
         check_text(path, b"", at, decoder, final=True)
         train.documents = validation.documents = 1
-        return 0, 0
+        return Filled()
 
     return fill
+
+
+def refuse_known(path: Place, data: bytes) -> None:
+    """Raise `StudyError` where a file begins as one of another kind does."""
+    if (kind := next((kind for start, kind in KNOWN.items() if data.startswith(start)), None)) is not None:
+        raise StudyError(f"text {path} {kind}")
+
+
+def binary(path: Place, position: int) -> StudyError:
+    """Return the error of a file that is no text."""
+    return StudyError(
+        f"text {path} is binary (a NUL byte at position {position}); give a text file, or, if these are token ids, "
+        "their type: path::uint16 or path::uint32"
+    )
 
 
 def check_text(
     path: Place, data: bytes, start: int, decoder: codecs.IncrementalDecoder, *, final: bool = False
 ) -> None:
     """Raise `StudyError` unless the next bytes of a file go on as text."""
+    if start == 0:
+        refuse_known(path, data)
     if SEPARATOR in data:
-        raise StudyError(
-            f"text {path} is binary (a NUL byte at position {start + data.index(SEPARATOR)}); give a text file"
-        )
+        raise binary(path, start + data.index(SEPARATOR))
     try:
         decoder.decode(data, final)
     except UnicodeDecodeError as error:
         where = f"near position {start + error.start}"
         raise StudyError(f"text {path} is not UTF-8 ({where}); convert it to UTF-8 or give another text") from error
-
-
-def write_rows(files: Sequence[Place], column: str, tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
-    """Return what writes the rows of tables, a document each, one in ten for validation."""
-
-    def fill(train: Part, validation: Part) -> tuple[int, int]:
-        skipped, said = 0, 0
-        for document in (row for path in files for row in rows_of(path, column)):
-            if not document or SEPARATOR in document:
-                skipped += 1
-                continue
-            held_out = int.from_bytes(hashlib.sha256(document).digest()[:8], "little") % VALIDATION_DOCUMENTS == 0
-            (validation if held_out else train).add(document)
-            if train.size - said >= CHUNK:
-                said = train.size
-                tell(said)
-        return skipped, 0
-
-    return fill
-
-
-def table_paths(path: Place) -> list[Place] | None:
-    """Return the Parquet or Arrow files that a place names: a file, a pattern with *, or a directory that has some.
-
-    The one place that knows where tables lie.
-    """
-    from evenkeel.data.sources import format_of, list_files
-
-    plain = plain_path(path) if isinstance(path, Path) else replace(path, member="")
-    visible = (key for key in keys_of(plain) if not any(part[0] in "._" for part in key.split("/")))
-    kinds = {getattr(format_of(Path(key)), "name", None) for key in visible}
-    return list_files(plain).files if kinds and kinds <= TABLES else None
-
-
-def keys_of(place: Place) -> Iterable[str]:
-    """Return the paths of all files of a directory or a URL, relative to it; of any other path its name."""
-    from evenkeel.data.sources import key_of, list_objects
-
-    if not isinstance(place, Path):
-        files, root, _ = list_objects(place)
-        return [key_of(file, root) for file in files]
-    if place.is_dir():
-        return (
-            Path(folder, name).relative_to(place).as_posix() for folder, _, names in os.walk(place) for name in names
-        )
-    return [place.name]
-
-
-def text_column(path: Place, asked: str) -> str:
-    """Return the column of a table that holds the text: the one asked for, the only one of text, or ``text``."""
-    from evenkeel.data.sources import format_of, read_schema
-
-    kind = format_of(path)
-    assert kind is not None
-    schema = read_schema(path, kind)
-    texts = [field.name for field in schema if str(field.type).removeprefix("large_") in ("string", "binary")]
-    known = [name for name in TEXT_COLUMNS if name in texts]
-    if asked in texts:
-        return asked
-    if not asked and (len(texts) == 1 or known):
-        return known[0] if known else texts[0]
-    columns = ", ".join(schema.names) or "none"
-    lacks = f"has no column of text called {asked!r}" if asked else "does not say which column is the text"
-    raise StudyError(f"{path} {lacks} (its columns: {columns}); name it: {path}::COLUMN")
-
-
-def rows_of(path: Place, column: str) -> Iterator[bytes]:
-    """Yield the rows of a column, some row groups or a record batch in memory at a time; missing ones are empty."""
-    from evenkeel.data.sources import format_of, grouped, opened
-
-    kind = format_of(path)
-    assert kind is not None
-    assert kind.batches is not None
-    try:
-        with opened(path) as file:
-            sizes = kind.part_sizes(file) if kind.part_sizes else []
-            pieces: list[tuple[int, ...] | None] = [*grouped(sizes, PIECE)] or [None]
-            for parts in pieces:
-                for batch in kind.batches(file, [column], parts):
-                    for start in range(0, batch.num_rows, ROWS):
-                        values = batch.column(column).slice(start, ROWS).to_pylist()
-                        yield from (value.encode() if isinstance(value, str) else value or b"" for value in values)
-    except BROKEN as error:
-        reason = " ".join(str(error).split()).removeprefix(f"{path}: ")
-        raise StudyError(f"text {path} cannot be read: {reason}") from error

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from evenkeel._errors import StudyError
 from evenkeel._options.study import Compute
-from evenkeel.lab.training._text import Corpus
-from evenkeel.lab.transformer import Transformer, derive_seed, next_byte_loss
+from evenkeel.lab.training._corpus import Corpus
+from evenkeel.lab.transformer import Transformer, derive_seed, next_token_loss
 
 PLAIN = Compute()
 
@@ -52,7 +52,7 @@ def validation_loss(
     model.eval()
     windows = even_windows(corpus, batches * batch, context=context).to(compute.device)
     with autocast(compute):
-        losses = [next_byte_loss(model, part) for part in windows.split(batch // compute.accumulate)]
+        losses = [next_token_loss(model, part) for part in windows.split(batch // compute.accumulate)]
     return torch.stack(losses).mean().item()
 
 
@@ -90,7 +90,7 @@ def loss_backward(
     total = 0.0
     for part in parts:
         with autocast(compute):
-            loss = next_byte_loss(model if forward is None else forward, part)
+            loss = next_token_loss(model if forward is None else forward, part)
         if len(parts) > 1:
             loss = loss / len(parts)
         loss.backward()

@@ -11,7 +11,6 @@ import shutil
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,84 +19,37 @@ from torch import Tensor
 
 from evenkeel._errors import InvalidArgumentError, StudyError
 from evenkeel._files import path_as_text
+from evenkeel._options.study import BYTES
+from evenkeel.lab.training._corpus import Corpus
+from evenkeel.lab.training._flat import copy_ids, is_flat
 from evenkeel.lab.training._layout import (
     LARGE,
     SEPARATOR,
+    Fill,
+    Filled,
     Layout,
     Part,
     Progress,
+    binary,
     copy_file,
-    cross_entropy,
+    frequency_loss,
     joint_digest,
     lay_out,
     map_layout,
     open_bytes,
+    plain_place,
     read_facts,
+    refuse_known,
     signature_of,
-    table_paths,
-    text_column,
-    write_rows,
 )
+from evenkeel.lab.training._tables import choose_column, table_paths, write_rows
 
 if TYPE_CHECKING:
     from evenkeel.data.sources import Place, StoredFile
 
 VALIDATION_SHARE = 0.1  # of the bytes
-COUNTED = 1 << 26  # bytes at a time
 COPIED_AT_ONCE = 16  # objects of a store
 STANDARD_LIBRARY_LEAVES_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Corpus:
-    """Training and validation text as bytes.
-
-    Attributes:
-        source: where it came from, in words.
-        train: bytes to learn, uint8.
-        validation: bytes held out, uint8.
-        train_files: number of files in `train`.
-        validation_files: number of files in `validation`; both are 1 when one file was split by position.
-        skipped_files: files of a directory left out because they are empty, unreadable or not UTF-8 text.
-        duplicate_files: files of a directory left out because another has exactly their content.
-        frequency_loss: nats per byte on the validation part of a guess from the training part's byte frequencies alone;
-            a model that does no better has learned nothing from context.
-        digest: SHA-256 of both parts, by which a resumed study recognises its text.
-
-    Example:
-        >>> import tempfile, pathlib
-        >>> from evenkeel.lab import load_corpus
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     text = pathlib.Path(folder, "poem.txt")
-        ...     _ = text.write_text("all work and no play " * 50)
-        ...     corpus = load_corpus(text, context=16)
-        >>> len(corpus.train), len(corpus.validation)
-        (945, 105)
-    """
-
-    source: str
-    train: Tensor
-    validation: Tensor
-    train_files: int
-    validation_files: int
-    skipped_files: int
-    duplicate_files: int
-    frequency_loss: float
-    digest: str
-
-    def describe(self) -> dict[str, str | int | float]:
-        """Return what the summary says about the text."""
-        return {
-            "source": self.source,
-            "train_files": self.train_files,
-            "validation_files": self.validation_files,
-            "skipped_files": self.skipped_files,
-            "duplicate_files": self.duplicate_files,
-            "train_bytes": len(self.train),
-            "validation_bytes": len(self.validation),
-            "frequency_loss": self.frequency_loss,
-            "digest": self.digest,
-        }
 
 
 def load_corpus(
@@ -107,32 +59,37 @@ def load_corpus(
     folder: Path | None = None,
     tell: Progress = lambda size: None,
     storage_options: Mapping[str, Any] | None = None,
+    vocabulary: int | None = None,
 ) -> Corpus:
     """Read a text and split it into training and validation parts.
 
     A directory is read recursively, without hidden files, files that are not UTF-8 text, repetitions of a file and the
     directories of studies, and split by files: in an order given by a hash of their relative paths, files go to
     validation until it has a tenth of the bytes. A single file is split by position: its last tenth is validation. Of
-    Parquet and Arrow files (one, a pattern with ``*``, a directory), the rows of a column of text are documents: one in
-    ten goes to validation, by a hash of its content; ``path::column`` names the column where that is not clear. The
-    split is the same on every machine.
+    Parquet and Arrow files (one, a pattern with ``*``, a directory), the rows of a column of text or of lists of token
+    ids are documents: one in ten goes to validation, by a hash of its content; ``path::column`` names the column where
+    that is not clear. The split is the same on every machine. Between texts stands a NUL byte; rows of token ids follow
+    one another as they are.
 
     Tables, and texts of more than 256 MiB, are laid out on the disk and mapped, so that they may be larger than memory;
-    so is every text of a store, which is read once.
+    so is every text of a store, which is read once, and token ids in one file: a one-dimensional ``.npy``, or bare ones
+    whose type ``path::uint16`` or ``path::uint32`` names, split by position.
 
     Args:
-        path: a text file, a directory or tables, or the URL of such in a store (``s3://bucket/texts/``); None means the
-            source of the Python standard library that is running, without its tests.
+        path: a text file, a directory, tables or token ids, or the URL of such in a store (``s3://bucket/texts/``);
+            None means the source of the Python standard library that is running, without its tests.
         context: the sequence length that both parts must be able to fill.
         folder: where texts are laid out, in the folder ``text``; those that are there already are mapped as they are.
         tell: is told how many bytes are laid out.
         storage_options: for the client of the store that a URL names; see `evenkeel.data.fit`.
+        vocabulary: how many token ids there are; None means as many as the largest one says.
 
     Returns:
         The corpus.
 
     Raises:
-        StudyError: the text is missing, unreadable, empty, binary or too short, or needs a folder.
+        StudyError: the text is missing, unreadable, empty, binary or too short, or needs a folder; a row of token ids
+            has a null, a negative id or one beyond the vocabulary.
         SourceError: the store cannot be reached, or has nothing under the URL.
 
     Example:
@@ -141,6 +98,10 @@ def load_corpus(
         True
     """
     place = locate_text(path, storage_options)
+    if vocabulary is not None and (place is None or not holds_tokens(place)):
+        raise StudyError(
+            f"a vocabulary of {vocabulary} is for token ids, but this text is learned as bytes; leave it out"
+        )
     if place is None:
         root = Path(sysconfig.get_paths()["stdlib"])
         source = f"Python {sysconfig.get_python_version()} standard library"
@@ -151,13 +112,16 @@ def load_corpus(
                 raise StudyError(
                     f"text {place} is large, a table or in a store, which is laid out on the disk; give a folder"
                 )
-            return laid_out(place, folder, tell, context)
+            return laid_out(place, folder, tell, context, vocabulary)
         assert isinstance(place, Path)
         path = place
         if path.is_dir():
             return split(path_as_text(path), *read_directory(path, leaves_out=holds_study), context)
         if path.is_file():
             return split(path_as_text(path), {path.name: read_text(path)}, 0, context)
+        plain, member = plain_place(path)
+        if member and Path(str(plain)).exists():
+            raise no_member(plain, member)
         problem = "is not a file or directory" if path.exists() else "does not exist"
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -181,22 +145,45 @@ def is_laid_out_text(path: Place | None) -> bool:
         return False
     if not isinstance(path, Path):
         return True
-    if table_paths(path) is not None:
+    if table_paths(path) is not None or is_flat(path):
         return True
     if path.is_dir():
         return sum(entry.stat().st_size for _, entry in text_entries(path, holds_study)) > LARGE
     return path.is_file() and path.stat().st_size > LARGE
 
 
-def laid_out(path: Place, folder: Path, tell: Progress, context: int) -> Corpus:
+def holds_tokens(path: Place) -> bool:
+    """Whether a place has token ids."""
+    tables = table_paths(path)
+    return is_flat(path) if tables is None else choose_column(tables[0], plain_place(path)[1]).unit == "token"
+
+
+def no_member(plain: Place, member: str) -> StudyError:
+    """Return the error of a file that has no parts to name."""
+    return StudyError(
+        f"text {plain} is no table, so that nothing in it is called {member!r}; leave it out, or, if these are bare "
+        "token ids, name their type: ::uint16 or ::uint32"
+    )
+
+
+def laid_out(path: Place, folder: Path, tell: Progress, context: int, vocabulary: int | None) -> Corpus:
     """Return a text that is laid out below a folder."""
     from evenkeel.data.sources import pinned
 
+    plain, member = plain_place(path)
+    stated = [] if vocabulary is None else [vocabulary]
     if (tables := table_paths(path)) is not None:
         tables = pinned(tables)
-        column = text_column(tables[0], str(path).partition("::")[2])
-        layout = lay_out(folder, signature_of(tables, column), write_rows(tables, column, tell))
+        column = choose_column(tables[0], member)
+        fill = write_rows(tables, column, vocabulary, tell)
+        layout = lay_out(folder, signature_of(tables, column.name, *stated), fill)
+    elif is_flat(path):
+        (plain,) = pinned([plain])
+        fill = copy_ids(plain, member, VALIDATION_SHARE, vocabulary, tell)
+        layout = lay_out(folder, signature_of([plain], member, *stated), fill)
     elif not isinstance(path, Path):
+        if member:
+            raise no_member(plain, member)
         layout = laid_out_objects(path, folder, tell)
     elif path.is_dir():
         entries = dict(text_entries(path, holds_study))
@@ -230,10 +217,10 @@ def laid_out_objects(place: StoredFile, folder: Path, tell: Progress) -> Layout:
     return lay_out(folder, signature_of(files), fill)
 
 
-def join_objects(entries: Mapping[str, Place], tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
+def join_objects(entries: Mapping[str, Place], tell: Progress) -> Fill:
     """Return what writes the texts of a store; each is read from there once, into a copy that is there meanwhile."""
 
-    def fill(train: Part, validation: Part) -> tuple[int, int]:
+    def fill(train: Part, validation: Part) -> Filled:
         copies = Path(train.file.name).with_name("copies")
         copies.mkdir()
         names = {name: copies / str(number) for number, name in enumerate(entries)}
@@ -245,9 +232,9 @@ def join_objects(entries: Mapping[str, Place], tell: Progress) -> Callable[[Part
         with ThreadPoolExecutor(COPIED_AT_ONCE) as pool:
             for _ in pool.map(copy, entries):
                 pass
-        counts = join_files(names, tell)(train, validation)
+        filled = join_files(names, tell)(train, validation)
         shutil.rmtree(copies)
-        return counts
+        return filled
 
     return fill
 
@@ -255,7 +242,8 @@ def join_objects(entries: Mapping[str, Place], tell: Progress) -> Callable[[Part
 def corpus_of(source: str, layout: Layout, context: int) -> Corpus:
     """Return the corpus of a text that is laid out."""
     facts = layout.facts
-    check_length(source, {"training": facts.train_bytes, "validation": facts.validation_bytes}, context)
+    sizes = {"training": len(layout.train), "validation": len(layout.validation)}
+    check_length(source, sizes, context, facts.unit)
     return Corpus(
         source=source,
         train=layout.train,
@@ -266,13 +254,15 @@ def corpus_of(source: str, layout: Layout, context: int) -> Corpus:
         duplicate_files=facts.duplicate_files,
         frequency_loss=facts.frequency_loss,
         digest=facts.digest,
+        unit=facts.unit,
+        vocabulary=facts.vocabulary,
     )
 
 
-def join_files(entries: dict[str, Path], tell: Progress) -> Callable[[Part, Part], tuple[int, int]]:
+def join_files(entries: dict[str, Path], tell: Progress) -> Fill:
     """Return what writes text files, split as those of a directory in memory; each is read twice, alone."""
 
-    def fill(train: Part, validation: Part) -> tuple[int, int]:
+    def fill(train: Part, validation: Part) -> Filled:
         names: dict[bytes, str] = {}
         sizes: dict[str, int] = {}
         for name, entry in entries.items():
@@ -287,7 +277,7 @@ def join_files(entries: dict[str, Path], tell: Progress) -> Callable[[Part, Part
         for name in kept:
             (validation if name in held_out else train).add(read_text(entries[name]))
             tell(train.size)
-        return len(entries) - len(sizes), len(sizes) - len(kept)
+        return Filled(len(entries) - len(sizes), len(sizes) - len(kept))
 
     return fill
 
@@ -311,9 +301,9 @@ def read_text(path: Path) -> bytes:
     data = path.read_bytes()
     if not data:
         raise StudyError(f"text {path} is empty; give a text of at least a few thousand bytes")
+    refuse_known(path, data)
     if SEPARATOR in data:
-        where = data.index(SEPARATOR)
-        raise StudyError(f"text {path} is binary (a NUL byte at position {where}); give a text file")
+        raise binary(path, data.index(SEPARATOR))
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -364,42 +354,29 @@ def split(source: str, files: dict[str, bytes], skipped: int, context: int) -> C
         train = SEPARATOR.join(data for name, data in files.items() if name not in held_out)
         validation = SEPARATOR.join(data for name, data in files.items() if name in held_out)
         counts = (len(files) - len(held_out), len(held_out))
-    check_length(source, {"training": len(train), "validation": len(validation)}, context)
-    train_bytes, validation_bytes = to_tensor(train), to_tensor(validation)
+    check_length(source, {"training": len(train), "validation": len(validation)}, context, "byte")
+    parts = to_tensor(train), to_tensor(validation)
     return Corpus(
         source=source,
-        train=train_bytes,
-        validation=validation_bytes,
+        train=parts[0],
+        validation=parts[1],
         train_files=counts[0],
         validation_files=counts[1],
         skipped_files=skipped,
         duplicate_files=duplicates,
-        frequency_loss=frequency_loss(train_bytes, validation_bytes),
+        frequency_loss=frequency_loss(*parts, BYTES),
         digest=joint_digest(hashlib.sha256(train).digest(), hashlib.sha256(validation).digest()),
     )
 
 
-def check_length(source: str, sizes: Mapping[str, int], context: int) -> None:
+def check_length(source: str, sizes: Mapping[str, int], context: int, unit: str) -> None:
     """Raise `StudyError` where a part of a text cannot fill a sequence."""
     for part, size in sizes.items():
         if size <= context:
             raise StudyError(
-                f"text {source} is too short: its {part} part has {size} bytes, but a context of {context} needs "
+                f"text {source} is too short: its {part} part has {size} {unit}s, but a context of {context} needs "
                 f"more than {context}; give a longer text or a smaller context"
             )
-
-
-def frequency_loss(train: Tensor, validation: Tensor) -> float:
-    """Return the cross-entropy of the validation bytes under the training bytes' frequencies, each count plus one."""
-    return cross_entropy(byte_counts(train), byte_counts(validation))
-
-
-def byte_counts(text: Tensor) -> Tensor:
-    """Return how often each byte occurs."""
-    counts = torch.zeros(256, dtype=torch.long)
-    for part in text.split(COUNTED):
-        counts += torch.bincount(part, minlength=256)
-    return counts
 
 
 def choose_validation(sizes: Mapping[str, int]) -> set[str]:

@@ -1,7 +1,7 @@
-"""Private: the lab's byte-level transformer, its norms and placements, and the probes inside it."""
+"""Private: the lab's transformer, its norms and placements, and the probes inside it."""
 
 from evenkeel._options.arms import PLACEMENTS, PRESETS, Arm, Placement, arm_names, find_arm
-from evenkeel.lab.transformer._model import FEED_FORWARDS, VOCABULARY, Transformer, derive_seed, next_byte_loss
+from evenkeel.lab.transformer._model import FEED_FORWARDS, Transformer, derive_seed, next_token_loss
 from evenkeel.lab.transformer._norms import NORMS, TokenBatchNorm
 from evenkeel.lab.transformer._probes import Probe, residual_statistics
 from evenkeel.lab.transformer._styles import norm_styles
@@ -11,7 +11,6 @@ __all__ = [
     "NORMS",
     "PLACEMENTS",
     "PRESETS",
-    "VOCABULARY",
     "Arm",
     "Placement",
     "Probe",
@@ -20,7 +19,7 @@ __all__ = [
     "arm_names",
     "derive_seed",
     "find_arm",
-    "next_byte_loss",
+    "next_token_loss",
     "norm_styles",
     "residual_statistics",
 ]

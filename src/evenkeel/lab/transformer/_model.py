@@ -1,4 +1,4 @@
-"""A decoder-only, byte-level transformer in which the norm and its placement are plug-ins.
+"""A decoder-only transformer in which the norm and its placement are plug-ins.
 
 The whole model is one recurrence. Each block applies two sublayers F (attention, feed-forward) to the residual stream:
 
@@ -22,9 +22,9 @@ from torch import Tensor, nn
 import evenkeel.nn as ek_nn
 from evenkeel._errors import StudyError
 from evenkeel._options.arms import PLACEMENTS, Arm
+from evenkeel._options.study import BYTES
 from evenkeel.lab.transformer._norms import NORMS, TokenBatchNorm
 
-VOCABULARY = 256  # bytes
 ON_THE_WAY = ("value", "output", "up", "gate", "down")  # the linear maps that a sublayer's values pass through
 
 # What `FEED_FORWARD_NAMES` names -> (activation, gated); a gated one multiplies the activation by a second projection
@@ -122,9 +122,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    r"""The study's model: byte and learned position embeddings, `depth` blocks, a linear head.
+    r"""The study's model: token and learned position embeddings, `depth` blocks, a linear head; a byte is a token.
 
-    Initialization, the same for every arm: linear maps are Xavier normal, biases 0, byte and position embeddings
+    Initialization, the same for every arm: linear maps are Xavier normal, biases 0, token and position embeddings
     N(0, 1/2) each, so that the residual stream starts at RMS 1; norms start as their modules do (weight 1, bias 0).
     DeepNorm's maps on the way from a sublayer's input to its output, values included, start smaller.
     Each parameter has its own random stream, derived from the seed and its name: two arms with the same seed share the
@@ -137,6 +137,7 @@ class Transformer(nn.Module):
         heads: attention heads; divides width.
         context: the longest sequence.
         seed: of the initialization.
+        vocabulary: how many different tokens there can be; 256 for bytes.
 
     Raises:
         StudyError: width is not a multiple of heads.
@@ -151,25 +152,27 @@ class Transformer(nn.Module):
     Source: Vaswani et al. 2017 (the model, Post-LN); Xiong et al. 2020 (Pre-LN, initialization).
     """
 
-    def __init__(self, arm: Arm, *, depth: int, width: int, heads: int, context: int, seed: int = 0) -> None:
+    def __init__(
+        self, arm: Arm, *, depth: int, width: int, heads: int, context: int, seed: int = 0, vocabulary: int = BYTES
+    ) -> None:
         super().__init__()
         if width % heads:
             raise StudyError(f"width {width} is not a multiple of heads {heads}; choose a width divisible by heads")
         self.arm = arm
-        self.bytes = nn.Embedding(VOCABULARY, width)
+        self.bytes = nn.Embedding(vocabulary, width)  # or tokens: its first values are drawn by this name
         self.positions = nn.Embedding(context, width)
         self.blocks = nn.ModuleList(
             Block(width, heads, arm, number=number, depth=depth) for number in range(1, depth + 1)
         )
         self.final_norm = NORMS[arm.norm](width, arm) if PLACEMENTS[arm.placement].final else None
-        self.head = nn.Linear(width, VOCABULARY, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
         self.initialize(seed)
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None, trace: dict[str, Tensor] | None = None) -> Tensor:
-        """Return the logits (b, t, 256) of the byte after each position.
+        """Return the logits (b, t, vocabulary) of the token after each position.
 
         Args:
-            tokens: bytes as integers (b, t).
+            tokens: their ids (b, t).
             mask: (b, t), True where valid; padding stands on the right, where causal attention never looks from a
                 valid position, so only BatchNorm needs it.
             trace: when given, filled as `trace` describes.
@@ -204,7 +207,7 @@ class Transformer(nn.Module):
         1 attention, 2 sum, 3 norm, 4 feed-forward, 5 sum. Other placements number their own results the same way.
 
         Args:
-            tokens: bytes as integers (b, t).
+            tokens: their ids (b, t).
             mask: (b, t), True where valid.
         """
         steps: dict[str, Tensor] = {}
@@ -240,8 +243,8 @@ def scaled(x: Tensor, gain: float) -> Tensor:
     return x if gain == 1.0 else gain * x
 
 
-def next_byte_loss(model: Callable[..., Tensor], windows: Tensor) -> Tensor:
-    """Return the mean cross-entropy of the byte after each position, in nats; windows are (b, t + 1)."""
+def next_token_loss(model: Callable[..., Tensor], windows: Tensor) -> Tensor:
+    """Return the mean cross-entropy of the token after each position, in nats; windows are (b, t + 1)."""
     logits = model(windows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
 

@@ -16,7 +16,7 @@ from evenkeel.lab.experiments._estimates import Estimate, band, below, covers, e
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import both_passes, measure_cost, sample_windows, seconds_in_turn, training_step
-from evenkeel.lab.transformer import Transformer, find_arm, next_byte_loss, norm_styles
+from evenkeel.lab.transformer import Transformer, find_arm, next_token_loss, norm_styles
 from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 # name -> the norm alone
@@ -48,7 +48,7 @@ def measure(options: CostOptions, trial: Trial) -> dict[str, Any]:
             name: kept_bytes(functools.partial(norm, x.clone().requires_grad_())) for name, norm in norms.items()
         },
         "kept_step": {
-            name: kept_bytes(functools.partial(next_byte_loss, model, windows)) for name, model in models.items()
+            name: kept_bytes(functools.partial(next_token_loss, model, windows)) for name, model in models.items()
         },
     }
 

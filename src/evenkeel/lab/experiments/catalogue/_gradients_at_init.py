@@ -23,7 +23,7 @@ from evenkeel.lab.experiments._estimates import (
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import sample_windows
-from evenkeel.lab.transformer import Transformer, derive_seed, find_arm, next_byte_loss, norm_styles
+from evenkeel.lab.transformer import Transformer, derive_seed, find_arm, next_token_loss, norm_styles
 from evenkeel.report import MUTED, Axis, Figure, Series, format_number, join_words, lines
 
 XIONG = "Xiong et al. 2020"
@@ -55,7 +55,7 @@ def measure(options: GradientOptions, trial: Trial) -> dict[str, Any]:
     windows = sample_windows(corpus, trial["seed"], 0, batch=options.batch, context=options.context)
     with torch.no_grad():
         traced = model.trace(windows[:, :-1])
-    next_byte_loss(model, windows).backward()
+    next_token_loss(model, windows).backward()
     streams = [traced[f"blocks.{layer}.x"] for layer in range(trial["depth"])] + [traced["x"]]
     last = f"blocks.{trial['depth'] - 1}.x_{model.step_name}_5"
     return {

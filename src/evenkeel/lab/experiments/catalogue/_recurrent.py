@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 import evenkeel.nn as ek_nn
 from evenkeel._options.experiments import CELLS, RecurrentOptions
+from evenkeel._options.study import BYTES
 from evenkeel.lab.experiments._estimates import Estimate, below, curves, intervals, mean_of
 from evenkeel.lab.experiments._experiment import Claim, Experiment, Record, Trial, grouped, select
 from evenkeel.lab.experiments._transformer import standard_text
 from evenkeel.lab.training import even_windows, sample_windows
-from evenkeel.lab.transformer import VOCABULARY, derive_seed, norm_styles
+from evenkeel.lab.transformer import derive_seed, norm_styles
 from evenkeel.report import Axis, Figure, format_number, join_words, lines
 
 NORMS = ("none", "layer", "batch")
@@ -50,13 +51,13 @@ class Recurrent(nn.Module):
         super().__init__()
         self.cell, self.width = cell, width
         gates = CELLS[cell]
-        self.bytes = nn.Embedding(VOCABULARY, width)
+        self.bytes = nn.Embedding(BYTES, width)
         self.input_map = nn.Linear(width, gates * width, bias=False)
         self.state_map = nn.Linear(width, gates * width, bias=False)
         self.bias = nn.Parameter(torch.zeros(gates * width))
         self.input_norms = StepNorms(norm, gates * width, length)
         self.state_norms = StepNorms(norm, gates * width, length)
-        self.head = nn.Linear(width, VOCABULARY)
+        self.head = nn.Linear(width, BYTES)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 generator = torch.Generator().manual_seed(derive_seed(seed, "recurrent", cell, name))

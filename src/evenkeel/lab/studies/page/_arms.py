@@ -62,7 +62,7 @@ class Arm:
 
     @property
     def final_losses(self) -> tuple[float, ...]:
-        """Final validation loss of every finished run, in nats per byte."""
+        """Final validation loss of every finished run, in nats."""
         return tuple(filter(finite, (run.get("final_validation_loss") for run in self.with_status("finished"))))
 
     @property

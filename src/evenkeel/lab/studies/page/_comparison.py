@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from evenkeel.lab.studies.page._words import loss_text, opening, spoken
+from evenkeel.lab.studies.page._words import loss_text, opening, spoken, text_of
 from evenkeel.report import Axis, Cell, Figure, Finding, Page, Row, Section, Table, dots, format_number, join_words
 
 Entry = Mapping[str, Any]
@@ -29,7 +29,7 @@ def comparison_page(summary: Mapping[str, Any]) -> Page:
 
 def comparison_findings(summary: Mapping[str, Any]) -> list[Finding]:
     """Return what the differences say: arms that end lower or higher, those that do not, and the best of all."""
-    findings = []
+    findings, text = [], text_of(summary.get("text"))
     for word in ("lower", "higher"):
         pairs = [pair for pair in summary["pairs"] if pair.get("seen") == word]
         pairs.sort(key=lambda pair: -abs(pair["difference"]))
@@ -38,14 +38,14 @@ def comparison_findings(summary: Mapping[str, Any]) -> list[Finding]:
             more = f" and {len(pairs) - MOST_NAMED} more" if len(pairs) > MOST_NAMED else ""
             verb = "ends" if len(pairs) == 1 else "end"
             title = opening(f"{join_words(named)}{more} {verb} {word} than in {join_words(unique(pairs, 'reference'))}")
-            findings.append(Finding(title, f"{'; '.join(map(difference_text, pairs[:MOST_NAMED]))} nats per byte."))
+            findings.append(Finding(title, f"{'; '.join(map(difference_text, pairs[:MOST_NAMED]))} {text.nats}."))
     level = [pair for pair in summary["pairs"] if pair.get("seen") == "no difference seen"]
     if level:
         title = f"No difference seen in {len(level)} of {len(summary['pairs'])} pairs of the same arm"
-        findings.append(Finding(title, f"{'; '.join(map(difference_text, level[:MOST_NAMED]))} nats per byte."))
+        findings.append(Finding(title, f"{'; '.join(map(difference_text, level[:MOST_NAMED]))} {text.nats}."))
     best = [entry for entry in summary["standing"] if entry.get("seen")][:1]
     for entry in best:
-        title = f"{spoken(entry['arm'])} of {entry['study']} ends lowest, at {loss_text(entry['loss'])} nats per byte"
+        title = f"{spoken(entry['arm'])} of {entry['study']} ends lowest, at {text.loss(entry['loss'])}"
         findings.append(Finding(opening(title), standing_text(summary["standing"])))
     return findings or [Finding("Nothing can be compared", "No arm of the studies has finished.")]
 
@@ -82,12 +82,14 @@ def signed(value: float | None) -> str:
 
 def pairs_table(summary: Mapping[str, Any]) -> Table:
     """Return the differences between studies, an arm a row."""
-    return entries_table(summary["pairs"], "Final validation loss, nats per byte, against the same arm", "against")
+    title = f"Final validation loss, {text_of(summary.get('text')).nats}, against the same arm"
+    return entries_table(summary["pairs"], title, "against")
 
 
 def standing_table(summary: Mapping[str, Any]) -> Table:
     """Return all arms of all studies, the lowest loss first, with the difference to the first."""
-    return entries_table(summary["standing"], "Final validation loss, nats per byte, against the best", None)
+    title = f"Final validation loss, {text_of(summary.get('text')).nats}, against the best"
+    return entries_table(summary["standing"], title, None)
 
 
 def entries_table(entries: Sequence[Entry], title: str, reference: str | None) -> Table:
@@ -124,7 +126,7 @@ def difference_figure(summary: Mapping[str, Any]) -> Figure | None:
     reference = "the same arm of the first study" if shared else "the best arm"
     seen = sum(row.note in ("lower", "higher") for row in rows)
     title = f"A difference to {reference} is seen in {seen} of {len(rows)} cases"
-    panel = dots(rows, x=Axis("difference in loss (nats per byte)", log=False))
+    panel = dots(rows, x=Axis(f"difference in loss ({text_of(summary.get('text')).nats})", log=False))
     caption = (
         "A dot is the mean of the differences by seed, the whisker its 95 % interval; at 0 there is no difference."
     )

@@ -17,7 +17,18 @@ from evenkeel.lab.studies.page._cost import cost_of, cost_title, ratio_sentence
 from evenkeel.lab.studies.page._map import gradient_ratio, growth_without_norm, stream_growth, total_gradients
 from evenkeel.lab.studies.page._outcome import front, learning_bar, loss_title, noise_of, training_rates, verdict
 from evenkeel.lab.studies.page._probed import by_layer, stages
-from evenkeel.lab.studies.page._words import about, gap_text, loss_text, opening, percent, rate_range, sentences, spoken
+from evenkeel.lab.studies.page._words import (
+    Text,
+    about,
+    gap_text,
+    loss_text,
+    opening,
+    percent,
+    rate_range,
+    sentences,
+    spoken,
+    text_of,
+)
 from evenkeel.report import format_number, join_words
 
 LEVEL = 1.05  # factors closer than this are called level
@@ -43,14 +54,14 @@ class Study:
     best: Sequence[Arm]
 
     @property
-    def baseline(self) -> float | None:
-        """The loss of byte frequencies alone."""
-        return (self.summary.get("corpus") or {}).get("frequency_loss")
+    def text(self) -> Text:
+        """What is learned."""
+        return text_of(self.summary.get("corpus"))
 
     @property
     def bar(self) -> float:
         """The loss below which a run has learned."""
-        return learning_bar(self.best, self.baseline)
+        return learning_bar(self.best, self.text.baseline)
 
     @property
     def normed(self) -> list[Arm]:
@@ -94,7 +105,7 @@ def message(summary: Mapping[str, Any], arms: Sequence[Arm]) -> str:
         reach = f"at every rate from {rate_range(rates)}" if len(rates) > 1 else "at the same rate"
         return f"Without norm {model} does not train; {named(everywhere)} {'do' if everywhere[1:] else 'does'} {reach}"
     findings = find(summary)
-    return str(findings[0]["title"]) if findings else loss_title([arm.best for arm in arms])
+    return str(findings[0]["title"]) if findings else loss_title(study.best, study.text)
 
 
 def shortest(*titles: str) -> str:
@@ -124,17 +135,17 @@ def find_without_norm(study: Study) -> Found | None:
         widest = max(reached, key=reached.__getitem__)
         title = f"Without norm, training works up to a rate of {max(works):g}; {widest} works up to {reach:g}"
     else:
-        title = failure_title(plain, diverged)
-    return Found(title, f"{rates_text(plain)} {baseline_text(study.baseline)}".strip(), effect)
+        title = failure_title(plain, diverged, study.text)
+    return Found(title, f"{rates_text(plain)} {baseline_text(study.text)}".strip(), effect)
 
 
-def failure_title(plain: Arm, diverged: Sequence[float]) -> str:
+def failure_title(plain: Arm, diverged: Sequence[float], text: Text) -> str:
     """How training without norm fails at every rate."""
     rates = plain.rates
     ends = [plain.at(rate).loss for rate in rates if plain.at(rate).final_losses]
     if len(rates) == 1:
         fate = plain.fate() if plain.broken else f"fails: {plain.fate()}"
-        return f"Without norm, training {fate if diverged else f'ends at {loss_text(ends[0])} nats per byte'}"
+        return f"Without norm, training {fate if diverged else f'ends at {text.loss(ends[0])}'}"
     if len(diverged) == len(rates):
         return f"Without norm, training diverges at every learning rate from {rate_range(rates)}"
     best = f"ends at {loss_text(min(ends))} nats at best"
@@ -159,12 +170,12 @@ def losses_text(arm: Arm) -> str:
     return f"{arm.spoken} {' to '.join(ends)}{f' ({arm.fate()})' if arm.fate() else ''}"
 
 
-def baseline_text(baseline: float | None) -> str:
-    """What byte frequencies alone give."""
-    if baseline is None:
+def baseline_text(text: Text) -> str:
+    """What frequencies alone give."""
+    if text.baseline is None:
         return ""
     learning = "learning means to gain a tenth of what the best arm gains over them"
-    return f"Byte frequencies alone give {loss_text(baseline)} nats per byte; {learning}."
+    return f"{text.frequencies.capitalize()} alone give {text.loss(text.baseline)}; {learning}."
 
 
 def find_rates(study: Study) -> Found | None:
@@ -174,11 +185,11 @@ def find_rates(study: Study) -> Found | None:
     working = {arm.name: training_rates(arm, study.bar) for arm in arms}
     stuck = [arm for arm in arms if not working[arm.name]]
     everywhere = [arm for arm in arms if len(working[arm.name]) == len(rates)]
-    if study.baseline is None or not (stuck or (everywhere and len(rates) > 1)):
+    if study.text.baseline is None or not (stuck or (everywhere and len(rates) > 1)):
         return None
     span = max(rates) / min(rates)
     many = len(rates) > 1
-    reach = f"at every rate from {rate_range(rates)}" if many else "more than byte frequencies"
+    reach = f"at every rate from {rate_range(rates)}" if many else f"more than {study.text.frequencies}"
     learn, none = ("learn" if everywhere[1:] else "learns"), ("at none" if many else "no more than these")
     warmup = [arm.name for arm in stuck if arm.name.endswith("+warmup")]
     even = ", even with longer warm-up" if warmup else ""
@@ -191,10 +202,10 @@ def find_rates(study: Study) -> Found | None:
         title = shortest(*(f"{who(everywhere)} {learn} {reach}" for who in (named, counted)))
     else:
         verb = "end" if stuck[1:] else "ends"
-        title = shortest(*(f"{who(stuck)} {verb} no better than byte frequencies" for who in (named, counted)))
+        title = shortest(*(f"{who(stuck)} {verb} no better than {study.text.frequencies}" for who in (named, counted)))
     ends = [losses_text(arm) for arm in [*everywhere, *stuck]]
     longer = f"A warm-up over half of the steps does not help here ({join_words(warmup)})." if warmup else ""
-    text = sentences(f"Final losses over the rates: {join_words(ends)}.", longer, baseline_text(study.baseline))
+    text = sentences(f"Final losses over the rates: {join_words(ends)}.", longer, baseline_text(study.text))
     return Found(title, text, math.log(span) if many else math.log(2))
 
 
@@ -224,7 +235,7 @@ def find_signals(study: Study) -> Found | None:
 
 
 def find_leak(study: Study) -> Found | None:
-    """How much, in training, a later byte changes what a model says of earlier ones."""
+    """How much, in training, a later byte or token changes what a model says of earlier ones."""
     shown = [arm for arm in study.best if arm.final_losses]
     leaks = {arm.name: mean(values) for arm in shown if (values := leaks_of(arm))}
     leaking = {arm.name: leaks[arm.name] for arm in shown if arm.leaks and leaks.get(arm.name)}
@@ -234,11 +245,12 @@ def find_leak(study: Study) -> Found | None:
     others = [name for name, value in leaks.items() if value == 0]
     still = f" In {join_words([spoken(name) for name in others])} they do not change at all." if others else ""
     ends = [f"{arm.name} ends at {loss_text(arm.loss)}" for arm in shown if arm.name in leaking]
+    last = f"the last {study.text.unit}"
     return Found(
-        f"{most} leaks: in training, the last byte changes earlier predictions by {percent(leaking[most])}",
-        "BatchNorm's statistics let a position depend on later positions and on other examples: when the last byte is "
-        f"changed, the logits before it move by {listed(leaking)} of their size.{still} {join_words(ends)} nats per "
-        "byte with running statistics, which is not ranked.",
+        f"{most} leaks: in training, {last} changes earlier predictions by {percent(leaking[most])}",
+        "BatchNorm's statistics let a position depend on later positions and on other examples: when "
+        f"{last} is changed, the logits before it move by {listed(leaking)} of their size.{still} {join_words(ends)} "
+        f"{study.text.nats} with running statistics, which is not ranked.",
         leaking[most],
     )
 
@@ -261,11 +273,11 @@ def find_best(study: Study) -> Found | None:
         same = (f"No difference seen between the best arms: {who}" for who in (named(level), counted(level)))
         return Found(shortest(*same), text, 0.0)
     measured = noise_of(order).degrees > 0
-    gap = order[1].loss - best.loss
-    title = opening(f"{best.spoken} ends {gap_text(best.loss, order[1].loss)} nats per byte below {order[1].spoken}")
+    gap, nats = order[1].loss - best.loss, study.text.nats
+    title = opening(f"{best.spoken} ends {gap_text(best.loss, order[1].loss)} {nats} below {order[1].spoken}")
     if not measured:
-        title = opening(f"{best.spoken} ends lowest, {loss_text(best.loss)} nats per byte, with one seed")
-    return Found(title, f"{text}{layer_against_rms(study.best)}", gap if measured else 0.0)
+        title = opening(f"{best.spoken} ends lowest, {study.text.loss(best.loss)}, with one seed")
+    return Found(title, f"{text}{layer_against_rms(study.best, nats)}", gap if measured else 0.0)
 
 
 def find_effect_of_norm(study: Study) -> Found | None:
@@ -280,7 +292,7 @@ def find_effect_of_norm(study: Study) -> Found | None:
     if not reached:
         best = normalized[0]
         gap = gap_text(target, best.loss)
-        text = f"After {steps} steps the best of them, {best.name}, is {gap} nats per byte above it."
+        text = f"After {steps} steps the best of them, {best.name}, is {gap} {study.text.nats} above it."
         return Found(f"No arm with a norm reaches the loss without norm, {loss_text(target)}", text, best.loss - target)
     first = min(normalized, key=lambda arm: reached.get(arm.name, steps + 1))  # of equals, the one that ends lowest
     step, final = reached[first.name], first.loss
@@ -289,7 +301,7 @@ def find_effect_of_norm(study: Study) -> Found | None:
     end = f"{gap_text(*sorted((final, target)))} {'lower' if final <= target else 'above it'}"
     return Found(
         f"{first.name} reaches the final loss of {without.spoken} after {step} of {steps} steps",
-        f"Without norm, {steps} steps end at {loss_text(target)} nats per byte; {first.name} has reached this at the "
+        f"Without norm, {steps} steps end at {study.text.loss(target)}; {first.name} has reached this at the "
         f"validation after {step} steps, and ends {end}.",
         max(0.0, target - final),
     )
@@ -319,12 +331,12 @@ def find_centring(study: Study) -> Found | None:
         f"Centring has {amount} to remove: the mean is up to {percent(largest)} of the stream ({most})",
         f"Share of the stream's power after the last block, {last.heading}: {told}; independent elements with mean 0 "
         f"would give {chance:.2%}. LayerNorm on the stream removes this part, RMSNorm keeps it."
-        f"{layer_against_rms(study.best)}",
+        f"{layer_against_rms(study.best, study.text.nats)}",
         largest,
     )
 
 
-def layer_against_rms(best: Sequence[Arm]) -> str:
+def layer_against_rms(best: Sequence[Arm], nats: str) -> str:
     """Compare each LayerNorm arm with the RMSNorm arm of the same placement, where both finished."""
     order = ranked(best)
     noise, by_name = noise_of(order), {arm.name: arm for arm in order}
@@ -337,7 +349,7 @@ def layer_against_rms(best: Sequence[Arm]) -> str:
             told.append(f" No difference seen between {name} and {rms.name}.")
         else:
             low, high = sorted((layer, rms), key=lambda arm: arm.loss)
-            told.append(f" {low.name} ends {gap_text(low.loss, high.loss)} nats per byte below {high.name}.")
+            told.append(f" {low.name} ends {gap_text(low.loss, high.loss)} {nats} below {high.name}.")
     return "".join(told)
 
 

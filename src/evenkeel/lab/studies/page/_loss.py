@@ -13,13 +13,12 @@ from evenkeel.lab.studies.page._outcome import (
     seeds_sentence,
     verdict,
 )
-from evenkeel.lab.studies.page._words import gap_text, loss_text, opening, rounded_gap, sentences
+from evenkeel.lab.studies.page._words import Text, gap_text, loss_text, opening, rounded_gap, sentences
 from evenkeel.report import Axis, Cell, Figure, Row, Style, Table, dots, lines
 
 # A curve of more points than this is drawn as means over consecutive points; single batches are noise.
 CURVE_POINTS = 20
 STEP = Axis("training step", integer=True)
-LOSS = "loss (nats per byte)"
 
 Styles = Mapping[str, Style]
 
@@ -27,19 +26,19 @@ Styles = Mapping[str, Style]
 def ceiling_of(baseline: float | None, losses: Sequence[float]) -> float:
     """The loss above which an axis would only hide what differs below.
 
-    It is as far above byte frequencies as the best loss is below; where nothing beats those, twice the lowest loss.
+    It is as far above the baseline as the best loss is below; where nothing beats those, twice the lowest loss.
     """
     lowest = min(losses, default=1.0)
     return 2 * baseline - lowest if baseline is not None and baseline > lowest else 2 * lowest
 
 
-def loss_axis(baseline: float | None, losses: Sequence[float]) -> Axis:
-    """The axis of losses, with a line for byte frequencies and what is far above it at its upper end."""
-    level = None if baseline is None else ("byte frequencies alone", baseline)
-    return Axis(LOSS, log=False, ceiling=ceiling_of(baseline, losses), level=level)
+def loss_axis(text: Text, losses: Sequence[float]) -> Axis:
+    """The axis of losses, with a line for frequencies alone and what is far above it at its upper end."""
+    level = None if text.baseline is None else (f"{text.frequencies} alone", text.baseline)
+    return Axis(f"loss ({text.nats})", log=False, ceiling=ceiling_of(text.baseline, losses), level=level)
 
 
-def loss_figure(arms: Sequence[Arm], styles: Styles, baseline: float | None) -> Figure | None:
+def loss_figure(arms: Sequence[Arm], styles: Styles, text: Text) -> Figure | None:
     """Validation and training loss over the steps, each arm at its best rate."""
     points = max((len(run.get("train", {}).get("step", ())) for arm in arms for run in arm.runs), default=1)
     stride = max(1, -(-points // CURVE_POINTS))
@@ -52,34 +51,36 @@ def loss_figure(arms: Sequence[Arm], styles: Styles, baseline: float | None) -> 
         lines(
             series,
             x=STEP,
-            y=loss_axis(baseline, [value for curve in series for value in curve.y if finite(value)]),
+            y=loss_axis(text, [value for curve in series for value in curve.y if finite(value)]),
             styles=styles,
             heading=heading,
         )
         for heading, series in curves.items()
         if any(curve.x for curve in series)
     ]
-    return Figure(name="loss", title=loss_title(arms), caption=_loss_caption(arms), panels=panels) if panels else None
+    if not panels:
+        return None
+    return Figure(name="loss", title=loss_title(arms, text), caption=_loss_caption(arms, text), panels=panels)
 
 
-def ranking_figure(arms: Sequence[Arm], styles: Styles, baseline: float | None) -> Figure | None:
+def ranking_figure(arms: Sequence[Arm], styles: Styles, text: Text) -> Figure | None:
     """Final validation loss of every arm at its best rate, with its range over seeds."""
     order = ranked(arms)
     leaking = [arm for arm in arms if arm.leaks and arm.final_losses]
     if not order and not leaking:
         return None
-    bound = ceiling_of(baseline, [arm.loss for arm in [*order, *leaking]])
+    bound = ceiling_of(text.baseline, [arm.loss for arm in [*order, *leaking]])
     inside = [arm for arm in [*order, *leaking] if arm.loss <= bound]
     outside = [arm for arm in arms if arm not in inside]
     rows = [*map(_loss_row, inside), *map(_remark_row, outside)]
-    panel = dots(rows, x=Axis("final validation loss (nats per byte)"), styles=styles)
+    panel = dots(rows, x=Axis(f"final validation loss ({text.nats})"), styles=styles)
     several = any(len(arm.final_losses) > 1 for arm in arms)
     whiskers = "A dot is the mean over seeds, a ring one seed, the whisker the range." if several else ""
     caption = sentences(verdict(arms), leak_sentence(arms), fate_sentence(arms), whiskers)
-    return Figure(name="ranking", title=_ranking_title(order), caption=caption, panels=[panel])
+    return Figure(name="ranking", title=_ranking_title(order, text), caption=caption, panels=[panel])
 
 
-def ranking_table(arms: Sequence[Arm]) -> Table:
+def ranking_table(arms: Sequence[Arm], text: Text) -> Table:
     """The ranking as a table: comparable arms by loss at their best rate, then the others with the reason.
 
     Arms between which and the best no difference is seen share the first rank.
@@ -99,7 +100,7 @@ def ranking_table(arms: Sequence[Arm]) -> Table:
         loss = loss_text(arm.loss) if losses else "–"
         rows.append([rank, arm.name, *rate, loss, above, *([spread] if several else []), arm.note()])
     columns = ["rank", "arm", *(["best rate"] if many else []), "loss", "above best", *(["range"] if several else [])]
-    return Table([*columns, "remark"], rows, title="Final validation loss, nats per byte")
+    return Table([*columns, "remark"], rows, title=f"Final validation loss, {text.nats}")
 
 
 def rates_table(arms: Sequence[Arm]) -> Table:
@@ -132,19 +133,19 @@ def _training(run: Run, stride: int) -> Curve:
     return curve
 
 
-def _loss_caption(arms: Sequence[Arm]) -> str:
+def _loss_caption(arms: Sequence[Arm], text: Text) -> str:
     order, span = ranked(arms), ""
     if len(order) > 1:
         gap = gap_text(order[0].loss, order[-1].loss)
         pair = f"from {order[0].spoken} to {order[-1].spoken}"
-        span = f"Compare the right ends: {pair} the final loss rises by {gap} nats per byte."
+        span = f"Compare the right ends: {pair} the final loss rises by {gap} {text.nats}."
     curves = any(run.get("train", {}).get("step") for arm in arms if arm.broken for run in arm.runs)
     cross = "A cross marks where a diverged curve ends." if curves else ""
     arrow = "Arrows at the top are losses beyond the axis."
     return sentences(span, fate_sentence(arms), cross, arrow, leak_sentence(arms), seeds_sentence(arms))
 
 
-def _ranking_title(order: Sequence[Arm]) -> str:
+def _ranking_title(order: Sequence[Arm], text: Text) -> str:
     if not order:
         return "No arm has a final loss that can be ranked"
     level = front(order)
@@ -153,7 +154,7 @@ def _ranking_title(order: Sequence[Arm]) -> str:
     if len(level) > 1:
         return f"{len(level)} arms share the first place: no difference seen between them"
     gap = gap_text(order[0].loss, order[1].loss)
-    return opening(f"{order[0].spoken} ranks first, {gap} nats per byte below {order[1].spoken}")
+    return opening(f"{order[0].spoken} ranks first, {gap} {text.nats} below {order[1].spoken}")
 
 
 def _loss_row(arm: Arm) -> Row:

@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 
 from evenkeel.lab.studies.page._arms import Arm, all_rates, finite, over_seeds, without_twins
-from evenkeel.lab.studies.page._loss import LOSS, STEP, loss_axis, validation_curve
+from evenkeel.lab.studies.page._loss import STEP, loss_axis, validation_curve
 from evenkeel.lab.studies.page._outcome import leak_sentence
 from evenkeel.lab.studies.page._probed import block_gradients, by_layer, growth_of, stages
-from evenkeel.lab.studies.page._words import about, loss_text, rate_range, sentences
+from evenkeel.lab.studies.page._words import Text, about, loss_text, rate_range, sentences
 from evenkeel.report import Axis, Figure, Panel, Series, Style, lines
 
 BLOCK = Axis("block (1 is next to the embedding)", integer=True)
@@ -19,11 +19,11 @@ LAYER = Axis("blocks passed", integer=True)
 Styles = Mapping[str, Style]
 
 
-def opening_picture(arms: Sequence[Arm], styles: Styles, baseline: float | None, message: str) -> Figure | None:
+def opening_picture(arms: Sequence[Arm], styles: Styles, text: Text, message: str) -> Figure | None:
     """The small multiples that carry the message of a study, or None where nothing was measured."""
     best = [arm.best for arm in arms]
     rates = all_rates(arms)
-    first = rate_panel(arms, styles, baseline) if len(rates) > 1 else curve_panel(best, styles, baseline)
+    first = rate_panel(arms, styles, text) if len(rates) > 1 else curve_panel(best, styles, text)
     inner = without_twins(best)
     panels = [panel for panel in (first, gradient_panel(inner, styles), stream_panel(inner, styles)) if panel]
     if first is None:
@@ -34,7 +34,7 @@ def opening_picture(arms: Sequence[Arm], styles: Styles, baseline: float | None,
     return Figure(name="map", title=message, caption=sentences(marks, seeds, leak_sentence(arms)), panels=panels)
 
 
-def rate_panel(arms: Sequence[Arm], styles: Styles, baseline: float | None) -> Panel | None:
+def rate_panel(arms: Sequence[Arm], styles: Styles, text: Text) -> Panel | None:
     """Final validation loss by learning rate, diverged trainings as crosses."""
     series = [rate_series(arm) for arm in arms]
     comparable = [arm.best.loss for arm in arms if arm.best.final_losses and not arm.leaks]
@@ -43,7 +43,7 @@ def rate_panel(arms: Sequence[Arm], styles: Styles, baseline: float | None) -> P
     x = Axis("highest learning rate", log=True, at=all_rates(arms))
     rates = rate_range(all_rates(arms))
     heading = f"Final validation loss at learning rates from {rates}"
-    return lines(series, x=x, y=loss_axis(baseline, comparable), styles=styles, heading=heading)
+    return lines(series, x=x, y=loss_axis(text, comparable), styles=styles, heading=heading)
 
 
 def rate_series(arm: Arm) -> Series:
@@ -64,13 +64,13 @@ def rate_series(arm: Arm) -> Series:
     )
 
 
-def curve_panel(best: Sequence[Arm], styles: Styles, baseline: float | None) -> Panel | None:
+def curve_panel(best: Sequence[Arm], styles: Styles, text: Text) -> Panel | None:
     """Validation loss by step, where there is one learning rate."""
     series = [over_seeds(arm, validation_curve, remarks=True) for arm in best]
     losses = [value for curve in series for value in curve.y if finite(value)]
     if not losses:
         return None
-    return lines(series, x=STEP, y=loss_axis(baseline, losses), styles=styles, heading=f"Validation {LOSS}")
+    return lines(series, x=STEP, y=loss_axis(text, losses), styles=styles, heading=f"Validation loss ({text.nats})")
 
 
 def gradient_panel(arms: Sequence[Arm], styles: Styles) -> Panel | None:

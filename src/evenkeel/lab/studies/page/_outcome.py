@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evenkeel.lab.studies.page._arms import Arm, mean, named, ranked
-from evenkeel.lab.studies.page._words import gap_text, loss_text, opening
+from evenkeel.lab.studies.page._words import Text, gap_text, loss_text, opening
 from evenkeel.lab.training import t95
 from evenkeel.report import join_words
 
-LEARNED = 0.1  # of the best arm's gain over byte frequencies
+LEARNED = 0.1  # of the best arm's gain over frequencies alone
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def front(order: Sequence[Arm]) -> list[Arm]:
     return [arm for arm, equal in zip(order, same, strict=True) if equal or (measured and noise.level(best, arm))]
 
 
-def loss_title(arms: Sequence[Arm]) -> str:
+def loss_title(arms: Sequence[Arm], text: Text) -> str:
     """Which arm ends lowest, or why none does."""
     order = ranked(arms)
     if not order:
@@ -60,7 +60,7 @@ def loss_title(arms: Sequence[Arm]) -> str:
             if diverged
             else "No arm has finished with a comparable loss"
         )
-    names, loss = front(order), f"{loss_text(order[0].loss)} nats per byte"
+    names, loss = front(order), text.loss(order[0].loss)
     if len(order) == 1:
         return opening(f"{names[0].spoken} ends at a validation loss of {loss}")
     if len(names) > 1:
@@ -93,9 +93,9 @@ def verdict(arms: Sequence[Arm]) -> str:
 
 
 def learning_bar(best: Sequence[Arm], baseline: float | None) -> float:
-    """The loss below which a run has learned: a tenth of the way from byte frequencies to the best arm.
+    """The loss below which a run has learned: a tenth of the way from frequencies alone to the best arm.
 
-    A model that gives the bytes' frequencies and nothing else ends a hundredth below or above their loss.
+    A model that gives the frequencies and nothing else ends a hundredth below or above their loss.
     """
     if baseline is None:
         return math.inf

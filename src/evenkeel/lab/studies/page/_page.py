@@ -13,7 +13,7 @@ from evenkeel.lab.studies.page._findings import message
 from evenkeel.lab.studies.page._keys import arm_keys
 from evenkeel.lab.studies.page._map import opening_picture
 from evenkeel.lab.studies.page._outcome import fate_sentence, leak_sentence, loss_title, verdict
-from evenkeel.lab.studies.page._words import rate_range, sentences
+from evenkeel.lab.studies.page._words import Text, rate_range, sentences, text_of
 from evenkeel.lab.transformer import norm_styles
 from evenkeel.report import Cell, Figure, Finding, Page, Section, Table, format_number, join_words, write_page
 
@@ -40,12 +40,12 @@ def study_page(summary: Mapping[str, Any]) -> Page:
     arms = group_arms(summary)
     best = [arm.best for arm in arms]
     styles = norm_styles(arm.name for arm in arms)
-    baseline = (summary.get("corpus") or {}).get("frequency_loss")
-    picture = opening_picture(arms, styles, baseline, message(summary, arms)) if arms else None
+    text = text_of(summary.get("corpus"))
+    picture = opening_picture(arms, styles, text, message(summary, arms)) if arms else None
     figures: dict[str, list[tuple[str, Figure | None]]] = {
         "Loss at the best learning rate of each arm": [
-            ("ranking", loss.ranking_figure(best, styles, baseline)),
-            ("loss curves", loss.loss_figure(best, styles, baseline)),
+            ("ranking", loss.ranking_figure(best, styles, text)),
+            ("loss curves", loss.loss_figure(best, styles, text)),
         ],
         "Inside the network, at the best learning rate": [
             ("residual growth", depth.residual_figure(without_twins(best), styles)),
@@ -55,7 +55,7 @@ def study_page(summary: Mapping[str, Any]) -> Page:
         ],
         "Cost": [("cost", cost_figure(arms, cost_of(summary, arms), styles, summary.get("machine") or {}))],
     }
-    tables = {next(iter(figures)): [loss.ranking_table(arms)]} if arms else {}
+    tables = {next(iter(figures)): [loss.ranking_table(arms, text)]} if arms else {}
     if len(all_rates(arms)) > 1:
         tables[next(iter(figures))].append(loss.rates_table(arms))
     sections = [
@@ -67,8 +67,8 @@ def study_page(summary: Mapping[str, Any]) -> Page:
     sections.append(_what_was_run(summary, arms, missing))
     return Page(
         "Normalization study",
-        _lead(summary, arms),
-        _findings(summary, best),
+        _lead(summary, arms, text),
+        _findings(summary, best, text),
         sections,
         _footer(summary),
         picture,
@@ -115,20 +115,19 @@ def ranking_table(summary: Mapping[str, Any]) -> Table:
         >>> ranking_table({"format": 2, "arms": []}).rows
         []
     """
-    return loss.ranking_table(group_arms(summary))
+    return loss.ranking_table(group_arms(summary), text_of(summary.get("corpus")))
 
 
-def _findings(summary: Mapping[str, Any], best: Sequence[Arm]) -> list[Finding]:
+def _findings(summary: Mapping[str, Any], best: Sequence[Arm], text: Text) -> list[Finding]:
     recorded = [Finding(item["title"].rstrip("."), item["text"]) for item in summary.get("findings") or ()]
     if recorded:
         return recorded
     if not best:
         return [Finding("Nothing has been measured yet", "The study has no arm with records.")]
-    text = sentences(verdict(best), fate_sentence(best), leak_sentence(best))
-    return [Finding(loss_title(best), text)]
+    return [Finding(loss_title(best, text), sentences(verdict(best), fate_sentence(best), leak_sentence(best)))]
 
 
-def _lead(summary: Mapping[str, Any], arms: Sequence[Arm]) -> list[str]:
+def _lead(summary: Mapping[str, Any], arms: Sequence[Arm], text: Text) -> list[str]:
     if not arms:
         return []
     settings, corpus = summary.get("settings") or {}, summary.get("corpus") or {}
@@ -140,34 +139,36 @@ def _lead(summary: Mapping[str, Any], arms: Sequence[Arm]) -> list[str]:
     at = f"at {len(rates)} learning rates from {rate_range(rates)}" if len(rates) > 1 else f"at the rate {rates[0]:g}"
     seeds = max(len(arm.at(rate).runs) for arm in arms for rate in arm.rates)
     steps = f", {settings['steps']} steps each" if "steps" in settings else ""
-    source = f"The text is {corpus['source']}{_corpus_size(corpus)}." if corpus.get("source") else ""
-    text = sentences(
+    source = f"The text is {corpus['source']}{_corpus_size(corpus, text.unit)}." if corpus.get("source") else ""
+    lead = sentences(
         "An arm is one variant: a norm and its place, with all else equal.",
-        f"The same byte-level transformer{model} was trained in {count} {at} with {_seeds(seeds)}{steps}.",
+        f"The same {text.unit}-level transformer{model} was trained in {count} {at} with {_seeds(seeds)}{steps}.",
         source,
-        "All losses are in nats per byte; lower is better.",
+        f"All losses are in {text.nats}; lower is better.",
     )
-    return [text]
+    return [lead]
 
 
 def _seeds(count: int) -> str:
     return f"{count} seeds" if count > 1 else "one seed"
 
 
-def _corpus_size(corpus: Mapping[str, Any]) -> str:
+def _corpus_size(corpus: Mapping[str, Any], unit: str) -> str:
     parts = [
-        f"{_bytes(corpus[f'{part}_bytes'])} for {name}"
+        f"{_amount(corpus[f'{part}_{unit}s'], unit)} for {name}"
         for part, name in (("train", "training"), ("validation", "validation"))
-        if corpus.get(f"{part}_bytes")
+        if corpus.get(f"{part}_{unit}s")
     ]
+    if unit == "token":
+        parts.append(f"a vocabulary of {_setting(corpus.get('vocabulary'))}")
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _bytes(count: int) -> str:
-    for unit, size in (("MB", 1e6), ("kB", 1e3)):
+def _amount(count: int, unit: str) -> str:
+    for prefix, size in (("M", 1e6), ("k", 1e3)):
         if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count} bytes"
+            return f"{count / size:.1f} {prefix}B" if unit == "byte" else f"{count / size:.1f} {prefix} {unit}s"
+    return f"{count} {unit}s"
 
 
 def _what_was_run(summary: Mapping[str, Any], arms: Sequence[Arm], missing: Sequence[str]) -> Section:

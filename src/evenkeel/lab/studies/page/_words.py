@@ -3,9 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from evenkeel.report import format_number
+
+
+@dataclass(frozen=True)
+class Text:
+    """What is learned: bytes or tokens, and the loss that their frequencies alone give."""
+
+    unit: str = "byte"
+    baseline: float | None = None
+
+    @property
+    def nats(self) -> str:
+        """The unit of losses."""
+        return f"nats per {self.unit}"
+
+    @property
+    def frequencies(self) -> str:
+        """What the baseline is made of."""
+        return f"{self.unit} frequencies"
+
+    def loss(self, value: float) -> str:
+        """A loss with its unit."""
+        return f"{loss_text(value)} {self.nats}"
+
+
+def text_of(corpus: Mapping[str, Any] | None) -> Text:
+    """The text of a summary, which is one of bytes where it does not say."""
+    corpus = corpus or {}
+    return Text(corpus.get("unit", "byte"), corpus.get("frequency_loss"))
 
 
 def spoken(name: str) -> str:
