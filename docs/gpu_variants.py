@@ -13,14 +13,19 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from evenkeel.kernels.triton import channels_backward_kernels as channels_backward
+from evenkeel.kernels.triton import channels_forward_kernels as channels_forward
 from evenkeel.kernels.triton import rows_backward_kernels as backward
 from evenkeel.kernels.triton import rows_forward_kernels as forward
+from evenkeel.kernels.triton._channels import Walk
 from evenkeel.kernels.triton._launch import (
+    CHANNEL_BLOCK,
     PARAMETER_LAUNCH,
     TREE_LAUNCH,
     Launch,
     backward_launch,
     forward_launch,
+    merge_launch,
 )
 
 TARGETS = {
@@ -31,7 +36,7 @@ TARGETS = {
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
 BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-FLOATS = ("eps", "floor", "weight_offset")
+FLOATS = ("eps", "floor", "weight_offset", "momentum", "momentum_rest")
 FEATURES = (256, 1024, 4096, 8192, 16384, 65536)
 RMS, MOMENTS, L2 = 0, 1, 2
 
@@ -47,6 +52,7 @@ class Variant:
         pointers: argument -> element type, None for one that is left out.
         constants: argument -> value.
         moved: bytes read and written for each element of a row; 0 where that is not the measure.
+        inner: elements from the start of a row, or of what lies innermost, to the next; 0 without such.
     """
 
     name: str
@@ -55,6 +61,17 @@ class Variant:
     pointers: dict[str, str | None]
     constants: dict[str, Any] = field(repr=False)
     moved: float = 0.0
+    inner: int = 0
+
+    @property
+    def in_vectors(self) -> bool:
+        """Whether everything can move in whole vectors."""
+        return self.inner > 0 and self.inner % 16 == 0
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes a tensor of the size of what it reads."""
+        return bool({"y", "dx"} & self.pointers.keys())
 
 
 @dataclass(frozen=True)
@@ -94,7 +111,7 @@ def forward_variant(features: int, dtype: str, label: str = "", residual: str | 
     pointers |= {"residual": residual, "total": residual}
     moved = 2 * BYTES[dtype] + (2 * BYTES[residual] if residual else 0)
     name = f"forward {label or 'LayerNorm'} {dtype} {features}"
-    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved)
+    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved, features)
 
 
 def backward_variant(features: int, dtype: str, label: str = "", extra: str | None = None, **more: Any) -> Variant:
@@ -109,7 +126,7 @@ def backward_variant(features: int, dtype: str, label: str = "", extra: str | No
         pointers |= {"dweight": "fp32", "dbias": "fp32" if bias else None}
         moved += 2 * 4 * (2 if bias else 1) / launch.chunk  # the sums of a chunk are written, and read again
     name = f"backward {label or 'LayerNorm'} {dtype} {features}"
-    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved)
+    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved, features)
 
 
 def parameter_variant(features: int, dtype: str) -> Variant:
@@ -119,7 +136,75 @@ def parameter_variant(features: int, dtype: str) -> Variant:
     launch = PARAMETER_LAUNCH
     moved = 2 * BYTES[dtype] + 2 * 4 * 2 / launch.chunk
     name = f"parameters LayerNorm {dtype} {features}"
-    return Variant(name, backward.parameters_kernel, launch, pointers, options(features, launch), moved)
+    return Variant(name, backward.parameters_kernel, launch, pointers, options(features, launch), moved, features)
+
+
+def channel_variants(
+    norm: str, channels: int, positions: int, dtype: str, *, groups: int = 0, last: bool = False, **more: Any
+) -> list[Variant]:
+    """The kernels of a channel norm that go through a tensor: its statistics and y, its sums and dx."""
+    parameters = {"weight": dtype, "bias": dtype, "mask": "u8" if more.pop("masked", False) else None}
+    tensors = parameters | {"x": dtype, "statistics": "fp32"}
+    spans = not groups
+    whole = Walk(64, channels, positions, positions, last, spans)
+    each = whole._replace(spans=spans and last)
+    share = channels // groups if groups else 1
+    measured = whole if last or not groups else Walk(64, groups, share * positions, positions, False, False)
+    affine = {"SHARE": share, "GROUPS": groups, "EPS_MODE": 0, "ACTIVATION": 0, "REMEMBERED": False} | more
+    size = BYTES[dtype]
+    rows: tuple[tuple[str, Any, Walk, dict[str, str | None], dict[str, Any], int], ...] = (
+        ("measure", channels_forward.channels_measure_kernel, measured,
+         {"x": dtype, "mask": parameters["mask"], "partial": "fp64"}, {}, size),
+        ("write", channels_forward.channels_write_kernel, each, tensors | {"y": dtype}, affine, 2 * size),
+        ("sums", channels_backward.channels_sums_kernel, whole, tensors | {"dy": dtype, "partial": "fp32"}, affine,
+         2 * size),
+        ("gradient", channels_backward.channels_gradient_kernel, each,
+         tensors | {"dy": dtype, "means": None if affine["REMEMBERED"] else "fp32", "dx": dtype}, affine, 3 * size),
+    )  # fmt: skip
+    name = f"{norm} {dtype} {channels}x{positions}" + (" last" if last else "")
+    found = []
+    for step, kernel, walk, pointers, options, moved in rows:
+        launch = walk.launch()
+        constants = walk.constants(launch) | options | {"CHUNK": launch.chunk}
+        inner = channels if last else walk.positions
+        found.append(Variant(f"{step} {name}", kernel, launch, pointers, constants, moved, inner))
+    return found
+
+
+def merging_variants() -> Iterator[Variant]:
+    """The kernels that have statistics alone."""
+    merge, eps = merge_launch(1000), {"EPS": 1e-5, "EPS_MODE": 0}
+    block = {"ROWS": merge.rows, "BLOCK": merge.block}
+    saved: dict[str, str | None] = {"statistics": "fp32", "variances": "fp32"}
+    kernel: Any = channels_forward.channels_merge_kernel
+    yield Variant("merge", kernel, merge, saved | {"partial": "fp64"}, eps | block)
+    kernel = channels_forward.channels_remember_kernel
+    alone = Launch(block=CHANNEL_BLOCK)
+    given = saved | {"mean": "fp32", "variance": "fp32"}
+    yield Variant("remember", kernel, alone, given, eps | {"C": 256, "BLOCK": alone.block})
+    kernel = channels_forward.channels_update_kernel
+    given = saved | {"running_mean": "fp32", "running_var": "fp32"}
+    yield Variant("update", kernel, alone, given, {"C": 256, "WIDTH": 4, "BLOCK": alone.block})
+    kernel = channels_backward.channels_means_kernel
+    given = {"partial": "fp32", "weight": "bf16", "means": "fp32"}
+    constants = block | {"SHARE": 8, "PARAMETERS": 32, "MASKED": True}
+    yield Variant("means", kernel, merge, given, constants)
+    kernel = channels_backward.channels_parameters_kernel
+    given = {"partial": "fp32", "dweight": "bf16", "dbias": "bf16"}
+    yield Variant("sum", kernel, merge, given, {"C": 256, "CHANNELS": merge.rows, "BLOCK": merge.block})
+
+
+def all_channel_variants() -> Iterator[Variant]:
+    """Channel norms in both layouts, with and without whole vectors, and what is fused once."""
+    for dtype in ("bf16", "fp32"):
+        yield from channel_variants("BatchNorm", 256, 3136, dtype)
+        yield from channel_variants("BatchNorm", 256, 3136, dtype, last=True)
+        yield from channel_variants("GroupNorm", 320, 4096, dtype, groups=32, ACTIVATION=2)
+    yield from channel_variants("BatchNorm relu", 2048, 49, "bf16", ACTIVATION=1)
+    yield from channel_variants("GroupNorm masked", 320, 4096, "bf16", groups=32, last=True, ACTIVATION=2, masked=True)
+    yield from channel_variants("InstanceNorm", 64, 49, "fp16", groups=64)
+    yield from channel_variants("inference silu", 256, 3136, "bf16", REMEMBERED=True, ACTIVATION=2)
+    yield from merging_variants()
 
 
 def variants() -> Iterator[Variant]:
@@ -134,6 +219,7 @@ def variants() -> Iterator[Variant]:
     yield from modes()
     constants = {"N": 4096, "BLOCK": TREE_LAUNCH.block, "ROWS": TREE_LAUNCH.rows}
     yield Variant("tree 4096", backward.tree_kernel, TREE_LAUNCH, {"partial": "fp32", "out": "bf16"}, constants)
+    yield from all_channel_variants()
 
 
 def modes() -> Iterator[Variant]:

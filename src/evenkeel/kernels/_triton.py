@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 MEASURED = False
 INSTALLED = find_spec("triton") is not None
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-OPERATORS = {"rows": ("rows_forward", "rows_inference", "rows_out", "rows_backward")}
+OPERATORS = {
+    "rows": ("rows_forward", "rows_inference", "rows_out", "rows_backward"),
+    "channels": ("channels_forward", "channels_backward", "update_running"),
+}
 
 
 def absence() -> str:
@@ -44,15 +47,18 @@ def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, 
 def refusal(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:
     """Why the kernels do not take a call on a machine that has a GPU, or ""."""
     if pattern not in OPERATORS:
-        return f"it has kernels for {', '.join(OPERATORS)} alone yet"
+        return f"it has kernels for {' and '.join(OPERATORS)} alone yet"
+    if pattern == "channels" and spec is not None and spec.cast == "early":
+        return "it has no kernel for cast='early' of a channel norm"
     if spec is not None and spec.cast == "weight":
         return "it has no kernel for cast='weight' where input and weight differ in dtype"
+    dtypes = (*DTYPES, torch.bool) if pattern == "channels" else DTYPES  # of masks
     for tensor in tensors:
         if tensor is None:
             continue
         if not tensor.is_cuda:
             return f"a tensor is on {tensor.device}"
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in dtypes:
             return f"it does not take {tensor.dtype}"
         if type(tensor) not in PLAIN_TYPES:
             return f"it does not take the tensor subclass {type(tensor).__name__}"

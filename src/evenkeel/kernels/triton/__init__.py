@@ -4,6 +4,15 @@ Each function is an operator of the same name. On tensors of the CPU they run in
 (TRITON_INTERPRET=1), which is how they are tested where there is no GPU.
 """
 
+from evenkeel.kernels.triton._channels import channels_backward, channels_forward, update_running
 from evenkeel.kernels.triton._rows import rows_backward, rows_forward, rows_inference, rows_out
 
-__all__ = ["rows_backward", "rows_forward", "rows_inference", "rows_out"]
+__all__ = [
+    "channels_backward",
+    "channels_forward",
+    "rows_backward",
+    "rows_forward",
+    "rows_inference",
+    "rows_out",
+    "update_running",
+]

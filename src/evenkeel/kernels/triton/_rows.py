@@ -23,6 +23,8 @@ from evenkeel.kernels.triton.rows_forward_kernels import long_rows_forward_kerne
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from evenkeel._spec import ChannelOptions
+
     Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 
 # Beyond these the output does not determine the normalized row: its errors would grow by as much.
@@ -48,7 +50,7 @@ def early_code(options: RowOptions, x: Tensor, weight: Tensor | None) -> int:
     return 2 if weight is not None and weight.dtype == x.dtype and options.weight_offset == 0.0 else 1
 
 
-def smallest_scaled(options: RowOptions) -> float:
+def smallest_scaled(options: RowOptions | ChannelOptions) -> float:
     """The size up to which values need no bits of their own, because eps decides."""
     size = math.sqrt(abs(options.eps)) if options.eps_mode == 0 else abs(options.eps)
     return min(max(size, 2.0**-126), 2.0**126)
