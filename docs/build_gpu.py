@@ -23,8 +23,8 @@ ROWS = (1, 512, 4096, 32768)
 COLUMNS = (256, 1024, 4096, 8192, 16384, 65536, 262144)
 # channels, positions and groups of the maps in a ResNet 50 and a U-Net, and how many samples
 MAPS = {
-    "BatchNorm": (64, ((64, 12544, 0), (256, 3136, 0), (512, 784, 0), (1024, 196, 0), (2048, 49, 0))),
-    "GroupNorm SiLU": (8, ((320, 4096, 32), (640, 1024, 32), (1280, 256, 32), (2560, 64, 32))),
+    "BatchNorm": (64, ((256, 3136, 0), (1024, 196, 0), (2048, 49, 0))),
+    "GroupNorm SiLU": (8, ((320, 4096, 32), (1280, 256, 32))),
 }
 REACHABLE = 0.92  # of the peak bandwidth, by a plain copy
 LATENCY = 0.8e-6  # seconds from a load to its data
@@ -123,7 +123,6 @@ def shown_channels() -> list[v.Variant]:
         *v.channel_variants("BatchNorm", 256, 3136, "bf16"),
         *v.channel_variants("BatchNorm", 256, 3136, "bf16", last=True),
         *v.channel_variants("GroupNorm SiLU", 320, 4096, "bf16", groups=32, ACTIVATION=2),
-        *v.channel_variants("GroupNorm SiLU", 320, 4096, "bf16", groups=32, last=True, ACTIVATION=2),
     ]
 
 

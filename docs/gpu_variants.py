@@ -150,16 +150,23 @@ def channel_variants(
     each = whole._replace(spans=spans and last)
     share = channels // groups if groups else 1
     measured = whole if last or not groups else Walk(64, groups, share * positions, positions, False, False)
-    affine = {"SHARE": share, "GROUPS": groups, "EPS_MODE": 0, "ACTIVATION": 0, "REMEMBERED": False} | more
+    affine = {
+        "SHARE": share,
+        "GROUPS": groups,
+        "EPS_MODE": 0,
+        "ACTIVATION": 0,
+        "REMEMBERED": False,
+        "FEW": False,
+    } | more
     size = BYTES[dtype]
     rows: tuple[tuple[str, Any, Walk, dict[str, str | None], dict[str, Any], int], ...] = (
         ("measure", channels_forward.channels_measure_kernel, measured,
          {"x": dtype, "mask": parameters["mask"], "partial": "fp64"}, {}, size),
         ("write", channels_forward.channels_write_kernel, each, tensors | {"y": dtype}, affine, 2 * size),
-        ("sums", channels_backward.channels_sums_kernel, whole, tensors | {"dy": dtype, "partial": "fp32"}, affine,
+        ("sums", channels_backward.channels_sums_kernel, whole, tensors | {"dy": dtype, "partial": "fp64"}, affine,
          2 * size),
         ("gradient", channels_backward.channels_gradient_kernel, each,
-         tensors | {"dy": dtype, "means": None if affine["REMEMBERED"] else "fp32", "dx": dtype}, affine, 3 * size),
+         tensors | {"dy": dtype, "means": None if affine["REMEMBERED"] else "fp64", "dx": dtype}, affine, 3 * size),
     )  # fmt: skip
     name = f"{norm} {dtype} {channels}x{positions}" + (" last" if last else "")
     found = []
@@ -186,11 +193,11 @@ def merging_variants() -> Iterator[Variant]:
     given = saved | {"running_mean": "fp32", "running_var": "fp32"}
     yield Variant("update", kernel, alone, given, {"C": 256, "WIDTH": 4, "BLOCK": alone.block})
     kernel = channels_backward.channels_means_kernel
-    given = {"partial": "fp32", "weight": "bf16", "means": "fp32"}
+    given = {"partial": "fp64", "weight": "bf16", "means": "fp64"}
     constants = block | {"SHARE": 8, "PARAMETERS": 32, "MASKED": True}
     yield Variant("means", kernel, merge, given, constants)
     kernel = channels_backward.channels_parameters_kernel
-    given = {"partial": "fp32", "dweight": "bf16", "dbias": "bf16"}
+    given = {"partial": "fp64", "dweight": "bf16", "dbias": "bf16"}
     yield Variant("sum", kernel, merge, given, {"C": 256, "CHANNELS": merge.rows, "BLOCK": merge.block})
 
 
@@ -202,7 +209,7 @@ def all_channel_variants() -> Iterator[Variant]:
         yield from channel_variants("GroupNorm", 320, 4096, dtype, groups=32, ACTIVATION=2)
     yield from channel_variants("BatchNorm relu", 2048, 49, "bf16", ACTIVATION=1)
     yield from channel_variants("GroupNorm masked", 320, 4096, "bf16", groups=32, last=True, ACTIVATION=2, masked=True)
-    yield from channel_variants("InstanceNorm", 64, 49, "fp16", groups=64)
+    yield from channel_variants("GroupNorm few", 64, 16, "fp16", groups=32, FEW=True, ACTIVATION=2)
     yield from channel_variants("inference silu", 256, 3136, "bf16", REMEMBERED=True, ACTIVATION=2)
     yield from merging_variants()
 

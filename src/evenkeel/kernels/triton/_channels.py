@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     Gradients = tuple[Tensor, Tensor, Tensor]
 
+FEW_ELEMENTS = 64  # of a statistic: their gradients are computed in float64
 FEWEST_LAST = 16  # positions of a sample from which on groups are summed where the channels lie innermost
 
 
@@ -121,6 +122,16 @@ class Call:
         """How many statistics there are."""
         return self.samples * self.options.groups if self.options.groups else self.channels
 
+    @property
+    def elements(self) -> int:
+        """Elements of a statistic, those included that a mask leaves out."""
+        return self.samples * self.channels * self.positions // self.statistics
+
+    @property
+    def few(self) -> bool:
+        """Whether gradients are computed in float64."""
+        return not self.remembered and self.elements <= FEW_ELEMENTS
+
     def walk(self, *, summed: bool) -> Walk:
         """Channels and positions; what is summed for BatchNorm goes on from sample to sample."""
         spans = not self.options.groups and (summed or self.last)
@@ -191,10 +202,11 @@ class Call:
         walk = self.walk(summed=True)
         launch = walk.launch()
         chunks, count = walk.chunks(launch.chunk), walk.parts(launch.chunk)
-        partial = statistics.new_empty((2 if self.mask is None else 3, count))
+        partial = statistics.new_empty((2 if self.mask is None else 3, count), dtype=torch.float64)
         backward_kernels.channels_sums_kernel[walk.programs(launch, launch.chunk)](
             dy, x, *parameters, self.mask, statistics, partial, self.samples, chunks, launch.chunk // launch.block,
-            count, self.options.weight_offset, CHUNK=launch.chunk, **walk.constants(launch), **self.affine(),
+            count, self.options.weight_offset, CHUNK=launch.chunk, FEW=self.few, **walk.constants(launch),
+            **self.affine(),
         )  # fmt: skip
         return partial, chunks
 
@@ -202,11 +214,10 @@ class Call:
         """What the sums say of each statistic."""
         means = partial.new_empty((self.statistics, 2))
         merge = merge_launch(chunks * self.share)
-        elements = self.samples * self.channels * self.positions // self.statistics
         backward_kernels.channels_means_kernel[(-(-self.statistics // merge.rows),)](
-            partial, weight, means, self.statistics, chunks, elements, self.options.weight_offset, SHARE=self.share,
-            PARAMETERS=self.options.groups or self.channels, MASKED=self.mask is not None, ROWS=merge.rows,
-            BLOCK=merge.block, num_warps=merge.warps, **UNFUSED,
+            partial, weight, means, self.statistics, chunks, self.elements, self.options.weight_offset,
+            SHARE=self.share, PARAMETERS=self.options.groups or self.channels, MASKED=self.mask is not None,
+            ROWS=merge.rows, BLOCK=merge.block, num_warps=merge.warps, **UNFUSED,
         )  # fmt: skip
         return means
 
@@ -232,7 +243,7 @@ class Call:
         launch = walk.launch()
         backward_kernels.channels_gradient_kernel[walk.programs(launch, launch.block)](
             *tensors, *parameters, self.mask, statistics, means, dx, self.samples, walk.chunks(launch.block),
-            self.options.weight_offset, **walk.constants(launch), **self.affine(),
+            self.options.weight_offset, FEW=self.few, **walk.constants(launch), **self.affine(),
         )  # fmt: skip
 
 

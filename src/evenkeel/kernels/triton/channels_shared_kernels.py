@@ -248,3 +248,45 @@ def through_activation(upstream, v, ACTIVATION: tl.constexpr):
         slope = tl.where(v < -87.0, 0.0, slope)
         return upstream * tl.where(v == v, slope, v)
     return upstream
+
+
+@triton.jit
+def backward_tile(
+    v, upstream, statistics, index, kept, scale, mean, rest, reciprocal, w, b, EPS_MODE: tl.constexpr,
+    ACTIVATION: tl.constexpr, REMEMBERED: tl.constexpr, FEW: tl.constexpr,
+):  # fmt: skip
+    """The gradient before the activation, and the normalized values.
+
+    Of FEW elements a gradient may by chance be far smaller than the terms that it is the difference of: in float64.
+    """
+    if FEW:
+        width: tl.constexpr = 4 if EPS_MODE == 0 else 5
+        own = statistics + index.to(tl.int64) * width
+        middle = tl.load(own, mask=kept, other=0.0).to(tl.float64)
+        middle += tl.load(own + 1, mask=kept, other=0.0).to(tl.float64)
+        normalized = (v.to(tl.float64) - middle[:, None]) * exact_reciprocal(statistics, index, kept, EPS_MODE)[:, None]
+        gradient = upstream.to(tl.float64)
+        if ACTIVATION > 0:
+            before = normalized * w.to(tl.float64)[:, None] + b.to(tl.float64)[:, None]
+            if ACTIVATION == RELU:
+                gradient = tl.where(before <= 0, 0.0, gradient)
+            else:
+                sigmoid = 1.0 / (1.0 + tl.exp(-before))
+                gradient = gradient * (sigmoid * (1.0 + before * (1.0 - sigmoid)))
+    else:
+        normalized = normalized_tile(v, scale, mean, rest, reciprocal)
+        gradient = upstream
+        if ACTIVATION > 0:
+            before = affine_tile(v, normalized, statistics, index, kept, w, b, EPS_MODE, REMEMBERED)
+            gradient = through_activation(upstream, before, ACTIVATION)
+    return gradient, normalized
+
+
+@triton.jit
+def exact_reciprocal(statistics, index, kept, EPS_MODE: tl.constexpr):
+    """1/scale in both its parts, in float64."""
+    width: tl.constexpr = 4 if EPS_MODE == 0 else 5
+    own = statistics + index.to(tl.int64) * width
+    saved = tl.load(own + 2, mask=kept, other=1.0).to(tl.float64)
+    rest = tl.load(own + 3, mask=kept, other=0.0).to(tl.float64)
+    return (tl.abs(saved) + rest) * tl.where(saved < 0, LOWER, 1.0)
