@@ -267,9 +267,7 @@ FAST = {
     "extras, inference": (extras, ("inference", "relu", True, False)),
     "half, group_norm": (half, ("group_norm", False)),
     "shape, 2-d": (shape, ("batch_norm", 9, 6)),
-    "shape, few positions": (shape, ("group_norm", 3, 6, 2, 2)),
     "alone": (alone, ("group_norm", False, 3, 4, 2, 8)),
-    "beside": (beside, (False,)),
     "constant": (constant, ("batch_norm", False)),
     "nothing": (nothing, ()),
     "like the CPU": (like_the_cpu, (("group_norm",),)),
@@ -294,7 +292,8 @@ SLOW = {
        for norm, last, sizes in itertools.product(
            ("instance_norm", "group_norm", "inference"), BOTH, ((5, 4, 5, 4), (5, 4, 1, 3)))},
     **{f"constant, {norm}, {last}": (constant, (norm, last)) for norm, last in itertools.product(MEASURED, BOTH)},
-    "beside, channels-last": (beside, (True,)),
+    **{f"beside, {last}": (beside, (last,)) for last in BOTH},
+    "shape, few positions": (shape, ("group_norm", 3, 6, 2, 2)),
     **{f"layouts, {norm}": (layouts, (norm,)) for norm in ("batch_norm", "group_norm")},
     "like the CPU, all": (like_the_cpu, (MEASURED,)),
 }  # fmt: skip
