@@ -1,4 +1,4 @@
-"""Check the GPU kernels of row and channel norms, and time them against a copy and their peers, where there is a GPU.
+"""Check the GPU kernels, and time them against a copy and their peers, where there is a GPU.
 
 Usage: python -m benchmarks.gpu --check          values in ulps against float64, bits across batches and reruns
        python -m benchmarks.gpu --bench          times as shares of the bandwidth of a copy
@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 import evenkeel
+from benchmarks import gpu_tables
 from evenkeel import functional as F
 from evenkeel.cli.info import collect_info
 from evenkeel.report import write_text_atomically
@@ -155,7 +156,8 @@ def check(device: str = "cuda", backend: str = "triton", quick: bool = False) ->
         rows, maps = ((37, 256), (5, 1000), (3, 20000)), ((4, 64, 8, 8), (3, 6, 31, 31), (40, 66, 7, 7))
     cases = [*itertools.product(ROW_NORMS, rows), *itertools.product(CHANNEL_NORMS, maps)]
     samples = itertools.product(cases, LIMITS, SAMPLES)
-    return [problem for (n, s), d, sample in samples for problem in problems(n, s, d, sample, device, backend)]
+    found = [problem for (n, s), d, sample in samples for problem in problems(n, s, d, sample, device, backend)]
+    return found + gpu_tables.problems(device, backend, quick)
 
 
 Contenders = Iterator[tuple[str, Callable[[Tensor], Tensor]]]
@@ -259,16 +261,26 @@ def bench_shape(shape: tuple[int, ...], dtype: torch.dtype, norm: str = "layer_n
     return record
 
 
+def bench_table(shape: tuple[int, ...], dtype: torch.dtype, kind: str) -> dict[str, Any]:
+    """The times of every contender on a table or pictures, beside that of a copy of as many bytes."""
+    x = gpu_tables.sample(shape, dtype, "cuda")
+    half = torch.empty(gpu_tables.moved(kind, x) // 2, dtype=torch.uint8, device="cuda")
+    copy = on_device_seconds(partial(torch.empty_like(half).copy_, half))
+    record: dict[str, Any] = {"norm": kind, "shape": shape, "dtype": str(dtype), "copy": copy}
+    for contender, call in gpu_tables.contenders(kind, x):
+        taken = on_device_seconds(call)
+        record[contender] = {"forward": taken, "eager": eager_seconds(call), "forward share": copy / taken}
+    return record
+
+
 def line_of(record: dict[str, Any]) -> str:
     """A shape's line: shares of the copy's bandwidth, forward and backward, of each contender."""
     shape = "x".join(map(str, record["shape"]))
     cells = [f"{record['norm']} {shape} {record['dtype']}: copy {record['copy'] * 1e6:.1f} us"]
     for name, found in record.items():
         if isinstance(found, dict):
-            told = (
-                f"{found['forward share']:.2f} / {found['backward share']:.2f}" if "both" in found else found["error"]
-            )
-            cells.append(f"{name} {told}")
+            shares = [f"{value:.2f}" for key, value in found.items() if key.endswith("share")]
+            cells.append(f"{name} {' / '.join(shares) or found['error']}")
     return "; ".join(cells)
 
 
@@ -282,6 +294,11 @@ def bench() -> list[dict[str, Any]]:
     for dtype, (norm, shape) in itertools.product(DTYPES, cases):
         if math.prod(shape) <= LARGEST:
             records.append(bench_shape(shape, dtype, norm))
+            print(line_of(records[-1]), flush=True)
+            torch.cuda.empty_cache()
+    for shape, kind in gpu_tables.TIMED:
+        for dtype in (torch.uint8,) if kind == "pictures" else DTYPES:
+            records.append(bench_table(shape, dtype, kind))
             print(line_of(records[-1]), flush=True)
             torch.cuda.empty_cache()
     return records

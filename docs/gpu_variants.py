@@ -5,7 +5,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from evenkeel.kernels.triton import _columns, columns_kernels, images_kernels
 from evenkeel.kernels.triton import channels_backward_kernels as channels_backward
 from evenkeel.kernels.triton import channels_forward_kernels as channels_forward
 from evenkeel.kernels.triton import rows_backward_kernels as backward
@@ -20,12 +21,17 @@ from evenkeel.kernels.triton import rows_forward_kernels as forward
 from evenkeel.kernels.triton._channels import Walk
 from evenkeel.kernels.triton._launch import (
     CHANNEL_BLOCK,
-    PARAMETER_LAUNCH,
+    IMAGE_BLOCK,
+    SUMS_LAUNCH,
+    TABLE_TILE,
     TREE_LAUNCH,
     Launch,
     backward_launch,
     forward_launch,
     merge_launch,
+    table_launch,
+    table_merge_launch,
+    table_tiles,
 )
 
 TARGETS = {
@@ -35,7 +41,7 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+BYTES = {"u8": 1, "i16": 2, "bf16": 2, "fp16": 2, "fp32": 4, "i64": 8, "fp64": 8}
 FLOATS = ("eps", "floor", "weight_offset", "momentum", "momentum_rest")
 FEATURES = (256, 1024, 4096, 8192, 16384, 65536)
 RMS, MOMENTS, L2 = 0, 1, 2
@@ -92,6 +98,7 @@ def options(features: int, launch: Launch, **more: Any) -> dict[str, Any]:
         "BLOCK": launch.block,
         "ROWS": launch.rows,
         "CHUNK": launch.chunk,
+        "SUMMED": SUMS_LAUNCH.block,
         "STATISTIC": MOMENTS,
         "EPS_MODE": 0,
         "EARLY": 0,
@@ -122,21 +129,23 @@ def backward_variant(features: int, dtype: str, label: str = "", extra: str | No
     pointers = {"dy": dtype, "x": dtype, "residual": extra, "dsum": extra, "weight": dtype, "bias": bias}
     pointers |= {"statistics": "fp32", "dx": dtype, "dresidual": extra}
     moved: float = 3 * BYTES[dtype]
-    if not launch.looped:
+    if launch.looped:
+        pointers |= {"sums": "fp32"}
+    else:
         pointers |= {"dweight": "fp32", "dbias": "fp32" if bias else None}
         moved += 2 * 4 * (2 if bias else 1) / launch.chunk  # the sums of a chunk are written, and read again
     name = f"backward {label or 'LayerNorm'} {dtype} {features}"
     return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved, features)
 
 
-def parameter_variant(features: int, dtype: str) -> Variant:
-    """dγ and dβ of long rows."""
+def sums_variant(features: int, dtype: str) -> Variant:
+    """dγ and dβ of long rows, and the sums that their dx needs."""
     pointers = {"dy": dtype, "x": dtype, "residual": None, "weight": dtype, "bias": dtype, "statistics": "fp32"}
-    pointers |= {"dweight": "fp32", "dbias": "fp32"}
-    launch = PARAMETER_LAUNCH
+    pointers |= {"sums": "fp32", "dweight": "fp32", "dbias": "fp32"}
+    launch = SUMS_LAUNCH
     moved = 2 * BYTES[dtype] + 2 * 4 * 2 / launch.chunk
-    name = f"parameters LayerNorm {dtype} {features}"
-    return Variant(name, backward.parameters_kernel, launch, pointers, options(features, launch), moved, features)
+    name = f"sums LayerNorm {dtype} {features}"
+    return Variant(name, backward.long_rows_sums_kernel, launch, pointers, options(features, launch), moved, features)
 
 
 def channel_variants(
@@ -214,6 +223,77 @@ def all_channel_variants() -> Iterator[Variant]:
     yield from merging_variants()
 
 
+def table_variant(columns: int, dtype: str, rows: int = 2**20, *, weighted: bool = False) -> Variant:
+    """The sums of a table's columns."""
+    walk = _columns.Walk(1, 1, rows, columns)
+    launch = table_launch(walk.width, TABLE_TILE)
+    tiles = table_tiles(-(-rows // walk.fold // launch.rows))
+    launch = replace(launch, chunk=tiles)
+    pointers = {"x": dtype, "weight": "fp64" if weighted else None, "partial": "fp64"}
+    constants = walk.constants() | {"ROWS": launch.rows, "BLOCK": launch.block, "ALIGNED": walk.aligned}
+    constants |= {"NESTED": False, "WIDE": dtype in ("fp64", "i64"), "ROUNDED": dtype[0] in "ui"}
+    moved = BYTES[dtype] + 8 * 8 * 2 / (launch.rows * tiles)  # the sums of lanes are written, and read again
+    name = f"sums of columns {dtype} {columns}" + (" weighted" if weighted else "")
+    inner = walk.width if walk.aligned == 16 and dtype != "u8" else 0  # a thread has 8 elements, of 8 bytes there
+    return Variant(name, columns_kernels.columns_sum_kernel, launch, pointers, constants, moved, inner)
+
+
+def map_variant(columns: int, dtype: str, to: str = "", **more: Any) -> Variant:
+    """The affine map of columns."""
+    fold = _columns.fold_of(columns)
+    width = columns * fold
+    launch = table_launch(width, 2 * TABLE_TILE)
+    pointers: dict[str, str | None] = {"x": dtype, "y": to or dtype, "shift": "fp64", "scale": "fp64", "offset": "fp64"}
+    pointers["infinite"] = "u8" if more.pop("searched", False) else None
+    constants = {"COLUMNS": columns, "FOLD": fold, "WIDTH": width, "ROWS": launch.rows, "BLOCK": launch.block}
+    constants |= {"ALIGNED": math.gcd(width, 16), "LOW": None, "HIGH": None} | more
+    name = " ".join(["map of columns", dtype, *([to] if to else []), str(columns), *more])
+    moved = BYTES[dtype] + BYTES[to or dtype]
+    return Variant(name, columns_kernels.columns_map_kernel, launch, pointers, constants, moved, width)
+
+
+def image_variants() -> Iterator[Variant]:
+    """Bytes and numbers to planes."""
+    constants = {"AREA": 224 * 224, "BLOCK": IMAGE_BLOCK, "LARGEST": 255.0}
+    launch = Launch(block=IMAGE_BLOCK)
+    lying = {"CHANNELS": 3, "WIDTH": 224 * 224, "ALIGNED": 16, "STEP": 1}
+    kernel: Any = images_kernels.images_map_kernel
+    tensors: dict[str, str | None] = {"mean": "fp64", "std": "fp64", "forms": "fp32"}
+    for to in ("fp32", "bf16"):
+        given = tensors | {"x": "u8", "y": to}
+        planes = Variant(f"images u8 {to} CHW", kernel, launch, given, constants | lying, 1 + BYTES[to], 224 * 224)
+        yield planes
+        pixels: Any = images_kernels.images_pixels_kernel
+        yield Variant(f"images u8 {to} HWC", pixels, launch, given, constants, 1 + BYTES[to])
+    given = tensors | {"forms": None, "x": "fp32", "y": "fp32"}
+    yield Variant("images fp32 CHW", kernel, launch, given, constants | lying, 8, 224 * 224)
+    cropped = constants | lying | {"WIDTH": 200, "AREA": 200 * 200, "STEP": 4}
+    yield Variant("images u8 fp32 crop", kernel, launch, tensors | {"x": "u8", "y": "fp32"}, cropped, 5)
+    form: Any = images_kernels.images_form_kernel
+    yield Variant("form of bytes", form, launch, tensors, {"LARGEST": 255.0})
+
+
+def all_table_variants() -> Iterator[Variant]:
+    """Tables of few columns and of many, and what differs with the type and the options."""
+    for dtype in ("bf16", "fp32", "fp64", "u8"):
+        yield table_variant(16, dtype)
+        yield map_variant(16, dtype, "fp32" if dtype == "u8" else "")
+    for columns in (1, 3, 256):
+        yield table_variant(columns, "fp32")
+    yield table_variant(5, "fp32", 1_000_001)
+    yield table_variant(16, "i64")
+    yield table_variant(256, "fp32", weighted=True)
+    yield map_variant(5, "fp32")
+    yield map_variant(256, "fp32", LOW=-2.0, HIGH=2.0, searched=True)
+    merge = table_merge_launch(4096)
+    fields = ("mean", "m2", "minimum", "maximum", "mean_low")
+    counts = dict.fromkeys(("counts", "missing", "infinite"), "i64")
+    pointers: dict[str, str | None] = {"partial": "fp64", **counts, **dict.fromkeys(fields, "fp64")}
+    constants = {"COLUMNS": 16, "FOLD": 1, "WIDTH": 16, "ROWS": merge.rows, "BLOCK": merge.block}
+    yield Variant("merge of columns", columns_kernels.columns_merge_kernel, merge, pointers, constants)
+    yield from image_variants()
+
+
 def variants() -> Iterator[Variant]:
     """Every kernel in every length, and every mode once."""
     for dtype in ("bf16", "fp32"):
@@ -222,11 +302,12 @@ def variants() -> Iterator[Variant]:
             yield forward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
             yield backward_variant(features, dtype)
             yield backward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
-        yield parameter_variant(16384, dtype)
+        yield sums_variant(16384, dtype)
     yield from modes()
     constants = {"N": 4096, "BLOCK": TREE_LAUNCH.block, "ROWS": TREE_LAUNCH.rows}
     yield Variant("tree 4096", backward.tree_kernel, TREE_LAUNCH, {"partial": "fp32", "out": "bf16"}, constants)
     yield from all_channel_variants()
+    yield from all_table_variants()
 
 
 def modes() -> Iterator[Variant]:

@@ -77,7 +77,7 @@ def shorten_rows():
 
     _rows.forward_launch = short(_launch.forward_launch)
     _rows.backward_launch = short(_launch.backward_launch)
-    _rows.PARAMETER_LAUNCH = _launch.Launch(block=32, rows=4, chunk=8)
+    _rows.SUMS_LAUNCH = _launch.Launch(block=32, rows=4, chunk=8)
 
 
 def run(spec, x, weight, bias, dy, from_output=False):

@@ -114,7 +114,10 @@ def fake(dtype=torch.float32, device="cuda:0"):
         ("rows", {}, [], ""),
         ("rows", {}, [fake()], ""),
         ("rows", {}, [fake(torch.float16), None, fake(torch.float32)], ""),
-        ("columns", {}, [fake()], "it has kernels for rows and channels alone yet"),
+        ("elements", {}, [fake()], "it has no kernel for this norm yet"),
+        ("columns", {}, [fake(torch.uint8), fake(torch.float64)], ""),
+        ("images", {}, [fake(torch.uint32)], "it does not take torch.uint32"),
+        ("rows", {"groups": 2}, [fake()], "it has no kernel for groups or gates of rows"),
         ("rows", {}, [fake(torch.bool)], "it does not take torch.bool"),
         ("rows", {"cast": "weight"}, [fake()], "it has no kernel for cast='weight'"),
         ("rows", {}, [fake(device="cpu")], "a tensor is on cpu"),
@@ -126,20 +129,20 @@ def fake(dtype=torch.float32, device="cuda:0"):
 )
 def test_refusals(monkeypatch, pattern, options, tensors, reason):
     spec = row_spec("norm", "moments", 1e-5, **options)
-    monkeypatch.setattr(_triton, "PLAIN_TYPES", (SimpleNamespace,))
+    monkeypatch.setattr(_triton._cpu, "PLAIN_TYPES", (SimpleNamespace,))
     refusal = _triton.refusal(pattern, spec, tuple(tensors))
     assert refusal.startswith(reason)
     assert bool(refusal) == bool(reason)
 
 
 def test_refuses_subclasses(monkeypatch):
-    monkeypatch.setattr(_triton, "PLAIN_TYPES", ())
+    monkeypatch.setattr(_triton._cpu, "PLAIN_TYPES", ())
     assert _triton.refusal("rows", None, (fake(),)) == "it does not take the tensor subclass SimpleNamespace"
 
 
 def test_the_dispatcher_finds_the_operators():
-    for names in _triton.OPERATORS.values():
-        for name in names:
+    for name, operator in _triton.OPERATORS.items():
+        if operator.pattern:
             assert torch._C._dispatch_has_kernel_for_dispatch_key(f"evenkeel::{name}", "CUDA")
 
 

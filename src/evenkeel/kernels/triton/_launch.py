@@ -55,14 +55,19 @@ def forward_launch(features: int) -> Launch:
 def backward_launch(features: int) -> Launch:
     """The launch of the backward; its sums over the rows are 4 to 16 long, which costs no bits in float32."""
     if features > LONGEST_BACKWARD:
-        return Launch(block=4096, warps=16, looped=True)
+        return Launch(block=2048, looped=True)
     block, rows, warps = resident(features)
     rows = max(1, rows // 2)  # beside the sums, tiles of two rows and more spill a few registers
     return Launch(block=block, rows=rows, warps=warps, chunk=max(16, 4 * rows))
 
 
-PARAMETER_LAUNCH = Launch(block=256, rows=4, warps=4, chunk=64)  # dγ and dβ of rows longer than LONGEST_BACKWARD
+SUMS_LAUNCH = Launch(block=1024, rows=2, chunk=32)  # dγ, dβ and the rows' sums, if longer than LONGEST_BACKWARD
 TREE_LAUNCH = Launch(block=32, rows=64)  # the tree over the chunks
+
+TABLE_TILE = 1024  # elements whose sums are kept in float64; twice as many are mapped at once
+FEWEST_TILES, MOST_TILES, MOST_CHUNKS = 32, 16384, 1024  # of a chunk of a table; of a column, before chunks grow
+
+IMAGE_BLOCK = 2048  # pixels of a program
 
 CHANNEL_BLOCK = 256  # channels of a program that has nothing but statistics
 TILE = 2048  # elements of a tile of channels and positions
@@ -93,3 +98,20 @@ def merge_launch(entries: int) -> Launch:
     """The launch of what merges the parts of each statistic."""
     block = min(256, power_of_two(max(4, entries)))
     return Launch(block=block, rows=256 // block)
+
+
+def table_launch(width: int, tile: int) -> Launch:
+    """The launch of the kernels that walk rows of some lanes."""
+    block = min(64, power_of_two(width))
+    return Launch(block=block, rows=tile // block)
+
+
+def table_tiles(tiles: int) -> int:
+    """The tiles of a chunk of a table that has so many: few sums to merge beside the data, of many rows and of few."""
+    return min(max(FEWEST_TILES, -(-tiles // MOST_CHUNKS)), MOST_TILES, tiles)
+
+
+def table_merge_launch(entries: int) -> Launch:
+    """The launch of what merges the sums of a table's lanes."""
+    block = min(1024, power_of_two(max(4, entries)))
+    return Launch(block=block, rows=1024 // block)

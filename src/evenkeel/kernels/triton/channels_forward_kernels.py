@@ -59,7 +59,7 @@ def sum_tiles(
     """Sums of a chunk's differences from a shift, of their squares, and how many there are."""
     differences = tl.zeros([CHANNELS, BLOCK], tl.float32)
     squares = tl.zeros([CHANNELS, BLOCK], tl.float32)
-    counts = tl.zeros([CHANNELS, BLOCK], tl.float32)
+    counts = tl.zeros([CHANNELS, BLOCK if mask is not None else 1], tl.float32)
     for tile in range(tiles):
         v, kept = read_valid(
             x, mask, outer, first, start + tile * BLOCK, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
@@ -67,7 +67,12 @@ def sum_tiles(
         d = tl.where(kept, v * scale[:, None] - shift[:, None], 0.0)
         differences += d
         squares = tl.fma(d, d, squares)
-        counts += kept.to(tl.float32)
+        if mask is not None:
+            counts += kept.to(tl.float32)
+    if mask is None:
+        # known without a sum, which takes 16 registers
+        extent = samples.to(tl.int64) * P if SPANS else P
+        counts += tl.maximum(tl.minimum(extent - start, tiles * BLOCK), 0).to(tl.float32)
     return tl.sum(differences, 1), tl.sum(squares, 1), tl.sum(counts, 1)
 
 

@@ -125,10 +125,15 @@ def reciprocal_of_variance(variance, EPS: tl.constexpr, EPS_MODE: tl.constexpr):
 
 
 @triton.jit
+def saved_at(statistics, index, EPS_MODE: tl.constexpr):
+    """Where statistics are saved: mean and 1/scale, each in two parts, and a slope where eps bends the scale."""
+    return statistics + index.to(tl.int64) * (4 if EPS_MODE == 0 else 5)
+
+
+@triton.jit
 def save_statistic(statistics, index, kept, mean, variance, EPS: tl.constexpr, EPS_MODE: tl.constexpr):
     """Write mean and 1/scale, each in two parts, and the slope where eps bends the scale."""
-    width: tl.constexpr = 4 if EPS_MODE == 0 else 5
-    own = statistics + index.to(tl.int64) * width
+    own = saved_at(statistics, index, EPS_MODE)
     high = mean.to(tl.float32)
     tl.store(own, high, mask=kept)
     tl.store(own + 1, (mean - high.to(tl.float64)).to(tl.float32), mask=kept)
@@ -150,8 +155,7 @@ def restore_statistic(statistics, index, kept, EPS_MODE: tl.constexpr):
 
     The scale is a power of two, 1 for all but the rare ones.
     """
-    width: tl.constexpr = 4 if EPS_MODE == 0 else 5
-    own = statistics + index.to(tl.int64) * width
+    own = saved_at(statistics, index, EPS_MODE)
     mean = tl.load(own, mask=kept, other=0.0)
     rest = tl.load(own + 1, mask=kept, other=0.0)
     saved = tl.load(own + 2, mask=kept, other=1.0)
@@ -181,8 +185,7 @@ def remembered_affine(v, statistics, index, kept, w, b, EPS_MODE: tl.constexpr):
 
     So every step carries what it lost.
     """
-    width: tl.constexpr = 4 if EPS_MODE == 0 else 5
-    own = statistics + index.to(tl.int64) * width
+    own = saved_at(statistics, index, EPS_MODE)
     mean = tl.load(own, mask=kept, other=0.0)
     exact = tl.load(own + 2, mask=kept, other=1.0).to(tl.float64)
     exact = (exact + tl.load(own + 3, mask=kept, other=0.0).to(tl.float64)) * w.to(tl.float64)
@@ -260,8 +263,7 @@ def backward_tile(
     Of FEW elements a gradient may by chance be far smaller than the terms that it is the difference of: in float64.
     """
     if FEW:
-        width: tl.constexpr = 4 if EPS_MODE == 0 else 5
-        own = statistics + index.to(tl.int64) * width
+        own = saved_at(statistics, index, EPS_MODE)
         middle = tl.load(own, mask=kept, other=0.0).to(tl.float64)
         middle += tl.load(own + 1, mask=kept, other=0.0).to(tl.float64)
         normalized = (v.to(tl.float64) - middle[:, None]) * exact_reciprocal(statistics, index, kept, EPS_MODE)[:, None]
@@ -285,8 +287,7 @@ def backward_tile(
 @triton.jit
 def exact_reciprocal(statistics, index, kept, EPS_MODE: tl.constexpr):
     """1/scale in both its parts, in float64."""
-    width: tl.constexpr = 4 if EPS_MODE == 0 else 5
-    own = statistics + index.to(tl.int64) * width
+    own = saved_at(statistics, index, EPS_MODE)
     saved = tl.load(own + 2, mask=kept, other=1.0).to(tl.float64)
     rest = tl.load(own + 3, mask=kept, other=0.0).to(tl.float64)
     return (tl.abs(saved) + rest) * tl.where(saved < 0, LOWER, 1.0)
