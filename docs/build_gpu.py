@@ -26,6 +26,7 @@ MAPS = {
     "BatchNorm": (64, ((256, 3136, 0), (1024, 196, 0), (2048, 49, 0))),
     "GroupNorm SiLU": (8, ((320, 4096, 32), (1280, 256, 32))),
 }
+SIZES = (2**16, 2**20, 2**24, 2**28)  # elements of a table or of pictures
 REACHABLE = 0.92  # of the peak bandwidth, by a plain copy
 LATENCY = 0.8e-6  # seconds from a load to its data
 STEP = 0.6e-6  # of a program between its loads and its stores: reductions across warps and the chain behind them
@@ -79,10 +80,10 @@ class Work(NamedTuple):
 def work_on_rows(variant: v.Variant, rows: int) -> Work:
     """The work on some rows."""
     launch, features = variant.launch, variant.constants["N"]
-    per_program = launch.chunk if launch.chunk > 1 else launch.rows
-    width = math.ceil(features / launch.block) if "parameters" in variant.name else 1
-    steps = math.ceil(features / launch.block) * (2 if launch.looped else 1) if width == 1 else 1
-    return Work(math.ceil(rows / per_program) * width, steps * per_program // launch.rows, rows * features)
+    per_program, blocks = max(launch.chunk, launch.rows), math.ceil(features / launch.block)
+    if launch.looped and variant.name.startswith("forward"):
+        return Work(rows, 2 * blocks, rows * features)  # a row a program, read twice
+    return Work(math.ceil(rows / per_program) * blocks, per_program // launch.rows, rows * features)
 
 
 def work_on_maps(variant: v.Variant, samples: int) -> Work:
@@ -92,6 +93,13 @@ def work_on_maps(variant: v.Variant, samples: int) -> Work:
     outer, extent = (1, samples * c["P"]) if c["SPANS"] else (samples, c["P"])
     programs = outer * math.ceil(c["C"] / c["CHANNELS"]) * math.ceil(extent / size)
     return Work(programs, size // variant.launch.block, samples * c["C"] * c["P"])
+
+
+def work_on_table(variant: v.Variant, elements: int) -> Work:
+    """The work on a table or on pictures of so many elements: tiles of a chunk or channels of a picture are steps."""
+    launch = variant.launch
+    steps = launch.chunk if launch.rows > 1 else 3
+    return Work(math.ceil(elements / (launch.block * launch.rows * steps)), steps, elements)
 
 
 def seconds(variant: v.Variant, found: v.Resources, gpu: Gpu, work: Work) -> float:
@@ -114,7 +122,7 @@ def predicted_share(variants: list[v.Variant], gpu: Gpu, works: list[Work], byte
 def shown() -> list[v.Variant]:
     """The variants of the table: bf16 LayerNorm in every length."""
     both = [make(features, "bf16") for make in (v.forward_variant, v.backward_variant) for features in v.FEATURES]
-    return [*both, v.parameter_variant(16384, "bf16")]
+    return [*both, v.sums_variant(16384, "bf16")]
 
 
 def shown_channels() -> list[v.Variant]:
@@ -124,6 +132,13 @@ def shown_channels() -> list[v.Variant]:
         *v.channel_variants("BatchNorm", 256, 3136, "bf16", last=True),
         *v.channel_variants("GroupNorm SiLU", 320, 4096, "bf16", groups=32, ACTIVATION=2),
     ]
+
+
+def shown_tables() -> list[v.Variant]:
+    """Sums and maps of tables, bytes to planes."""
+    sums = [v.table_variant(columns, dtype) for dtype in ("fp32", "u8") for columns in (1, 16, 256)]
+    maps = [v.map_variant(columns, "fp32") for columns in (1, 16, 256)]
+    return [*sums, *maps, *(one for one in v.image_variants() if one.moved)]
 
 
 def resource_table(variants: list[v.Variant], elements: Callable[[v.Variant], int]) -> list[str]:
@@ -151,7 +166,7 @@ def prediction_table(gpu: Gpu, backward: bool) -> list[str]:
         for features in COLUMNS:
             variants = [v.backward_variant(features, "bf16") if backward else v.forward_variant(features, "bf16")]
             if backward and variants[0].launch.looped:
-                variants.append(v.parameter_variant(features, "bf16"))
+                variants.append(v.sums_variant(features, "bf16"))
             works = [work_on_rows(one, rows) for one in variants]
             share = predicted_share(variants, gpu, works, 6.0 if backward else 4.0, 2 if backward else 0)
             cells.append(f"{share:.0%}".replace("%", " %"))
@@ -179,11 +194,28 @@ def map_table(gpu: Gpu) -> list[str]:
     return lines
 
 
+def table_table(gpu: Gpu) -> list[str]:
+    """The same of tables and images, by how many elements there are."""
+    lines = ["| kernel | " + " | ".join(map(str, SIZES)) + " |", "| --- |" + " --- |" * len(SIZES)]
+    for variant in shown_tables():
+        cells = []
+        for elements in SIZES:
+            read = v.BYTES[variant.pointers["x"] or ""]
+            merges = 1 if variant.name.startswith("sums") else 0
+            moved = read if merges else variant.moved
+            share = predicted_share([variant], gpu, [work_on_table(variant, elements)], moved, merges)
+            cells.append(f"{share:.0%}".replace("%", " %"))
+        lines.append(f"| {variant.name} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def tables() -> dict[str, list[str]]:
     """The generated parts of the page by their markers."""
     return {
         "resources": resource_table(shown(), lambda variant: 4096 * variant.constants["N"]),
         "channels": resource_table(shown_channels(), lambda variant: work_on_maps(variant, 64).elements),
+        "tables": resource_table(shown_tables(), lambda variant: 2**26),
+        "table shares": table_table(GPUS["H200"]),
         "maps": map_table(GPUS["H200"]),
         "forward": prediction_table(GPUS["H200"], backward=False),
         "backward": prediction_table(GPUS["H200"], backward=True),
