@@ -264,7 +264,8 @@ def image_variants() -> Iterator[Variant]:
         planes = Variant(f"images u8 {to} CHW", kernel, launch, given, constants | lying, 1 + BYTES[to], 224 * 224)
         yield planes
         pixels: Any = images_kernels.images_pixels_kernel
-        yield Variant(f"images u8 {to} HWC", pixels, launch, given, constants, 1 + BYTES[to])
+        half = constants | {"BLOCK": IMAGE_BLOCK // 2}
+        yield Variant(f"images u8 {to} HWC", pixels, Launch(block=IMAGE_BLOCK // 2), given, half, 1 + BYTES[to])
     given = tensors | {"forms": None, "x": "fp32", "y": "fp32"}
     yield Variant("images fp32 CHW", kernel, launch, given, constants | lying, 8, 224 * 224)
     cropped = constants | lying | {"WIDTH": 200, "AREA": 200 * 200, "STEP": 4}

@@ -75,15 +75,16 @@ def image_normalize_out(x: Tensor, mean: Tensor, std: Tensor, max_value: float, 
         images = describe(x)
         assert images is not None
     source, centre, spread = as_numbers(x), dense(mean), dense(std)
-    chunks = -(-images.area // IMAGE_BLOCK)
-    forms = None
+    in_words, forms = out.dtype != torch.float64 and images.in_words(x), None
+    block = IMAGE_BLOCK // 2 if in_words else IMAGE_BLOCK  # of whole ones a register is spilled on sm_89
+    chunks = -(-images.area // block)
     with on_device(x):
         if x.dtype == torch.uint8 and out.dtype != torch.float64:
             forms = torch.empty((images.channels, 5), dtype=torch.float32, device=x.device)
             images_kernels.images_form_kernel[(images.channels,)](centre, spread, forms, LARGEST=max_value, **UNFUSED)
         tensors = (source, centre, spread, forms, out, chunks, images.image)
-        constants = {"AREA": images.area, "BLOCK": IMAGE_BLOCK, "LARGEST": max_value, **UNFUSED}
-        if forms is not None and images.in_words(x):
+        constants = {"AREA": images.area, "BLOCK": block, "LARGEST": max_value, **UNFUSED}
+        if in_words:
             images_kernels.images_pixels_kernel[(images.number * chunks,)](*tensors, **constants)
             return
         images_kernels.images_map_kernel[(images.number * chunks,)](

@@ -49,16 +49,16 @@ def images_form_kernel(mean, std, forms, LARGEST: tl.constexpr):
 @triton.jit
 def normalized(v, mean, std, forms, channel, WIDE: tl.constexpr, LARGEST: tl.constexpr):
     """Some elements of a channel, in float32 or float64."""
-    own_mean, own_std = tl.load(mean + channel), tl.load(std + channel)
     if forms is None:
-        result = defined(widened(v), own_mean, own_std, LARGEST)
+        result = defined(widened(v), tl.load(mean + channel), tl.load(std + channel), LARGEST)
         if not WIDE:
             result = result.to(tl.float32)
     else:
         form = forms + channel * FORM
         result = by_form(v, tl.load(form), tl.load(form + 1), tl.load(form + 2), tl.load(form + 3))
         if tl.load(form + 4) == 0.0:
-            result = defined(widened(v), own_mean, own_std, LARGEST).to(tl.float32)
+            exact = defined(widened(v), tl.load(mean + channel), tl.load(std + channel), LARGEST)
+            result = exact.to(tl.float32)
     return result
 
 
