@@ -1,4 +1,4 @@
-"""Check the GPU kernels of row norms, and time them against a copy and their peers, on a machine with a GPU.
+"""Check the GPU kernels, and time them against a copy and their peers, where there is a GPU.
 
 Usage: python -m benchmarks.gpu --check          values in ulps against float64, bits across batches and reruns
        python -m benchmarks.gpu --bench          times as shares of the bandwidth of a copy
@@ -13,18 +13,20 @@ import argparse
 import importlib
 import itertools
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 import evenkeel
+from benchmarks import gpu_tables
 from evenkeel import functional as F
 from evenkeel.cli.info import collect_info
 from evenkeel.report import write_text_atomically
@@ -40,15 +42,71 @@ SAMPLES: dict[str, Callable[..., Tensor]] = {
     "1e18": lambda shape, **to: 1e18 * torch.randn(shape, **to),
     "1e-20": lambda shape, **to: 1e-20 * torch.randn(shape, **to),
 }
-Norm = Callable[..., Tensor]
-NORMS: dict[str, Norm] = {
-    "layer_norm": lambda x, w, b, **o: F.layer_norm(x, x.shape[-1:], w, b, **o),
-    "rms_norm": lambda x, w, b, **o: F.rms_norm(x, x.shape[-1:], w, eps=1e-6, **o),
-}
 LARGEST = 2**31  # elements of a timed tensor
+# (batch, channels, height, width) of a ResNet 50 and of a U-Net that draws pictures
+RESNET = ((64, 64, 112, 112), (64, 256, 56, 56), (64, 512, 28, 28), (64, 1024, 14, 14), (64, 2048, 7, 7))
+UNET = ((8, 320, 64, 64), (8, 640, 32, 32), (8, 1280, 16, 16), (8, 2560, 8, 8))
 
 
-def results(norm: Norm, x: Tensor, w: Tensor, b: Tensor, dy: Tensor, **options: Any) -> tuple[Tensor, ...]:
+class Norm(NamedTuple):
+    """A norm under one signature.
+
+    Attributes:
+        call: (x, w, b, **options) -> y.
+        rows: a view of y in which the last axis shares a statistic.
+        alone: whether a sample's result does not depend on the others.
+    """
+
+    call: Callable[..., Tensor]
+    rows: Callable[[Tensor], Tensor] = lambda t: t
+    alone: bool = True
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """x with its channels innermost."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def by_channel(t: Tensor) -> Tensor:
+    """Channels as rows."""
+    return t.transpose(0, 1).flatten(1)
+
+
+def batch_norm(x: Tensor, w: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """BatchNorm in training."""
+    return F.batch_norm(x, None, None, w, b, True, **options)
+
+
+def inference(x: Tensor, w: Tensor, b: Tensor, **options: Any) -> Tensor:
+    """BatchNorm with remembered statistics."""
+    mean = torch.linspace(-1, 1, x.shape[1], device=x.device)
+    return F.batch_norm(x, mean, 1 + mean, w, b, eps=0.1, **options)
+
+
+ROW_NORMS = {
+    "layer_norm": Norm(lambda x, w, b, **o: F.layer_norm(x, x.shape[-1:], w, b, **o)),
+    "rms_norm": Norm(lambda x, w, b, **o: F.rms_norm(x, x.shape[-1:], w, eps=1e-6, **o)),
+}
+CHANNEL_NORMS = {
+    "batch_norm": Norm(batch_norm, by_channel, alone=False),
+    "batch_norm last": Norm(lambda x, w, b, **o: batch_norm(channels_last(x), w, b, **o), by_channel, alone=False),
+    "inference relu": Norm(lambda x, w, b, **o: inference(x, w, b, activation="relu", **o), by_channel),
+    "instance_norm": Norm(lambda x, w, b, **o: F.instance_norm(x, weight=w, bias=b, **o), lambda t: t.flatten(2)),
+    "group_norm silu": Norm(
+        lambda x, w, b, **o: F.group_norm(x, 2, w, b, activation="silu", **o),
+        lambda t: t.unflatten(1, (2, -1)).flatten(2),
+    ),
+    "group_norm last": Norm(
+        lambda x, w, b, **o: F.group_norm(channels_last(x), 2, w, b, **o),
+        lambda t: t.unflatten(1, (2, -1)).flatten(2),
+    ),
+}
+NORMS = ROW_NORMS | CHANNEL_NORMS
+
+
+def results(
+    norm: Callable[..., Tensor], x: Tensor, w: Tensor, b: Tensor, dy: Tensor, **options: Any
+) -> tuple[Tensor, ...]:
     """y, dx, dweight and, where there is one, dbias."""
     leaves = [t.detach().clone().requires_grad_() for t in (x, w, b)]
     y = norm(*leaves, **options)
@@ -63,7 +121,7 @@ def poison(shape: tuple[int, ...], **to: Any) -> None:
 
 
 def problems(
-    name: str, shape: tuple[int, int], dtype: torch.dtype, sample: str, device: str, backend: str
+    name: str, shape: tuple[int, ...], dtype: torch.dtype, sample: str, device: str, backend: str
 ) -> list[str]:
     """What is wrong with one norm on one sample; nothing if all is well."""
     to: dict[str, Any] = {"device": device}
@@ -74,16 +132,17 @@ def problems(
     if not bool(x.isfinite().all()):
         return []  # float16 cannot hold the sample
     poison(shape, dtype=dtype, **to)
-    mine = results(norm, x, w, b, dy, backend=backend)
-    exact = results(norm, x.double(), w.double(), b.double(), dy, backend="reference")
-    errors = [ulp_error(a, e) for a, e in zip(mine, exact, strict=True)]
+    mine = results(norm.call, x, w, b, dy, backend=backend)
+    exact = results(norm.call, x.double(), w.double(), b.double(), dy, backend="reference")
+    views = (norm.rows, norm.rows, *(lambda t: t,) * (len(mine) - 2))  # y, dx; the others are vectors
+    errors = [ulp_error(view(a), view(e)) for view, a, e in zip(views, mine, exact, strict=True)]
     found = [f"{case}: R = {error:.2f}" for error in errors if not error <= LIMITS[dtype]]
-    again = results(norm, x, w, b, dy, backend=backend)
+    again = results(norm.call, x, w, b, dy, backend=backend)
     if not all(torch.equal(first, second) for first, second in zip(mine, again, strict=True)):
         found.append(f"{case}: another run has other bits")
-    for row in {0, shape[0] // 2, shape[0] - 1}:
+    for row in {0, shape[0] // 2, shape[0] - 1} if norm.alone else ():
         one = slice(row, row + 1)
-        y, dx, *_ = results(norm, x[one], w, b, dy[one], backend=backend)
+        y, dx, *_ = results(norm.call, x[one], w, b, dy[one], backend=backend)
         if not (torch.equal(y[0], mine[0][row]) and torch.equal(dx[0], mine[1][row])):
             found.append(f"{case}: row {row} alone has other bits")
     return found
@@ -91,21 +150,25 @@ def problems(
 
 def check(device: str = "cuda", backend: str = "triton", quick: bool = False) -> list[str]:
     """Everything that is wrong, on fresh random inputs."""
-    shapes = (
-        ((37, 256), (5, 1000), (3, 20000))
-        if quick
-        else ((700, 256), (300, 1000), (130, 4096), (37, 40000), (2, 262144))
-    )
-    cases = itertools.product(NORMS, shapes, LIMITS, SAMPLES)
-    return [problem for n, s, d, sample in cases for problem in problems(n, s, d, sample, device, backend)]
+    rows: tuple[tuple[int, ...], ...] = ((700, 256), (300, 1000), (130, 4096), (37, 40000), (2, 262144))
+    maps: tuple[tuple[int, ...], ...] = ((16, 64, 56, 56), (5, 96, 31, 31), (40, 512, 7, 7), (2, 320, 128, 128))
+    if quick:
+        rows, maps = ((37, 256), (5, 1000), (3, 20000)), ((4, 64, 8, 8), (3, 6, 31, 31), (40, 66, 7, 7))
+    cases = [*itertools.product(ROW_NORMS, rows), *itertools.product(CHANNEL_NORMS, maps)]
+    samples = itertools.product(cases, LIMITS, SAMPLES)
+    found = [problem for (n, s), d, sample in samples for problem in problems(n, s, d, sample, device, backend)]
+    return found + gpu_tables.problems(device, backend, quick)
 
 
-def peers(dtype: torch.dtype, w: Tensor, b: Tensor) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
+Contenders = Iterator[tuple[str, Callable[[Tensor], Tensor]]]
+
+
+def peers(dtype: torch.dtype, w: Tensor, b: Tensor) -> Contenders:
     """The contenders of LayerNorm: evenkeel, torch eager and compiled, and what else can be imported."""
-    eager: Callable[[Tensor], Tensor] = lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], w, b)  # noqa: E731
-    yield "evenkeel", lambda x: F.layer_norm(x, x.shape[-1:], w, b, backend="triton")
-    yield "torch", eager
-    yield "torch.compile", torch.compile(eager, dynamic=False)
+    yield from torch_peers(
+        lambda x: F.layer_norm(x, x.shape[-1:], w, b, backend="triton"),
+        lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], w, b),
+    )
     for module, name in (("liger_kernel.ops.layer_norm", "LigerLayerNormFunction"), ("quack", "layernorm")):
         try:
             function = getattr(importlib.import_module(module), name)
@@ -115,6 +178,28 @@ def peers(dtype: torch.dtype, w: Tensor, b: Tensor) -> Iterator[tuple[str, Calla
             yield "quack", partial(lambda f, x: f(x, w.float(), b.float(), eps=1e-5), function)
         else:
             yield "Liger", partial(lambda f, x: f.apply(x, w, b, 1e-5), function)
+
+
+def torch_peers(mine: Callable[[Tensor], Tensor], eager: Callable[[Tensor], Tensor]) -> Contenders:
+    """evenkeel, torch eager and torch compiled."""
+    yield "evenkeel", mine
+    yield "torch", eager
+    yield "torch.compile", torch.compile(eager, dynamic=False)
+
+
+def channel_peers(name: str, w: Tensor, b: Tensor) -> Contenders:
+    """The contenders of BatchNorm with ReLU in training, or of GroupNorm with SiLU."""
+    f = torch.nn.functional
+    if name == "batch_norm":
+        mean, variance = torch.zeros_like(w).detach(), torch.ones_like(w).detach()
+        return torch_peers(
+            lambda x: F.batch_norm(x, mean, variance, w, b, True, activation="relu", backend="triton"),
+            lambda x: f.relu(f.batch_norm(x, mean, variance, w, b, True)),
+        )
+    return torch_peers(
+        lambda x: F.group_norm(x, 32, w, b, activation="silu", backend="triton"),
+        lambda x: f.silu(f.group_norm(x, 32, w, b)),
+    )
 
 
 def on_device_seconds(call: Callable[[], object], repeats: int = 30) -> float:
@@ -146,14 +231,16 @@ def eager_seconds(call: Callable[[], object], repeats: int = 200) -> float:
     return taken
 
 
-def bench_shape(rows: int, features: int, dtype: torch.dtype) -> dict[str, Any]:
+def bench_shape(shape: tuple[int, ...], dtype: torch.dtype, norm: str = "layer_norm") -> dict[str, Any]:
     """Forward, backward and both of every contender, in seconds and as shares of a copy's bandwidth."""
-    x = torch.randn(rows, features, device="cuda", dtype=dtype)
-    w, b = (torch.randn(features, device="cuda", dtype=dtype).requires_grad_() for _ in range(2))
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+    name, _, layout = norm.partition(" ")
+    x = channels_last(x) if layout else x
+    w, b = (torch.randn(shape[1], device="cuda", dtype=dtype).requires_grad_() for _ in range(2))
     dy, target = torch.randn_like(x), torch.empty_like(x)
     copy = on_device_seconds(lambda: target.copy_(x))  # two elements moved; the forward moves two, the backward three
-    record: dict[str, Any] = {"rows": rows, "features": features, "dtype": str(dtype), "copy": copy}
-    for name, function in peers(dtype, w, b):
+    record: dict[str, Any] = {"norm": norm, "shape": shape, "dtype": str(dtype), "copy": copy}
+    for contender, function in peers(dtype, w, b) if name == "layer_norm" else channel_peers(name, w, b):
         leaf = x.clone().requires_grad_()
 
         def both(function: Callable[[Tensor], Tensor] = function, leaf: Tensor = leaf) -> object:
@@ -167,31 +254,51 @@ def bench_shape(rows: int, features: int, dtype: torch.dtype) -> dict[str, Any]:
             backward = on_device_seconds(partial(torch.autograd.grad, y, (leaf, w, b), dy, retain_graph=True))
             together = on_device_seconds(both)
         except Exception as error:  # a peer that cannot run a shape is a result too
-            record[name] = {"error": str(error).splitlines()[0][:200]}
+            record[contender] = {"error": str(error).splitlines()[0][:200]}
             continue
-        record[name] = {"forward": forward, "backward": backward, "both": together, "eager": latency}
-        record[name] |= {"forward share": copy / forward, "backward share": 1.5 * copy / backward}
+        record[contender] = {"forward": forward, "backward": backward, "both": together, "eager": latency}
+        record[contender] |= {"forward share": copy / forward, "backward share": 1.5 * copy / backward}
+    return record
+
+
+def bench_table(shape: tuple[int, ...], dtype: torch.dtype, kind: str) -> dict[str, Any]:
+    """The times of every contender on a table or pictures, beside that of a copy of as many bytes."""
+    x = gpu_tables.sample(shape, dtype, "cuda")
+    half = torch.empty(gpu_tables.moved(kind, x) // 2, dtype=torch.uint8, device="cuda")
+    copy = on_device_seconds(partial(torch.empty_like(half).copy_, half))
+    record: dict[str, Any] = {"norm": kind, "shape": shape, "dtype": str(dtype), "copy": copy}
+    for contender, call in gpu_tables.contenders(kind, x):
+        taken = on_device_seconds(call)
+        record[contender] = {"forward": taken, "eager": eager_seconds(call), "forward share": copy / taken}
     return record
 
 
 def line_of(record: dict[str, Any]) -> str:
     """A shape's line: shares of the copy's bandwidth, forward and backward, of each contender."""
-    cells = [f"{record['rows']}x{record['features']} {record['dtype']}: copy {record['copy'] * 1e6:.1f} us"]
+    shape = "x".join(map(str, record["shape"]))
+    cells = [f"{record['norm']} {shape} {record['dtype']}: copy {record['copy'] * 1e6:.1f} us"]
     for name, found in record.items():
         if isinstance(found, dict):
-            told = (
-                f"{found['forward share']:.2f} / {found['backward share']:.2f}" if "both" in found else found["error"]
-            )
-            cells.append(f"{name} {told}")
+            shares = [f"{value:.2f}" for key, value in found.items() if key.endswith("share")]
+            cells.append(f"{name} {' / '.join(shares) or found['error']}")
     return "; ".join(cells)
 
 
 def bench() -> list[dict[str, Any]]:
     """A record for each shape, told as it comes."""
+    cases: list[tuple[str, tuple[int, ...]]] = [("layer_norm", shape) for shape in itertools.product(ROWS, FEATURES)]
+    for layout in ("", " last"):
+        cases += [("batch_norm" + layout, shape) for shape in RESNET]
+        cases += [("group_norm" + layout, shape) for shape in UNET]
     records = []
-    for dtype, rows, features in itertools.product(DTYPES, ROWS, FEATURES):
-        if rows * features <= LARGEST:
-            records.append(bench_shape(rows, features, dtype))
+    for dtype, (norm, shape) in itertools.product(DTYPES, cases):
+        if math.prod(shape) <= LARGEST:
+            records.append(bench_shape(shape, dtype, norm))
+            print(line_of(records[-1]), flush=True)
+            torch.cuda.empty_cache()
+    for shape, kind in gpu_tables.TIMED:
+        for dtype in (torch.uint8,) if kind == "pictures" else DTYPES:
+            records.append(bench_table(shape, dtype, kind))
             print(line_of(records[-1]), flush=True)
             torch.cuda.empty_cache()
     return records

@@ -9,8 +9,10 @@ import argparse
 import math
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import gpu_variants as v
 
@@ -19,6 +21,12 @@ from evenkeel.report import write_text_atomically
 PAGE = Path(__file__).parent / "kernels-gpu.md"
 ROWS = (1, 512, 4096, 32768)
 COLUMNS = (256, 1024, 4096, 8192, 16384, 65536, 262144)
+# channels, positions and groups of the maps in a ResNet 50 and a U-Net, and how many samples
+MAPS = {
+    "BatchNorm": (64, ((256, 3136, 0), (1024, 196, 0), (2048, 49, 0))),
+    "GroupNorm SiLU": (8, ((320, 4096, 32), (1280, 256, 32))),
+}
+SIZES = (2**16, 2**20, 2**24, 2**28)  # elements of a table or of pictures
 REACHABLE = 0.92  # of the peak bandwidth, by a plain copy
 LATENCY = 0.8e-6  # seconds from a load to its data
 STEP = 0.6e-6  # of a program between its loads and its stores: reductions across warps and the chain behind them
@@ -48,7 +56,8 @@ GPUS = {
 def tile_bytes(variant: v.Variant) -> int:
     """Bytes that a program reads at once of one tensor."""
     dtype = variant.pointers["x"] or "fp32"
-    return min(variant.launch.block, variant.constants["N"]) * variant.launch.rows * v.BYTES[dtype]
+    block = variant.launch.block
+    return min(block, variant.constants.get("N", block)) * variant.launch.rows * v.BYTES[dtype]
 
 
 def programs_at_once(variant: v.Variant, found: v.Resources, gpu: Gpu) -> int:
@@ -60,52 +69,91 @@ def programs_at_once(variant: v.Variant, found: v.Resources, gpu: Gpu) -> int:
     return max(1, min(by_registers, gpu.warps // warps, by_memory, 32))
 
 
-def seconds(variant: v.Variant, found: v.Resources, gpu: Gpu, rows: int) -> float:
-    """The time of one kernel: that of its bytes or that of its waves, whichever is longer, and the last program's."""
+class Work(NamedTuple):
+    """What a kernel does: how many programs, of how many tiles one after the other, for how many elements in all."""
+
+    programs: int
+    steps: int
+    elements: int
+
+
+def work_on_rows(variant: v.Variant, rows: int) -> Work:
+    """The work on some rows."""
     launch, features = variant.launch, variant.constants["N"]
-    per_program = launch.chunk if launch.chunk > 1 else launch.rows
-    programs = math.ceil(rows / per_program)
-    width = math.ceil(features / launch.block) if "parameters" in variant.name else 1
+    per_program, blocks = max(launch.chunk, launch.rows), math.ceil(features / launch.block)
+    if launch.looped and variant.name.startswith("forward"):
+        return Work(rows, 2 * blocks, rows * features)  # a row a program, read twice
+    return Work(math.ceil(rows / per_program) * blocks, per_program // launch.rows, rows * features)
+
+
+def work_on_maps(variant: v.Variant, samples: int) -> Work:
+    """The work on some samples of maps."""
+    c = variant.constants
+    size = variant.launch.block if variant.writes else variant.launch.chunk
+    outer, extent = (1, samples * c["P"]) if c["SPANS"] else (samples, c["P"])
+    programs = outer * math.ceil(c["C"] / c["CHANNELS"]) * math.ceil(extent / size)
+    return Work(programs, size // variant.launch.block, samples * c["C"] * c["P"])
+
+
+def work_on_table(variant: v.Variant, elements: int) -> Work:
+    """The work on a table or on pictures of so many elements: tiles of a chunk or channels of a picture are steps."""
+    launch = variant.launch
+    steps = launch.chunk if launch.rows > 1 else 3
+    return Work(math.ceil(elements / (launch.block * launch.rows * steps)), steps, elements)
+
+
+def seconds(variant: v.Variant, found: v.Resources, gpu: Gpu, work: Work) -> float:
+    """The time of one kernel: that of its bytes or that of its waves, whichever is longer, and the last program's."""
     slots = programs_at_once(variant, found, gpu) * gpu.multiprocessors
-    steps = math.ceil(features / launch.block) * (2 if launch.looped else 1) if width == 1 else 1
-    steps *= per_program // launch.rows
-    one = LATENCY + steps * STEP
-    waves = math.ceil(programs * width / slots)
-    moving = rows * features * variant.moved / (REACHABLE * gpu.bandwidth)
+    one = LATENCY + work.steps * STEP
+    waves = math.ceil(work.programs / slots)
+    moving = work.elements * variant.moved / (REACHABLE * gpu.bandwidth)
     return LAUNCH + max(moving, (waves - 1) * one) + one
 
 
-def predicted_share(
-    variants: list[v.Variant], found: list[v.Resources], gpu: Gpu, rows: int, bytes_moved: float
-) -> float:
-    """The share of a copy's bandwidth: the time of a copy of as many bytes, by that of the kernels."""
-    features = variants[0].constants["N"]
-    copy = LAUNCH + LATENCY + rows * features * bytes_moved / (REACHABLE * gpu.bandwidth)
-    kernels = sum(seconds(one, taken, gpu, rows) for one, taken in zip(variants, found, strict=True))
-    trees = 2 * (LAUNCH + LATENCY + STEP) if "backward" in variants[0].name else 0.0
-    return copy / (kernels + trees)
+def predicted_share(variants: list[v.Variant], gpu: Gpu, works: list[Work], bytes_moved: float, merges: int) -> float:
+    """The share of a copy's bandwidth: the time of a copy of as many bytes, by that of the kernels and merges."""
+    copy = LAUNCH + LATENCY + works[0].elements * bytes_moved / (REACHABLE * gpu.bandwidth)
+    found = [v.compiled(one, v.TARGETS[gpu.target]) for one in variants]
+    kernels = sum(seconds(one, taken, gpu, work) for one, taken, work in zip(variants, found, works, strict=True))
+    return copy / (kernels + merges * (LAUNCH + LATENCY + STEP))
 
 
 def shown() -> list[v.Variant]:
     """The variants of the table: bf16 LayerNorm in every length."""
     both = [make(features, "bf16") for make in (v.forward_variant, v.backward_variant) for features in v.FEATURES]
-    return [*both, v.parameter_variant(16384, "bf16")]
+    return [*both, v.sums_variant(16384, "bf16")]
 
 
-def resource_table() -> list[str]:
-    """A line for each variant shown: registers and shared memory for each target, and its roofline."""
+def shown_channels() -> list[v.Variant]:
+    """The same of channel norms."""
+    return [
+        *v.channel_variants("BatchNorm", 256, 3136, "bf16"),
+        *v.channel_variants("BatchNorm", 256, 3136, "bf16", last=True),
+        *v.channel_variants("GroupNorm SiLU", 320, 4096, "bf16", groups=32, ACTIVATION=2),
+    ]
+
+
+def shown_tables() -> list[v.Variant]:
+    """Sums and maps of tables, bytes to planes."""
+    sums = [v.table_variant(columns, dtype) for dtype in ("fp32", "u8") for columns in (1, 16, 256)]
+    maps = [v.map_variant(columns, "fp32") for columns in (1, 16, 256)]
+    return [*sums, *maps, *(one for one in v.image_variants() if one.moved)]
+
+
+def resource_table(variants: list[v.Variant], elements: Callable[[v.Variant], int]) -> list[str]:
+    """A line for each variant: registers and shared memory for each target, and the roofline of so many elements."""
     lines = ["| kernel | " + " | ".join(v.TARGETS) + " | B/element | " + " | ".join(GPUS) + " |"]
     lines.append("| --- |" + " --- |" * (len(v.TARGETS) + 1 + len(GPUS)))
-    for variant in shown():
+    for variant in variants:
         cells = []
         for target in v.TARGETS.values():
             found = v.compiled(variant, target)
             spilled = f", **{found.spilled} spilled**" if found.spilled else ""
             cells.append(f"{found.registers} / {found.shared}{spilled}")
-        cells.append(f"{variant.moved:.3g}" if variant.moved else "")
-        elements = 4096 * variant.constants["N"]
-        bytes_moved = elements * variant.moved
-        cells += [f"{bytes_moved / gpu.bandwidth * 1e6:.3g}" if bytes_moved else "" for gpu in GPUS.values()]
+        cells.append(f"{variant.moved:.3g}")
+        bytes_moved = elements(variant) * variant.moved
+        cells += [f"{bytes_moved / gpu.bandwidth * 1e6:.3g}" for gpu in GPUS.values()]
         lines.append(f"| {variant.name} | " + " | ".join(cells) + " |")
     return lines
 
@@ -118,18 +166,57 @@ def prediction_table(gpu: Gpu, backward: bool) -> list[str]:
         for features in COLUMNS:
             variants = [v.backward_variant(features, "bf16") if backward else v.forward_variant(features, "bf16")]
             if backward and variants[0].launch.looped:
-                variants.append(v.parameter_variant(features, "bf16"))
-            found = [v.compiled(one, v.TARGETS[gpu.target]) for one in variants]
-            share = predicted_share(variants, found, gpu, rows, 6.0 if backward else 4.0)
+                variants.append(v.sums_variant(features, "bf16"))
+            works = [work_on_rows(one, rows) for one in variants]
+            share = predicted_share(variants, gpu, works, 6.0 if backward else 4.0, 2 if backward else 0)
             cells.append(f"{share:.0%}".replace("%", " %"))
         lines.append(f"| {rows} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def map_table(gpu: Gpu) -> list[str]:
+    """The same of channel norms in bf16 with parameters: forward and backward, in both layouts."""
+    lines = ["| norm | samples x channels x positions | forward | backward | forward, last | backward, last |"]
+    lines.append("| --- | --- | --- | --- | --- | --- |")
+    for name, (samples, maps) in MAPS.items():
+        for channels, positions, groups in maps:
+            cells = []
+            for last in (False, True):
+                activation = 2 if groups else 0
+                variants = v.channel_variants(
+                    name, channels, positions, "bf16", groups=groups, last=last, ACTIVATION=activation
+                )
+                works = [work_on_maps(variant, samples) for variant in variants]
+                forward = predicted_share(variants[:2], gpu, works[:2], 4.0, 1)
+                backward = predicted_share(variants[2:], gpu, works[2:], 6.0, 2)
+                cells += [f"{share:.0%}".replace("%", " %") for share in (forward, backward)]
+            lines.append(f"| {name} | {samples}x{channels}x{positions} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def table_table(gpu: Gpu) -> list[str]:
+    """The same of tables and images, by how many elements there are."""
+    lines = ["| kernel | " + " | ".join(map(str, SIZES)) + " |", "| --- |" + " --- |" * len(SIZES)]
+    for variant in shown_tables():
+        cells = []
+        for elements in SIZES:
+            read = v.BYTES[variant.pointers["x"] or ""]
+            merges = 1 if variant.name.startswith("sums") else 0
+            moved = read if merges else variant.moved
+            share = predicted_share([variant], gpu, [work_on_table(variant, elements)], moved, merges)
+            cells.append(f"{share:.0%}".replace("%", " %"))
+        lines.append(f"| {variant.name} | " + " | ".join(cells) + " |")
     return lines
 
 
 def tables() -> dict[str, list[str]]:
     """The generated parts of the page by their markers."""
     return {
-        "resources": resource_table(),
+        "resources": resource_table(shown(), lambda variant: 4096 * variant.constants["N"]),
+        "channels": resource_table(shown_channels(), lambda variant: work_on_maps(variant, 64).elements),
+        "tables": resource_table(shown_tables(), lambda variant: 2**26),
+        "table shares": table_table(GPUS["H200"]),
+        "maps": map_table(GPUS["H200"]),
         "forward": prediction_table(GPUS["H200"], backward=False),
         "backward": prediction_table(GPUS["H200"], backward=True),
     }

@@ -5,7 +5,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,25 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from evenkeel.kernels.triton import _columns, columns_kernels, images_kernels
+from evenkeel.kernels.triton import channels_backward_kernels as channels_backward
+from evenkeel.kernels.triton import channels_forward_kernels as channels_forward
 from evenkeel.kernels.triton import rows_backward_kernels as backward
 from evenkeel.kernels.triton import rows_forward_kernels as forward
+from evenkeel.kernels.triton._channels import Walk
 from evenkeel.kernels.triton._launch import (
-    PARAMETER_LAUNCH,
+    CHANNEL_BLOCK,
+    IMAGE_BLOCK,
+    SUMS_LAUNCH,
+    TABLE_TILE,
     TREE_LAUNCH,
     Launch,
     backward_launch,
     forward_launch,
+    merge_launch,
+    table_launch,
+    table_merge_launch,
+    table_tiles,
 )
 
 TARGETS = {
@@ -30,8 +41,8 @@ TARGETS = {
     "sm_100": GPUTarget("cuda", 100, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
-BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
-FLOATS = ("eps", "floor", "weight_offset")
+BYTES = {"u8": 1, "i16": 2, "bf16": 2, "fp16": 2, "fp32": 4, "i64": 8, "fp64": 8}
+FLOATS = ("eps", "floor", "weight_offset", "momentum", "momentum_rest")
 FEATURES = (256, 1024, 4096, 8192, 16384, 65536)
 RMS, MOMENTS, L2 = 0, 1, 2
 
@@ -47,6 +58,7 @@ class Variant:
         pointers: argument -> element type, None for one that is left out.
         constants: argument -> value.
         moved: bytes read and written for each element of a row; 0 where that is not the measure.
+        inner: elements from the start of a row, or of what lies innermost, to the next; 0 without such.
     """
 
     name: str
@@ -55,6 +67,17 @@ class Variant:
     pointers: dict[str, str | None]
     constants: dict[str, Any] = field(repr=False)
     moved: float = 0.0
+    inner: int = 0
+
+    @property
+    def in_vectors(self) -> bool:
+        """Whether everything can move in whole vectors."""
+        return self.inner > 0 and self.inner % 16 == 0
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes a tensor of the size of what it reads."""
+        return bool({"y", "dx"} & self.pointers.keys())
 
 
 @dataclass(frozen=True)
@@ -75,6 +98,7 @@ def options(features: int, launch: Launch, **more: Any) -> dict[str, Any]:
         "BLOCK": launch.block,
         "ROWS": launch.rows,
         "CHUNK": launch.chunk,
+        "SUMMED": SUMS_LAUNCH.block,
         "STATISTIC": MOMENTS,
         "EPS_MODE": 0,
         "EARLY": 0,
@@ -94,7 +118,7 @@ def forward_variant(features: int, dtype: str, label: str = "", residual: str | 
     pointers |= {"residual": residual, "total": residual}
     moved = 2 * BYTES[dtype] + (2 * BYTES[residual] if residual else 0)
     name = f"forward {label or 'LayerNorm'} {dtype} {features}"
-    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved)
+    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved, features)
 
 
 def backward_variant(features: int, dtype: str, label: str = "", extra: str | None = None, **more: Any) -> Variant:
@@ -105,21 +129,170 @@ def backward_variant(features: int, dtype: str, label: str = "", extra: str | No
     pointers = {"dy": dtype, "x": dtype, "residual": extra, "dsum": extra, "weight": dtype, "bias": bias}
     pointers |= {"statistics": "fp32", "dx": dtype, "dresidual": extra}
     moved: float = 3 * BYTES[dtype]
-    if not launch.looped:
+    if launch.looped:
+        pointers |= {"sums": "fp32"}
+    else:
         pointers |= {"dweight": "fp32", "dbias": "fp32" if bias else None}
         moved += 2 * 4 * (2 if bias else 1) / launch.chunk  # the sums of a chunk are written, and read again
     name = f"backward {label or 'LayerNorm'} {dtype} {features}"
-    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved)
+    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved, features)
 
 
-def parameter_variant(features: int, dtype: str) -> Variant:
-    """dγ and dβ of long rows."""
+def sums_variant(features: int, dtype: str) -> Variant:
+    """dγ and dβ of long rows, and the sums that their dx needs."""
     pointers = {"dy": dtype, "x": dtype, "residual": None, "weight": dtype, "bias": dtype, "statistics": "fp32"}
-    pointers |= {"dweight": "fp32", "dbias": "fp32"}
-    launch = PARAMETER_LAUNCH
+    pointers |= {"sums": "fp32", "dweight": "fp32", "dbias": "fp32"}
+    launch = SUMS_LAUNCH
     moved = 2 * BYTES[dtype] + 2 * 4 * 2 / launch.chunk
-    name = f"parameters LayerNorm {dtype} {features}"
-    return Variant(name, backward.parameters_kernel, launch, pointers, options(features, launch), moved)
+    name = f"sums LayerNorm {dtype} {features}"
+    return Variant(name, backward.long_rows_sums_kernel, launch, pointers, options(features, launch), moved, features)
+
+
+def channel_variants(
+    norm: str, channels: int, positions: int, dtype: str, *, groups: int = 0, last: bool = False, **more: Any
+) -> list[Variant]:
+    """The kernels of a channel norm that go through a tensor: its statistics and y, its sums and dx."""
+    parameters = {"weight": dtype, "bias": dtype, "mask": "u8" if more.pop("masked", False) else None}
+    tensors = parameters | {"x": dtype, "statistics": "fp32"}
+    spans = not groups
+    whole = Walk(64, channels, positions, positions, last, spans)
+    each = whole._replace(spans=spans and last)
+    share = channels // groups if groups else 1
+    measured = whole if last or not groups else Walk(64, groups, share * positions, positions, False, False)
+    affine = {
+        "SHARE": share,
+        "GROUPS": groups,
+        "EPS_MODE": 0,
+        "ACTIVATION": 0,
+        "REMEMBERED": False,
+        "FEW": False,
+    } | more
+    size = BYTES[dtype]
+    rows: tuple[tuple[str, Any, Walk, dict[str, str | None], dict[str, Any], int], ...] = (
+        ("measure", channels_forward.channels_measure_kernel, measured,
+         {"x": dtype, "mask": parameters["mask"], "partial": "fp64"}, {}, size),
+        ("write", channels_forward.channels_write_kernel, each, tensors | {"y": dtype}, affine, 2 * size),
+        ("sums", channels_backward.channels_sums_kernel, whole, tensors | {"dy": dtype, "partial": "fp64"}, affine,
+         2 * size),
+        ("gradient", channels_backward.channels_gradient_kernel, each,
+         tensors | {"dy": dtype, "means": None if affine["REMEMBERED"] else "fp64", "dx": dtype}, affine, 3 * size),
+    )  # fmt: skip
+    name = f"{norm} {dtype} {channels}x{positions}" + (" last" if last else "")
+    found = []
+    for step, kernel, walk, pointers, options, moved in rows:
+        launch = walk.launch()
+        constants = walk.constants(launch) | options | {"CHUNK": launch.chunk}
+        inner = channels if last else walk.positions
+        found.append(Variant(f"{step} {name}", kernel, launch, pointers, constants, moved, inner))
+    return found
+
+
+def merging_variants() -> Iterator[Variant]:
+    """The kernels that have statistics alone."""
+    merge, eps = merge_launch(1000), {"EPS": 1e-5, "EPS_MODE": 0}
+    block = {"ROWS": merge.rows, "BLOCK": merge.block}
+    saved: dict[str, str | None] = {"statistics": "fp32", "variances": "fp32"}
+    kernel: Any = channels_forward.channels_merge_kernel
+    yield Variant("merge", kernel, merge, saved | {"partial": "fp64"}, eps | block)
+    kernel = channels_forward.channels_remember_kernel
+    alone = Launch(block=CHANNEL_BLOCK)
+    given = saved | {"mean": "fp32", "variance": "fp32"}
+    yield Variant("remember", kernel, alone, given, eps | {"C": 256, "BLOCK": alone.block})
+    kernel = channels_forward.channels_update_kernel
+    given = saved | {"running_mean": "fp32", "running_var": "fp32"}
+    yield Variant("update", kernel, alone, given, {"C": 256, "WIDTH": 4, "BLOCK": alone.block})
+    kernel = channels_backward.channels_means_kernel
+    given = {"partial": "fp64", "weight": "bf16", "means": "fp64"}
+    constants = block | {"SHARE": 8, "PARAMETERS": 32, "MASKED": True}
+    yield Variant("means", kernel, merge, given, constants)
+    kernel = channels_backward.channels_parameters_kernel
+    given = {"partial": "fp64", "dweight": "bf16", "dbias": "bf16"}
+    yield Variant("sum", kernel, merge, given, {"C": 256, "CHANNELS": merge.rows, "BLOCK": merge.block})
+
+
+def all_channel_variants() -> Iterator[Variant]:
+    """Channel norms in both layouts, with and without whole vectors, and what is fused once."""
+    for dtype in ("bf16", "fp32"):
+        yield from channel_variants("BatchNorm", 256, 3136, dtype)
+        yield from channel_variants("BatchNorm", 256, 3136, dtype, last=True)
+        yield from channel_variants("GroupNorm", 320, 4096, dtype, groups=32, ACTIVATION=2)
+    yield from channel_variants("BatchNorm relu", 2048, 49, "bf16", ACTIVATION=1)
+    yield from channel_variants("GroupNorm masked", 320, 4096, "bf16", groups=32, last=True, ACTIVATION=2, masked=True)
+    yield from channel_variants("GroupNorm few", 64, 16, "fp16", groups=32, FEW=True, ACTIVATION=2)
+    yield from channel_variants("inference silu", 256, 3136, "bf16", REMEMBERED=True, ACTIVATION=2)
+    yield from merging_variants()
+
+
+def table_variant(columns: int, dtype: str, rows: int = 2**20, *, weighted: bool = False) -> Variant:
+    """The sums of a table's columns."""
+    walk = _columns.Walk(1, 1, rows, columns)
+    launch = table_launch(walk.width, TABLE_TILE)
+    tiles = table_tiles(-(-rows // walk.fold // launch.rows))
+    launch = replace(launch, chunk=tiles)
+    pointers = {"x": dtype, "weight": "fp64" if weighted else None, "partial": "fp64"}
+    constants = walk.constants() | {"ROWS": launch.rows, "BLOCK": launch.block, "ALIGNED": walk.aligned}
+    constants |= {"NESTED": False, "WIDE": dtype in ("fp64", "i64"), "ROUNDED": dtype[0] in "ui"}
+    moved = BYTES[dtype] + 8 * 8 * 2 / (launch.rows * tiles)  # the sums of lanes are written, and read again
+    name = f"sums of columns {dtype} {columns}" + (" weighted" if weighted else "")
+    inner = walk.width if walk.aligned == 16 and dtype != "u8" else 0  # a thread has 8 elements, of 8 bytes there
+    return Variant(name, columns_kernels.columns_sum_kernel, launch, pointers, constants, moved, inner)
+
+
+def map_variant(columns: int, dtype: str, to: str = "", **more: Any) -> Variant:
+    """The affine map of columns."""
+    fold = _columns.fold_of(columns)
+    width = columns * fold
+    launch = table_launch(width, 2 * TABLE_TILE)
+    pointers: dict[str, str | None] = {"x": dtype, "y": to or dtype, "shift": "fp64", "scale": "fp64", "offset": "fp64"}
+    pointers["infinite"] = "u8" if more.pop("searched", False) else None
+    constants = {"COLUMNS": columns, "FOLD": fold, "WIDTH": width, "ROWS": launch.rows, "BLOCK": launch.block}
+    constants |= {"ALIGNED": math.gcd(width, 16), "LOW": None, "HIGH": None} | more
+    name = " ".join(["map of columns", dtype, *([to] if to else []), str(columns), *more])
+    moved = BYTES[dtype] + BYTES[to or dtype]
+    return Variant(name, columns_kernels.columns_map_kernel, launch, pointers, constants, moved, width)
+
+
+def image_variants() -> Iterator[Variant]:
+    """Bytes and numbers to planes."""
+    constants = {"AREA": 224 * 224, "BLOCK": IMAGE_BLOCK, "LARGEST": 255.0}
+    launch = Launch(block=IMAGE_BLOCK)
+    lying = {"CHANNELS": 3, "WIDTH": 224 * 224, "ALIGNED": 16, "STEP": 1}
+    kernel: Any = images_kernels.images_map_kernel
+    tensors: dict[str, str | None] = {"mean": "fp64", "std": "fp64", "forms": "fp32"}
+    for to in ("fp32", "bf16"):
+        given = tensors | {"x": "u8", "y": to}
+        planes = Variant(f"images u8 {to} CHW", kernel, launch, given, constants | lying, 1 + BYTES[to], 224 * 224)
+        yield planes
+        pixels: Any = images_kernels.images_pixels_kernel
+        half = constants | {"BLOCK": IMAGE_BLOCK // 2}
+        yield Variant(f"images u8 {to} HWC", pixels, Launch(block=IMAGE_BLOCK // 2), given, half, 1 + BYTES[to])
+    given = tensors | {"forms": None, "x": "fp32", "y": "fp32"}
+    yield Variant("images fp32 CHW", kernel, launch, given, constants | lying, 8, 224 * 224)
+    cropped = constants | lying | {"WIDTH": 200, "AREA": 200 * 200, "STEP": 4}
+    yield Variant("images u8 fp32 crop", kernel, launch, tensors | {"x": "u8", "y": "fp32"}, cropped, 5)
+    form: Any = images_kernels.images_form_kernel
+    yield Variant("form of bytes", form, launch, tensors, {"LARGEST": 255.0})
+
+
+def all_table_variants() -> Iterator[Variant]:
+    """Tables of few columns and of many, and what differs with the type and the options."""
+    for dtype in ("bf16", "fp32", "fp64", "u8"):
+        yield table_variant(16, dtype)
+        yield map_variant(16, dtype, "fp32" if dtype == "u8" else "")
+    for columns in (1, 3, 256):
+        yield table_variant(columns, "fp32")
+    yield table_variant(5, "fp32", 1_000_001)
+    yield table_variant(16, "i64")
+    yield table_variant(256, "fp32", weighted=True)
+    yield map_variant(5, "fp32")
+    yield map_variant(256, "fp32", LOW=-2.0, HIGH=2.0, searched=True)
+    merge = table_merge_launch(4096)
+    fields = ("mean", "m2", "minimum", "maximum", "mean_low")
+    counts = dict.fromkeys(("counts", "missing", "infinite"), "i64")
+    pointers: dict[str, str | None] = {"partial": "fp64", **counts, **dict.fromkeys(fields, "fp64")}
+    constants = {"COLUMNS": 16, "FOLD": 1, "WIDTH": 16, "ROWS": merge.rows, "BLOCK": merge.block}
+    yield Variant("merge of columns", columns_kernels.columns_merge_kernel, merge, pointers, constants)
+    yield from image_variants()
 
 
 def variants() -> Iterator[Variant]:
@@ -130,10 +303,12 @@ def variants() -> Iterator[Variant]:
             yield forward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
             yield backward_variant(features, dtype)
             yield backward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
-        yield parameter_variant(16384, dtype)
+        yield sums_variant(16384, dtype)
     yield from modes()
     constants = {"N": 4096, "BLOCK": TREE_LAUNCH.block, "ROWS": TREE_LAUNCH.rows}
     yield Variant("tree 4096", backward.tree_kernel, TREE_LAUNCH, {"partial": "fp32", "out": "bf16"}, constants)
+    yield from all_channel_variants()
+    yield from all_table_variants()
 
 
 def modes() -> Iterator[Variant]:

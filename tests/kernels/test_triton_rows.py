@@ -1,10 +1,6 @@
 """The Triton kernels of row norms, interpreted on the CPU: errors in ulps, and bits that must not change."""
 
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,28 +14,17 @@ from evenkeel.kernels import _triton
 from evenkeel.kernels.triton._launch import backward_launch, forward_launch
 from evenkeel.kernels.triton._layout import reach
 
-WORKER = Path(triton_worker.__file__)
 IN_HALF = ("mode", "residual, rounded", "residual, unrounded")  # what they write in 16 bits is rounded once
-
-
-def interpret(cases):
-    """What the kernels gave in the interpreter, which must be chosen before Triton is imported."""
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    result = subprocess.run(
-        [sys.executable, str(WORKER), *cases], env=environment, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr[-2000:]
-    return json.loads(result.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def fast():
-    return interpret(triton_worker.FAST)
+    return triton_worker.interpret(triton_worker, triton_worker.FAST)
 
 
 @pytest.fixture(scope="module")
 def slow():
-    return interpret(triton_worker.SLOW)
+    return triton_worker.interpret(triton_worker, triton_worker.SLOW)
 
 
 def limit_of(case, name):
@@ -129,7 +114,11 @@ def fake(dtype=torch.float32, device="cuda:0"):
         ("rows", {}, [], ""),
         ("rows", {}, [fake()], ""),
         ("rows", {}, [fake(torch.float16), None, fake(torch.float32)], ""),
-        ("channels", {}, [fake()], "it has kernels for rows alone yet"),
+        ("elements", {}, [fake()], "it has no kernel for this norm yet"),
+        ("columns", {}, [fake(torch.uint8), fake(torch.float64)], ""),
+        ("images", {}, [fake(torch.uint32)], "it does not take torch.uint32"),
+        ("rows", {"groups": 2}, [fake()], "it has no kernel for groups or gates of rows"),
+        ("rows", {}, [fake(torch.bool)], "it does not take torch.bool"),
         ("rows", {"cast": "weight"}, [fake()], "it has no kernel for cast='weight'"),
         ("rows", {}, [fake(device="cpu")], "a tensor is on cpu"),
         ("rows", {}, [fake(torch.float64)], "it does not take torch.float64"),
@@ -140,20 +129,20 @@ def fake(dtype=torch.float32, device="cuda:0"):
 )
 def test_refusals(monkeypatch, pattern, options, tensors, reason):
     spec = row_spec("norm", "moments", 1e-5, **options)
-    monkeypatch.setattr(_triton, "PLAIN_TYPES", (SimpleNamespace,))
+    monkeypatch.setattr(_triton._cpu, "PLAIN_TYPES", (SimpleNamespace,))
     refusal = _triton.refusal(pattern, spec, tuple(tensors))
     assert refusal.startswith(reason)
     assert bool(refusal) == bool(reason)
 
 
 def test_refuses_subclasses(monkeypatch):
-    monkeypatch.setattr(_triton, "PLAIN_TYPES", ())
+    monkeypatch.setattr(_triton._cpu, "PLAIN_TYPES", ())
     assert _triton.refusal("rows", None, (fake(),)) == "it does not take the tensor subclass SimpleNamespace"
 
 
 def test_the_dispatcher_finds_the_operators():
-    for names in _triton.OPERATORS.values():
-        for name in names:
+    for name, operator in _triton.OPERATORS.items():
+        if operator.pattern:
             assert torch._C._dispatch_has_kernel_for_dispatch_key(f"evenkeel::{name}", "CUDA")
 
 
@@ -172,13 +161,20 @@ def test_the_check_passes_what_is_right_and_finds_what_is_not(monkeypatch):
     case = ("layer_norm", (9, 64), torch.float32, "N(0,1)", "cpu")
     assert gpu.problems(*case, "cpu") == []
     norm = gpu.NORMS["layer_norm"]
-    monkeypatch.setitem(
-        gpu.NORMS, "layer_norm", lambda x, w, b, **o: norm(x, w, b, **o) * (1 + 1e-6 * (x.dtype == torch.float32))
-    )
-    assert any("R = " in problem for problem in gpu.problems(*case, "cpu"))
-    monkeypatch.setitem(
-        gpu.NORMS,
-        "layer_norm",
-        lambda x, w, b, **o: norm(x, w, b, **o) + (1e-7 * x.shape[0] if o["backend"] == "cpu" else 0),
-    )
-    assert any("alone has other bits" in problem for problem in gpu.problems(*case, "cpu"))
+    for broken, word in (
+        (lambda x, w, b, **o: norm.call(x, w, b, **o) * (1 + 1e-6 * (x.dtype == torch.float32)), "R = "),
+        (
+            lambda x, w, b, **o: norm.call(x, w, b, **o) + (1e-7 * x.shape[0] if o["backend"] == "cpu" else 0),
+            "alone has other bits",
+        ),
+    ):
+        monkeypatch.setitem(gpu.NORMS, "layer_norm", norm._replace(call=broken))
+        assert any(word in problem for problem in gpu.problems(*case, "cpu"))
+
+
+def test_the_check_passes_channel_norms():
+    from benchmarks import gpu
+
+    for name in gpu.CHANNEL_NORMS:
+        for dtype, sample in ((torch.float32, "1e18"), (torch.float16, "N(0,1)")):
+            assert gpu.problems(name, (3, 6, 5, 7), dtype, sample, "cpu", "cpu") == []

@@ -96,7 +96,8 @@ def batch_norm(
         weight_offset: added to the weight before use, in float32 at least.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
         activation: ``relu`` or ``silu``, applied to the result before it is rounded, or None.
-        backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``; it chooses the kernels of the value and the first
+            derivative.
 
     Returns:
         A tensor of the input's shape and dtype (``early``: the promoted dtype).

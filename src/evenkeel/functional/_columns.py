@@ -112,7 +112,7 @@ def column_moments(
             of columns (rows,), each with a dtype and memory of its own, as Arrow keeps them.
         weight: (rows,), not negative; a row of weight 0 is left out altogether. Default: 1 for each row. Not with a
             list.
-        backend: ``auto``, ``reference`` or ``cpu``.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
 
     Returns:
         A `ColumnMoments` of tensors (columns,).
@@ -267,7 +267,7 @@ def column_affine(
         clip: the lowest and the highest value of the result, None where there is none; NaN stays NaN.
         out: a tensor of x's shape and ``dtype`` to write into, which may be x itself; not differentiable.
         dtype: of the result, floating; by default that of x, and torch's default one for integers.
-        backend: ``auto``, ``reference`` or ``cpu``. While torch compiles or transforms, the reference runs.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``. While torch compiles or transforms, the reference runs.
 
     Returns:
         A tensor of x's shape, stored by columns where x is, or ``out``.
@@ -356,7 +356,7 @@ def finite_column_affine(
     in_place = out is not None and overlap(out, x)
     if in_place or not runs_kernel("columns", "auto", None, x, *parameters, out):
         return None if has_infinity(x) else column_affine(x, shift, scale, offset, clip=clip, out=out)
-    infinite = torch.zeros(1, dtype=torch.bool)
+    infinite = torch.zeros(1, dtype=torch.bool, device=x.device)
     y = run_column_affine(x, map_arguments(shift, scale, offset, clip), out, dtype, infinite)
     return None if infinite.item() else y
 

@@ -68,8 +68,8 @@ def image_normalize(
         max_value: the number that becomes 1: 255 for 8 bits, 65535 for 16, 1 for pictures that are scaled already.
         dtype: of the result, floating.
         out: a contiguous tensor of the result's shape and dtype to write into; not differentiable.
-        backend: ``auto``, ``reference`` or ``cpu``. While torch compiles or transforms, and where a gradient is asked
-            for, the reference runs.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``. While torch compiles or transforms, and where a
+            gradient is asked for, the reference runs.
 
     Returns:
         A contiguous tensor (..., channels, height, width), or ``out``.
@@ -130,7 +130,7 @@ def image_moments(images: Tensor, *, layout: ImageLayout, backend: str = "auto")
         images: (..., height, width, channels) for ``HWC`` or (..., channels, height, width) for ``CHW``;
             any real dtype.
         layout: ``HWC`` or ``CHW``.
-        backend: ``auto``, ``reference`` or ``cpu``.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
 
     Returns:
         A `ColumnMoments` of tensors (..., channels), in the pictures' own unit (0 to 255 for bytes).

@@ -79,7 +79,8 @@ def instance_norm(
         eps_mode: ``inside`` the root, ``outside`` it, or ``clamp``: x/max(σ, ε).
         weight_offset: added to the weight before use, in float32 at least.
         cast: ``late`` rounds once at the end; ``early`` rounds the normalized value first.
-        backend: ``auto``, ``reference`` or ``cpu``; it chooses the kernels of the value and the first derivative.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``; it chooses the kernels of the value and the first
+            derivative.
 
     Returns:
         A tensor of the input's shape and dtype (``early``: the promoted dtype).

@@ -46,10 +46,8 @@ def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, 
         return "it has no kernel for this norm yet"
     if spec is not None and spec.cast == "early" and not _rounds_early(pattern, spec, *tensors):
         return "it has no kernel for cast='early' in this dtype yet"
-    if spec is not None and spec.cast == "weight":
-        return "it has no kernel for cast='weight' where input and weight differ in dtype"
-    if pattern == "rows" and spec is not None and (spec.groups is not None or spec.gating is not None):
-        return "it has no kernel for groups or gates of rows; functional runs it on the parts, the rest by torch"
+    if reason := refused_spec(pattern, spec):
+        return reason
     dtypes = DTYPES[pattern]
     for tensor in tensors:
         plain = tensor is None or (tensor.is_cpu and tensor.dtype in dtypes and type(tensor) in PLAIN_TYPES)
@@ -59,6 +57,15 @@ def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, 
         first, second = (tensor.dtype for tensor in tensors[:2] if tensor is not None)
         if (first == torch.float64) != (second == torch.float64):
             return f"it adds float64 to float64 alone, but got {first} and {second}"
+    return ""
+
+
+def refused_spec(pattern: str, spec: NormSpec | None) -> str:
+    """Why no backend has kernels of a pattern for a spec, or ""."""
+    if spec is not None and spec.cast == "weight":
+        return "it has no kernel for cast='weight' where input and weight differ in dtype"
+    if pattern == "rows" and spec is not None and (spec.groups is not None or spec.gating is not None):
+        return "it has no kernel for groups or gates of rows; functional runs it on the parts, the rest by torch"
     return ""
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from evenkeel.kernels._cpu import PLAIN_TYPES
-from evenkeel.kernels._operators import MISSING
+from evenkeel.kernels import _cpu
+from evenkeel.kernels._operators import MISSING, OPERATORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 # False until `benchmarks/gpu.py --check` was green on a GPU: "auto" then stays with plain PyTorch there.
 MEASURED = False
 INSTALLED = find_spec("triton") is not None
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-OPERATORS = {"rows": ("rows_forward", "rows_inference", "rows_out", "rows_backward")}
+DTYPES = _cpu.DTYPES | {pattern: _cpu.DTYPES[pattern] - {torch.float64} for pattern in ("rows", "channels")}
 
 
 def absence() -> str:
@@ -43,18 +42,20 @@ def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, 
 
 def refusal(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:
     """Why the kernels do not take a call on a machine that has a GPU, or ""."""
-    if pattern not in OPERATORS:
-        return f"it has kernels for {', '.join(OPERATORS)} alone yet"
-    if spec is not None and spec.cast == "weight":
-        return "it has no kernel for cast='weight' where input and weight differ in dtype"
+    if pattern not in DTYPES:
+        return "it has no kernel for this norm yet"
+    if pattern == "channels" and spec is not None and spec.cast == "early":
+        return "it has no kernel for cast='early' of a channel norm"
+    if reason := _cpu.refused_spec(pattern, spec):
+        return reason
     for tensor in tensors:
         if tensor is None:
             continue
         if not tensor.is_cuda:
             return f"a tensor is on {tensor.device}"
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in DTYPES[pattern]:
             return f"it does not take {tensor.dtype}"
-        if type(tensor) not in PLAIN_TYPES:
+        if type(tensor) not in _cpu.PLAIN_TYPES:
             return f"it does not take the tensor subclass {type(tensor).__name__}"
     devices = {tensor.device for tensor in tensors if tensor is not None}
     if len(devices) > 1:
@@ -77,7 +78,7 @@ def _dtype_refusal(spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) ->
 def availability() -> str:
     """Name the patterns, or say what is missing."""
     chosen = "" if MEASURED else " by backend='triton' alone: 'auto' takes plain PyTorch, no GPU run is recorded yet"
-    return absence() or f"available: {', '.join(OPERATORS)};{chosen}"
+    return absence() or f"available: {', '.join(DTYPES)};{chosen}"
 
 
 def facts() -> dict[str, str]:
@@ -98,6 +99,6 @@ def operator(name: str) -> Callable[..., Any]:
 
 
 if not MISSING:
-    for _names in OPERATORS.values():
-        for _name in _names:
+    for _name, _operator in OPERATORS.items():
+        if _operator.pattern:
             torch.library.impl(f"evenkeel::{_name}", "CUDA")(operator(_name))

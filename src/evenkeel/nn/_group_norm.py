@@ -35,7 +35,7 @@ class GroupNorm(NormOptions, torch.nn.GroupNorm):
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         cast: ``late`` or ``early``.
         activation: ``relu`` or ``silu``, applied to the result before it is rounded, or None.
-        backend: ``auto``, ``reference`` or ``cpu``.
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
 
     Example:
         >>> import torch, evenkeel as ek

@@ -51,7 +51,8 @@ class SyncBatchNorm(BatchNormForward, torch.nn.modules.batchnorm._BatchNorm):
         eps_mode: ``inside``, ``outside`` or ``clamp``.
         weight_offset: added to the weight before use; the weight starts at 1 - weight_offset.
         cast: ``late`` or ``early``.
-        backend: ``auto``, ``reference`` or ``cpu`` (not for synchronized statistics, which are plain PyTorch).
+        backend: ``auto``, ``reference``, ``cpu`` or ``triton`` (not for synchronized statistics, which are plain
+            PyTorch).
 
     Example:
         >>> import torch, evenkeel as ek

@@ -1,4 +1,4 @@
-"""How the row kernels are launched: by the features of a row alone, never by the number of rows or the device.
+"""How the kernels are launched: by the shape of what is normalized alone, never by the number of rows or the device.
 
 So a row's bits depend on neither batch nor GPU model, and those of dγ and dβ on the rows alone.
 """
@@ -17,10 +17,11 @@ class Launch:
     """What one program does.
 
     Attributes:
-        block: columns of its tile, a power of two.
-        rows: rows of its tile, a power of two.
+        block: columns of its tile, a power of two; positions for channel norms.
+        rows: rows of its tile, a power of two; channels for channel norms.
         warps: how many of them share the tile: 16 elements a thread, so that several programs fit a multiprocessor.
-        chunk: rows whose parameter gradients it adds up one after the other, before the fixed tree over the chunks.
+        chunk: rows whose parameter gradients it adds up one after the other, before the fixed tree over the chunks;
+            positions for channel norms.
         looped: whether a row is more than one tile.
     """
 
@@ -54,11 +55,63 @@ def forward_launch(features: int) -> Launch:
 def backward_launch(features: int) -> Launch:
     """The launch of the backward; its sums over the rows are 4 to 16 long, which costs no bits in float32."""
     if features > LONGEST_BACKWARD:
-        return Launch(block=4096, warps=16, looped=True)
+        return Launch(block=2048, looped=True)
     block, rows, warps = resident(features)
     rows = max(1, rows // 2)  # beside the sums, tiles of two rows and more spill a few registers
     return Launch(block=block, rows=rows, warps=warps, chunk=max(16, 4 * rows))
 
 
-PARAMETER_LAUNCH = Launch(block=256, rows=4, warps=4, chunk=64)  # dγ and dβ of rows longer than LONGEST_BACKWARD
+SUMS_LAUNCH = Launch(block=1024, rows=2, chunk=32)  # dγ, dβ and the rows' sums, if longer than LONGEST_BACKWARD
 TREE_LAUNCH = Launch(block=32, rows=64)  # the tree over the chunks
+
+TABLE_TILE = 1024  # elements whose sums are kept in float64; twice as many are mapped at once
+FEWEST_TILES, MOST_TILES, MOST_CHUNKS = 32, 16384, 1024  # of a chunk of a table; of a column, before chunks grow
+
+IMAGE_BLOCK = 2048  # pixels of a program
+
+CHANNEL_BLOCK = 256  # channels of a program that has nothing but statistics
+TILE = 2048  # elements of a tile of channels and positions
+
+
+def channel_launch(channels: int, positions: int, last: bool, spans: bool) -> Launch:
+    """The launch of the channel kernels, whose tiles have channels for rows.
+
+    Positions of many samples, or few of one: a tile has the neighbours that make up whole lines of memory. A chunk is
+    so long that its sums are few beside the data.
+    """
+    # what moves element by element takes a register for the place of each
+    tile = TILE if last or positions % 8 == 0 else TILE // 2
+    tiles = 8 if last else 4
+    if last or spans:
+        lines = 64 if last else max(1, 32 // positions)
+        rows = min(power_of_two(lines), power_of_two(channels))
+        block = tile // rows
+    else:
+        block = min(tile, power_of_two(positions))
+        rows = min(tile // block, power_of_two(channels))
+    if not spans:
+        tiles = min(tiles, power_of_two(-(-positions // block)))
+    return Launch(block=block, rows=rows, chunk=block * tiles)
+
+
+def merge_launch(entries: int) -> Launch:
+    """The launch of what merges the parts of each statistic."""
+    block = min(256, power_of_two(max(4, entries)))
+    return Launch(block=block, rows=256 // block)
+
+
+def table_launch(width: int, tile: int) -> Launch:
+    """The launch of the kernels that walk rows of some lanes."""
+    block = min(64, power_of_two(width))
+    return Launch(block=block, rows=tile // block)
+
+
+def table_tiles(tiles: int) -> int:
+    """The tiles of a chunk of a table that has so many: few sums to merge beside the data, of many rows and of few."""
+    return min(max(FEWEST_TILES, -(-tiles // MOST_CHUNKS)), MOST_TILES, tiles)
+
+
+def table_merge_launch(entries: int) -> Launch:
+    """The launch of what merges the sums of a table's lanes."""
+    block = min(1024, power_of_two(max(4, entries)))
+    return Launch(block=block, rows=1024 // block)

@@ -10,11 +10,11 @@ import torch
 
 from evenkeel._spec import RowOptions
 from evenkeel.kernels import _fakes
-from evenkeel.kernels.triton._launch import PARAMETER_LAUNCH, TREE_LAUNCH, Launch, backward_launch, forward_launch
+from evenkeel.kernels.triton._launch import SUMS_LAUNCH, TREE_LAUNCH, Launch, backward_launch, forward_launch
 from evenkeel.kernels.triton._layout import Rows, alignment, dense, is_aligned, merged_axes, reach
 from evenkeel.kernels.triton.rows_backward_kernels import (
     long_rows_backward_kernel,
-    parameters_kernel,
+    long_rows_sums_kernel,
     rows_backward_kernel,
     tree_kernel,
 )
@@ -22,6 +22,8 @@ from evenkeel.kernels.triton.rows_forward_kernels import long_rows_forward_kerne
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from evenkeel._spec import ChannelOptions
 
     Gradients = tuple[Tensor, Tensor, Tensor, Tensor]
 
@@ -48,7 +50,7 @@ def early_code(options: RowOptions, x: Tensor, weight: Tensor | None) -> int:
     return 2 if weight is not None and weight.dtype == x.dtype and options.weight_offset == 0.0 else 1
 
 
-def smallest_scaled(options: RowOptions) -> float:
+def smallest_scaled(options: RowOptions | ChannelOptions) -> float:
     """The size up to which values need no bits of their own, because eps decides."""
     size = math.sqrt(abs(options.eps)) if options.eps_mode == 0 else abs(options.eps)
     return min(max(size, 2.0**-126), 2.0**126)
@@ -192,7 +194,7 @@ class Backward:
 
     def run(self, dx: Tensor | None, dresidual: Tensor | None, dweight: Tensor | None, dbias: Tensor | None) -> None:
         """Write the gradients that have a place."""
-        chunk = PARAMETER_LAUNCH.chunk if self.launch.looped else self.launch.chunk
+        chunk = SUMS_LAUNCH.chunk if self.launch.looped else self.launch.chunk
         chunks = -(-self.count // chunk)
         partials = [
             None if out is None else self.statistics.new_empty((chunks, self.features)) for out in (dweight, dbias)
@@ -225,19 +227,20 @@ class Backward:
         )  # fmt: skip
 
     def run_long(self, dx: Tensor | None, dresidual: Tensor | None, partials: list[Tensor | None], chunks: int) -> None:
-        """A program a row for dx, then a program a chunk of rows and block of columns for the parameters."""
+        """Sums of rows and for the parameters, a program a chunk of rows and block of columns; then dx from them."""
         strides = [stride for pair in self.rows.strides for stride in pair]
-        offset = self.options.weight_offset
-        if dx is not None or dresidual is not None:
-            long_rows_backward_kernel[(self.count,)](
-                *self.rows.tensors, *self.parameters, self.statistics, dx, dresidual, self.count, self.features,
-                self.rows.inner, *strides, offset, **self.compiled(self.launch),
-            )  # fmt: skip
-        if partials == [None, None]:
-            return
+        offset, launch = self.options.weight_offset, SUMS_LAUNCH
         dy, _, x, residual = self.rows.tensors
-        launch = PARAMETER_LAUNCH
-        parameters_kernel[(chunks, -(-self.features // launch.block))](
-            dy, x, residual, *self.parameters, self.statistics, *partials, self.count, self.rows.inner,
-            *strides[:2], *strides[4:], offset, CHUNK=launch.chunk, **self.compiled(launch),
-        )  # fmt: skip
+        blocks, sums = -(-self.features // launch.block), None
+        if dx is not None or dresidual is not None:
+            sums = torch.empty((self.count, blocks, 2), dtype=torch.float32, device=self.statistics.device)
+        if sums is not None or partials != [None, None]:
+            long_rows_sums_kernel[(chunks, blocks)](
+                dy, x, residual, *self.parameters, self.statistics, sums, *partials, self.count, self.rows.inner,
+                *strides[:2], *strides[4:], offset, CHUNK=launch.chunk, **self.compiled(launch),
+            )  # fmt: skip
+        if sums is not None:
+            long_rows_backward_kernel[(self.count * -(-self.features // self.launch.block),)](
+                *self.rows.tensors, *self.parameters, self.statistics, sums, dx, dresidual, self.count,
+                self.rows.inner, *strides, offset, SUMMED=launch.block, **self.compiled(self.launch),
+            )  # fmt: skip

@@ -118,58 +118,21 @@ def rows_backward_kernel(
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
-def long_rows_backward_kernel(
-    dy, dsum, x, residual, weight, bias, statistics, dx, dresidual, rows, features, inner,
-    dy_outer, dy_inner, dsum_outer, dsum_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset,
-    N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, STATISTIC: tl.constexpr, EPS_MODE: tl.constexpr,
-    ROUNDED: tl.constexpr, FROM_OUTPUT: tl.constexpr, NESTED: tl.constexpr, ALIGNED: tl.constexpr,
-):  # fmt: skip
-    """dx of a row in blocks: one pass for its two sums, one that writes it."""
-    row = tl.program_id(0) + tl.arange(0, ROWS)
-    there = row < rows
-    place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
-    residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
-    dy_place = place_of(row, inner, dy_outer, dy_inner, NESTED, ALIGNED)
-    dsum_place = place_of(row, inner, dsum_outer, dsum_inner, NESTED, ALIGNED)
-    scale, mean, rest, reciprocal, bend = restore(statistics, row, there, STATISTIC, EPS_MODE)
-    gradients = tl.zeros([ROWS, BLOCK], tl.float32)
-    products = tl.zeros([ROWS, BLOCK], tl.float32)
-    for start in range(0, features, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        kept = (columns < N)[None, :]
-        g = weighted(read(dy, dy_place, columns, kept), weight, columns, weight_offset, N)
-        normalized = normalized_of(
-            x, residual, place, residual_place, columns, kept, scale, mean, rest, reciprocal,
-            weight, bias, weight_offset, N, STATISTIC, ROUNDED, FROM_OUTPUT,
-        )  # fmt: skip
-        gradients += g
-        products += tl.where(kept, g * normalized, 0.0)
-    shift, slope = slopes_of(tl.sum(gradients, 1), tl.sum(products, 1), bend, N, STATISTIC)
-    for start in range(0, features, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
-        kept = (columns < N)[None, :]
-        upstream = read(dy, dy_place, columns, kept)
-        normalized = normalized_of(
-            x, residual, place, residual_place, columns, kept, scale, mean, rest, reciprocal,
-            weight, bias, weight_offset, N, STATISTIC, ROUNDED, FROM_OUTPUT,
-        )  # fmt: skip
-        write_gradient(
-            dx, dresidual, dsum, dsum_place, row, columns, kept, upstream, weight, weight_offset,
-            normalized, shift, slope, reciprocal, scale, N, ALIGNED,
-        )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def parameters_kernel(
-    dy, x, residual, weight, bias, statistics, dweight, dbias, rows, inner,
+def long_rows_sums_kernel(
+    dy, x, residual, weight, bias, statistics, sums, dweight, dbias, rows, inner,
     dy_outer, dy_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset,
     N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STATISTIC: tl.constexpr,
     EPS_MODE: tl.constexpr, ROUNDED: tl.constexpr, FROM_OUTPUT: tl.constexpr, NESTED: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """The sums for dγ and dβ of a chunk of long rows, in a block of columns."""
+    """A chunk of long rows in a block of columns: what it adds to dγ and dβ, and to the two sums of each row.
+
+    These are in ``sums``: of the gradients of x_hat and of their products with it, for each row and block.
+    """
     chunk = tl.program_id(0)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    block = tl.program_id(1)
+    blocks: tl.constexpr = (N + BLOCK - 1) // BLOCK
+    columns = block * BLOCK + tl.arange(0, BLOCK)
     dweight_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     dbias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in tl.range(0, CHUNK, ROWS, num_stages=2):
@@ -177,7 +140,7 @@ def parameters_kernel(
         there = row < rows
         kept = there[:, None] & (columns < N)[None, :]
         upstream = read(dy, place_of(row, inner, dy_outer, dy_inner, NESTED, ALIGNED), columns, kept)
-        if dweight is not None:
+        if dweight is not None or sums is not None:
             scale, mean, rest, reciprocal, _ = restore(statistics, row, there, STATISTIC, EPS_MODE)
             place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
             residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
@@ -185,7 +148,13 @@ def parameters_kernel(
                 x, residual, place, residual_place, columns, kept, scale, mean, rest, reciprocal,
                 weight, bias, weight_offset, N, STATISTIC, ROUNDED, FROM_OUTPUT,
             )  # fmt: skip
-            dweight_sums += tl.where(kept, upstream * normalized, 0.0)
+            if dweight is not None:
+                dweight_sums += tl.where(kept, upstream * normalized, 0.0)
+            if sums is not None:
+                g = weighted(upstream, weight, columns, weight_offset, N)
+                own = sums + (row.to(tl.int64) * blocks + block) * 2
+                tl.store(own, tl.sum(g, 1), mask=there)
+                tl.store(own + 1, tl.sum(tl.where(kept, g * normalized, 0.0), 1), mask=there)
         if dbias is not None:
             dbias_sums += upstream
     own = chunk.to(tl.int64) * N + columns
@@ -193,6 +162,42 @@ def parameters_kernel(
         tl.store(dweight + own, tl.sum(dweight_sums, 0), mask=columns < N)
     if dbias is not None:
         tl.store(dbias + own, tl.sum(dbias_sums, 0), mask=columns < N)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def long_rows_backward_kernel(
+    dy, dsum, x, residual, weight, bias, statistics, sums, dx, dresidual, rows, inner,
+    dy_outer, dy_inner, dsum_outer, dsum_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset,
+    N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, SUMMED: tl.constexpr, STATISTIC: tl.constexpr,
+    EPS_MODE: tl.constexpr, ROUNDED: tl.constexpr, FROM_OUTPUT: tl.constexpr, NESTED: tl.constexpr,
+    ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """dx of a block of a row, from the row's sums over blocks of SUMMED columns."""
+    blocks: tl.constexpr = (N + BLOCK - 1) // BLOCK
+    parts: tl.constexpr = (N + SUMMED - 1) // SUMMED
+    part = tl.arange(0, triton.next_power_of_2(parts))
+    row = tl.program_id(0) // blocks + tl.arange(0, ROWS)
+    columns = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
+    there = row < rows
+    kept = (columns < N)[None, :]
+    place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
+    residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
+    dy_place = place_of(row, inner, dy_outer, dy_inner, NESTED, ALIGNED)
+    dsum_place = place_of(row, inner, dsum_outer, dsum_inner, NESTED, ALIGNED)
+    scale, mean, rest, reciprocal, bend = restore(statistics, row, there, STATISTIC, EPS_MODE)
+    upstream = read(dy, dy_place, columns, kept)
+    normalized = normalized_of(
+        x, residual, place, residual_place, columns, kept, scale, mean, rest, reciprocal,
+        weight, bias, weight_offset, N, STATISTIC, ROUNDED, FROM_OUTPUT,
+    )  # fmt: skip
+    own = sums + (row.to(tl.int64) * parts)[:, None] * 2 + part[None, :] * 2
+    gradients = tl.load(own, mask=(part < parts)[None, :], other=0.0)
+    products = tl.load(own + 1, mask=(part < parts)[None, :], other=0.0)
+    shift, slope = slopes_of(tl.sum(gradients, 1), tl.sum(products, 1), bend, N, STATISTIC)
+    write_gradient(
+        dx, dresidual, dsum, dsum_place, row, columns, kept, upstream, weight, weight_offset,
+        normalized, shift, slope, reciprocal, scale, N, ALIGNED,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)

@@ -26,8 +26,11 @@ def place_of(row, inner, outer_stride, inner_stride, NESTED: tl.constexpr, ALIGN
 
     ALIGNED is a power of two that divides every place.
     """
-    wide = row.to(tl.int64)
-    place = wide // inner * outer_stride + wide % inner * inner_stride if NESTED else wide * outer_stride
+    if NESTED:
+        outer = row // inner  # before it is made wide: a division of 64 bits takes twenty registers
+        place = outer.to(tl.int64) * outer_stride + (row - outer * inner).to(tl.int64) * inner_stride
+    else:
+        place = row.to(tl.int64) * outer_stride
     return tl.multiple_of(place, [ALIGNED])
 
 

@@ -1,0 +1,248 @@
+"""The forward of the channel norms: sums of chunks, statistics from them, and the tensor that follows."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from evenkeel.kernels.triton.channels_shared_kernels import (
+    INFINITY,
+    activate,
+    affine_tile,
+    normalized_tile,
+    per_channel,
+    program_place,
+    read_tile,
+    restore_statistic,
+    save_statistic,
+    statistic_of,
+    tile_at,
+    valid_at,
+)
+from evenkeel.kernels.triton.shared_kernels import inverse_power, power_below
+
+SMALLEST_VARIANCE = tl.constexpr(2.0**-96)  # beyond these its float32 sums have lost bits, or overflowed
+LARGEST_VARIANCE = tl.constexpr(2.0**96)
+# no variants by what varies with the batch: a sample's bits must not
+UNSPECIALIZED = ("samples", "chunks", "tiles", "count", "entries")
+
+
+@triton.jit
+def read_valid(
+    x, mask, outer, first, start, samples, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """A tile, and which of its elements are valid."""
+    base, offsets, kept = tile_at(outer, first, start, samples, C, P, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+    if mask is not None:
+        kept = kept & valid_at(mask, outer, start, samples, P, PERIOD, SPANS, BLOCK)
+    return read_tile(x, base, offsets, kept), kept
+
+
+@triton.jit
+def mean_of_tile(v, kept, scale):
+    """The mean of each channel's part of a tile, exact where that is constant: the shift of its differences."""
+    v = v * scale[:, None]
+    highest = tl.max(tl.where(kept, v, -INFINITY), 1)
+    highest = tl.where(highest > -INFINITY, highest, 0.0)
+    count = tl.sum(kept.to(tl.float32), 1)
+    differences = tl.sum(tl.where(kept, v - highest[:, None], 0.0), 1)
+    return highest + tl.div_rn(differences, tl.where(count > 0, count, 1.0))
+
+
+@triton.jit
+def sum_tiles(
+    x, mask, outer, first, start, samples, tiles, scale, shift, C: tl.constexpr, P: tl.constexpr,
+    PERIOD: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Sums of a chunk's differences from a shift, of their squares, and how many there are."""
+    differences = tl.zeros([CHANNELS, BLOCK], tl.float32)
+    squares = tl.zeros([CHANNELS, BLOCK], tl.float32)
+    counts = tl.zeros([CHANNELS, BLOCK if mask is not None else 1], tl.float32)
+    for tile in range(tiles):
+        v, kept = read_valid(
+            x, mask, outer, first, start + tile * BLOCK, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+        )
+        d = tl.where(kept, v * scale[:, None] - shift[:, None], 0.0)
+        differences += d
+        squares = tl.fma(d, d, squares)
+        if mask is not None:
+            counts += kept.to(tl.float32)
+    if mask is None:
+        # known without a sum, which takes 16 registers
+        extent = samples.to(tl.int64) * P if SPANS else P
+        counts += tl.maximum(tl.minimum(extent - start, tiles * BLOCK), 0).to(tl.float32)
+    return tl.sum(differences, 1), tl.sum(squares, 1), tl.sum(counts, 1)
+
+
+@triton.jit
+def largest_of_tiles(
+    x, mask, outer, first, start, samples, tiles, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The largest size of a chunk's values in each channel."""
+    largest = tl.zeros([CHANNELS, BLOCK], tl.float32)
+    for tile in range(tiles):
+        v, _ = read_valid(
+            x, mask, outer, first, start + tile * BLOCK, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+        )
+        largest = tl.maximum(largest, tl.abs(v))
+    return tl.max(largest, 1)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def channels_measure_kernel(
+    x, mask, partial, samples, chunks, tiles, count, floor, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Mean, squared differences from it and count of each channel in a chunk of positions, in float64.
+
+    ``floor`` is the deviation below which eps decides; ``count`` are the parts in ``partial``, of each number.
+    """
+    outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
+    start = chunk * CHUNK
+    scale = tl.full([CHANNELS], 1.0, tl.float32)
+    v, kept = read_valid(x, mask, outer, first, start, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+    shift = mean_of_tile(v, kept, scale)
+    total, square, number = sum_tiles(
+        x, mask, outer, first, start, samples, tiles, scale, shift, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+    )
+    n = tl.where(number > 0, number, 1.0)
+    offset, variance = tl.div_rn(total, n), tl.div_rn(square, n)
+    outside = ((variance + floor * floor > SMALLEST_VARIANCE) & (variance < LARGEST_VARIANCE)) == 0
+    # also where the first tile's mean is so far from the chunk's that the sums lost bits
+    rare = outside | ((4.0 * offset * offset <= variance) == 0)
+    if tl.max(rare.to(tl.int32), 0) > 0:
+        largest = largest_of_tiles(
+            x, mask, outer, first, start, samples, tiles, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+        )
+        scale = tl.where(outside, inverse_power(power_below(tl.maximum(largest, floor))), scale)
+        v, kept = read_valid(x, mask, outer, first, start, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+        nearer = mean_of_tile(v, kept, scale)
+        again, _, _ = sum_tiles(
+            x, mask, outer, first, start, samples, tiles, scale, nearer, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK,
+            WIDE,
+        )  # fmt: skip
+        nearer += tl.div_rn(again, n)
+        again, squares, _ = sum_tiles(
+            x, mask, outer, first, start, samples, tiles, scale, nearer, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK,
+            WIDE,
+        )  # fmt: skip
+        shift = tl.where(rare, nearer, shift)
+        total = tl.where(rare, again, total)
+        square = tl.where(rare, squares, square)
+    unit = inverse_power(scale).to(tl.float64)
+    wide = number.to(tl.float64)
+    correction = total.to(tl.float64) / tl.where(wide > 0, wide, 1.0)
+    channel = first + tl.arange(0, CHANNELS)
+    own = partial + (outer * C + channel) * chunks + chunk
+    planes = tl.cast(count, tl.int64)
+    tl.store(own, (shift.to(tl.float64) + correction) * unit, mask=channel < C)
+    tl.store(own + planes, (square.to(tl.float64) - total.to(tl.float64) * correction) * unit * unit, mask=channel < C)
+    tl.store(own + 2 * planes, wide, mask=channel < C)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def channels_merge_kernel(
+    partial, statistics, variances, count, entries, EPS: tl.constexpr, EPS_MODE: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The statistics, ``count`` of them, from the ``entries`` parts of each, in float64 and a fixed tree."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = row < count
+    planes = tl.cast(count, tl.int64) * entries
+    numbers = tl.zeros([ROWS, BLOCK], tl.float64)
+    highest = tl.full([ROWS, BLOCK], -INFINITY, tl.float64)
+    for start in range(0, entries, BLOCK):
+        entry = start + tl.arange(0, BLOCK)
+        kept = there[:, None] & (entry < entries)[None, :]
+        own = partial + row[:, None] * entries + entry[None, :]
+        number = tl.load(own + 2 * planes, mask=kept, other=0.0)
+        numbers += number
+        highest = tl.maximum(highest, tl.where(number > 0, tl.load(own, mask=kept, other=0.0), -INFINITY))
+    shift = tl.max(highest, 1)  # any mean will do that makes constants exact
+    shift = tl.where(shift > -INFINITY, shift, 0.0)
+    differences = tl.zeros([ROWS, BLOCK], tl.float64)
+    squares = tl.zeros([ROWS, BLOCK], tl.float64)
+    for start in range(0, entries, BLOCK):
+        entry = start + tl.arange(0, BLOCK)
+        kept = there[:, None] & (entry < entries)[None, :]
+        own = partial + row[:, None] * entries + entry[None, :]
+        number = tl.load(own + 2 * planes, mask=kept, other=0.0)
+        d = tl.where(number > 0, tl.load(own, mask=kept, other=0.0) - shift[:, None], 0.0)
+        differences += number * d
+        squares += tl.load(own + planes, mask=kept, other=0.0) + number * d * d
+    number = tl.sum(numbers, 1)
+    n = tl.where(number > 0, number, 1.0)
+    offset = tl.sum(differences, 1) / n
+    variance = tl.sum(squares, 1) / n - offset * offset
+    variance = tl.where(variance < 0, 0.0, variance)
+    variance = tl.where(number > 0, variance, 1.0)  # nothing valid: any statistics will do that are finite
+    save_statistic(statistics, row, there, shift + offset, variance, EPS, EPS_MODE)
+    tl.store(variances + row, variance.to(tl.float32), mask=there)
+
+
+@triton.jit
+def channels_remember_kernel(
+    mean, variance, statistics, variances, C: tl.constexpr, EPS: tl.constexpr, EPS_MODE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The statistics that are given, as those that are measured are saved."""
+    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = channel < C
+    spread = tl.load(variance + channel, mask=there, other=1.0).to(tl.float64)
+    centre = tl.load(mean + channel, mask=there, other=0.0).to(tl.float64)
+    save_statistic(statistics, channel, there, centre, spread, EPS, EPS_MODE)
+    tl.store(variances + channel, spread.to(tl.float32), mask=there)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def channels_write_kernel(
+    x, weight, bias, mask, statistics, y, samples, chunks, weight_offset, C: tl.constexpr, P: tl.constexpr,
+    PERIOD: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    WIDE: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+    REMEMBERED: tl.constexpr,
+):  # fmt: skip
+    """A tile of y: read once, written once, rounded once."""
+    outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
+    start = chunk * BLOCK
+    base, offsets, inside = tile_at(outer, first, start, samples, C, P, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+    kept = inside
+    if mask is not None:
+        kept = kept & valid_at(mask, outer, start, samples, P, PERIOD, SPANS, BLOCK)
+    v = read_tile(x, base, offsets, kept)
+    channel = first + tl.arange(0, CHANNELS)
+    there = channel < C
+    index = statistic_of(outer, channel, SHARE, GROUPS)
+    scale, mean, rest, reciprocal, _ = restore_statistic(statistics, index, there, EPS_MODE)
+    w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
+    b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
+    normalized = normalized_tile(v, scale, mean, rest, reciprocal)
+    result = activate(
+        affine_tile(v, normalized, statistics, index, there, w, b, EPS_MODE, REMEMBERED), ACTIVATION
+    )  # fmt: skip
+    if mask is not None:
+        result = tl.where(kept, result, 0.0)
+    tl.store(y + base + offsets, result.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def channels_update_kernel(
+    running_mean, running_var, statistics, variances, momentum, momentum_rest, count, C: tl.constexpr,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Move running statistics towards those of a batch of ``count`` values a channel, rounded once."""
+    channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = channel < C
+    share = tl.cast(momentum, tl.float64) + tl.cast(momentum_rest, tl.float64)
+    number = tl.cast(count, tl.float64)
+    mean = tl.load(statistics + channel * WIDTH, mask=there, other=0.0).to(tl.float64)
+    variance = tl.load(variances + channel, mask=there, other=0.0).to(tl.float64) * (number / (number - 1.0))
+    before = tl.load(running_mean + channel, mask=there, other=0.0).to(tl.float64)
+    spread = tl.load(running_var + channel, mask=there, other=0.0).to(tl.float64)
+    moved = (1.0 - share) * before + share * mean
+    tl.store(running_mean + channel, moved.to(running_mean.dtype.element_ty), mask=there)
+    moved = (1.0 - share) * spread + share * variance
+    tl.store(running_var + channel, moved.to(running_var.dtype.element_ty), mask=there)
