@@ -27,7 +27,8 @@ inline bool are_rows(int64_t positions, int64_t share, bool backward) {
   const int64_t count = share * positions;
   if (positions < few) return true;
   if (!backward) return positions < 2 * few && count <= 512;
-  return (positions <= 3 * few && count <= 8192) || (positions < 100 && count <= 400);
+  const int64_t longest = positions <= 2 * few ? 65536 : positions <= 3 * few ? 8192 : positions < 100 ? 400 : 0;
+  return count <= longest;
 }
 
 inline void walk_groups(ChannelsGeometry& g, int64_t batch, bool turned) {

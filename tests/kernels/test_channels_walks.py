@@ -11,7 +11,7 @@ LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channel
 # A matrix, a sequence, images; one vector, several, a part of one; one sample to a block, several, fewer in the last.
 FEW_POSITIONS = (
     *((5, 32), (40, 12), (49, 34, 3), (3, 6, 7, 7), (33, 8, 5, 3), (2, 256, 8, 7)),
-    *((21, 32, 7, 7), (35, 64, 5, 5), (3, 24, 9, 11)),  # gradients in floats
+    *((21, 32, 7, 7), (35, 64, 5, 5), (3, 24, 9, 11), (3, 1100, 5, 4)),  # gradients in floats
 )
 LARGE = (17, 64, 65, 65)  # more than 16 MB: written past the caches
 
