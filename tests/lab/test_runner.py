@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from evenkeel._errors import StudyError
+from evenkeel._errors import EvenkeelError, StudyError
 from evenkeel._files import replace_file
 from evenkeel.lab import runner
 from evenkeel.lab.training import load_checkpoint, save_checkpoint
@@ -96,8 +96,8 @@ def test_a_foreign_file_is_refused(tmp_path, content):
 
 
 def test_a_missing_package_is_said_before_anything_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(StudyError, match="needs plotly and jinja2"), runner.run_directory(tmp_path / "out"):
+    monkeypatch.setattr("evenkeel._packages.find_spec", lambda name: None)
+    with pytest.raises(EvenkeelError, match=r"a report needs the package jinja2.*evenkeel\[report\]"), runner.run_directory(tmp_path / "out"):
         pass
     assert not (tmp_path / "out").exists()
 

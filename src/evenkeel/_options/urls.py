@@ -60,6 +60,8 @@ def unknown_scheme(scheme: str) -> str:
 def parse_storage_options(typed: Iterable[str] | None, *places: str | None) -> dict[str, object]:
     """The options of a store's client, typed as name=value: true and false are truth values, times are numbers.
 
+    Without places they are for one that stands in a file.
+
     Raises:
         InvalidArgumentError: one has no name or no value, or none of the places is a URL.
 
@@ -67,7 +69,7 @@ def parse_storage_options(typed: Iterable[str] | None, *places: str | None) -> d
         >>> parse_storage_options(["region=eu-west-1", "anonymous=true", "connect_timeout=5"], "s3://bucket/key")
         {'region': 'eu-west-1', 'anonymous': True, 'connect_timeout': 5.0}
     """
-    if typed and not any(map(scheme_of, places)):
+    if typed and places and not any(map(scheme_of, places)):
         raise InvalidArgumentError("--storage-option is for URLs such as s3://bucket/key, but none is given")
     options: dict[str, object] = {}
     for text in typed or ():
