@@ -97,7 +97,8 @@ def test_a_foreign_file_is_refused(tmp_path, content):
 
 def test_a_missing_package_is_said_before_anything_runs(tmp_path, monkeypatch):
     monkeypatch.setattr("evenkeel._packages.find_spec", lambda name: None)
-    with pytest.raises(EvenkeelError, match=r"a report needs the package jinja2.*evenkeel\[report\]"), runner.run_directory(tmp_path / "out"):
+    needed = r"a report needs the package jinja2.*evenkeel\[report\]"
+    with pytest.raises(EvenkeelError, match=needed), runner.run_directory(tmp_path / "out"):
         pass
     assert not (tmp_path / "out").exists()
 
