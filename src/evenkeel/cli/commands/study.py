@@ -234,8 +234,7 @@ to it; --set gives the others.
     check_text(beside["text"])
     check_place(place, resume=resume, force=force)
     check_packages(*REPORT)
-    places = [] if resume else [beside["text"]]  # a resumed study has its own
-    stored = parse_storage_options(beside["storage_option"], *places)
+    stored = parse_storage_options(beside["storage_option"], *([] if resume else [beside["text"]]))
     from evenkeel.cli.study import run
 
     return run(typed, (beside["text"], stored), place, output, **keep)
