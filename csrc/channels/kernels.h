@@ -122,7 +122,7 @@ struct ChannelsCall {
   int64_t statistics_width() const { return evenkeel::statistics_width(options.eps_mode); }
 };
 
-constexpr int64_t most_together = 256;
+constexpr int64_t most_together = 256;  // statistics of planes that are written sample by sample
 
 // A phase over [begin, end) of the items or statistics.
 using ChannelsPhase = void (*)(const ChannelsCall&, int64_t begin, int64_t end);

@@ -134,8 +134,6 @@ void write_remembered(ChannelsCall& a, const ChannelsWalk& phases, const double*
   });
 }
 
-constexpr int64_t line = 64;  // bytes
-
 // How many statistics of planes are written together: a sample apart, their runs share cache lines with those beside them,
 // and nothing foresees where they lie. Together they are whole lines, and stay in the second-level cache from the first
 // pass to the last.
@@ -146,11 +144,11 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
   if (g.innermost) return std::max<int64_t>(1, most_elements / g.count);
   if (g.walk != Walk::planes || g.groups || a.mask || a.remembered || run >= short_run) return 1;
   // gradients are projected run by run: what they gain from the order are whole lines alone
-  if (a.dy && (a.options.activation == Activation::silu || run % line == 0 || all < caches().second)) return 1;
+  if (a.dy && (a.options.activation == Activation::silu || run % cache_line == 0 || all < caches().second)) return 1;
   const int64_t kept = caches().second / (2 * tensors * g.count * size);
   const int64_t most = std::min({kept, most_elements / g.positions, most_together,
                                  g.channels / torch::stable::get_num_threads()});
-  const int64_t lines = line / std::gcd(line, run);
+  const int64_t lines = cache_line / std::gcd(cache_line, run);
   return std::max<int64_t>(1, most >= lines ? most / lines * lines : most);
 }
 
@@ -160,7 +158,7 @@ bool is_streamed(const ChannelsCall& a, const ChannelsShape& shape, int64_t tens
   constexpr int64_t short_run = 1024;  // bytes
   const ChannelsGeometry& g = a.geometry;
   const int64_t run = a.together * (g.innermost ? g.channels / g.groups : g.positions) * size_of(a.dtype);
-  if (g.walk == Walk::planes && !a.remembered && run < short_run && run % line) return false;
+  if (g.walk == Walk::planes && !a.remembered && run < short_run && run % cache_line) return false;
   return is_past_caches(shape.batch * shape.channels * shape.positions * size_of(a.dtype) * tensors);
 }
 

@@ -51,7 +51,7 @@ inline void for_each_output(const T* y, int64_t n, const Body& body, bool stream
   constexpr int64_t width = Lanes<C>::width;
   int64_t i = 0;
   if (streamed) {
-    constexpr int64_t line = 64 / sizeof(T);
+    constexpr int64_t line = cache_line / sizeof(T);
     const int64_t head = std::min(elements_to_line(y), n), lines = head + (n - head) / line * line;
     while (i < head) {
       const int64_t count = std::min(head - i, width);

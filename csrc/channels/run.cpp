@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/caches.h"
 #include "core/runtime.h"
 
 namespace evenkeel {
@@ -141,9 +140,9 @@ void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPh
 
 // A panel of positions at a time, turned in cache: torch's copy, a channel after the other, takes several times as long.
 void lay_channels_outermost(const void* from, void* to, const ChannelsShape& shape, DType dtype) {
-  constexpr int64_t panel = 1 << 17, line = 64;  // bytes
+  constexpr int64_t panel = 1 << 17;  // bytes
   const int64_t size = size_of(dtype), row = shape.channels * size, column = shape.positions * size;
-  const int64_t rows = std::min(std::max(panel / row, line / size), shape.positions);
+  const int64_t rows = std::min(std::max(panel / row, cache_line / size), shape.positions);
   const int64_t panels = ceil_divide(shape.positions, rows);
   parallel_for(shape.batch * panels, ceil_divide(grain, rows * shape.channels), [&](int64_t begin, int64_t end) {
     const Scratch turned(ceil_divide(rows * row, sizeof(double)));

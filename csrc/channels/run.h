@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "channels/kernels.h"
+#include "core/caches.h"
 
 namespace evenkeel {
 
@@ -14,7 +15,7 @@ class Scratch {
     if (count == 0) return;
     memory_.reset(new double[static_cast<size_t>(count + 7)]);
     const auto start = reinterpret_cast<uintptr_t>(memory_.get());
-    data_ = memory_.get() + (64 - start % 64) % 64 / sizeof(double);
+    data_ = memory_.get() + (cache_line - start % cache_line) % cache_line / sizeof(double);
   }
   double* data() const { return data_; }
 

@@ -6,6 +6,8 @@
 
 namespace evenkeel {
 
+constexpr int64_t cache_line = 64;  // bytes
+
 struct Caches {
   int64_t first, second;  // bytes of a core's own, or of its share
   int64_t third;          // bytes of one third-level cache that this process may count on; 0 for none

@@ -3,11 +3,11 @@
 
 #include <cstring>
 
+#include "core/caches.h"
 #include "core/positions.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 
-constexpr int64_t cache_line = 64;  // bytes
 // Longer ones are written where they belong: their two ends weigh little, and the buffer would leave the nearest cache.
 constexpr int64_t most_in_lines = 16384;  // bytes
 

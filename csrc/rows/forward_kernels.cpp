@@ -314,7 +314,7 @@ template <class T>
 int rows_abreast(const RowsForward& a) {
 #if defined(__AVX512F__)
   const int64_t bytes = a.spec.features * static_cast<int64_t>(sizeof(T));
-  const bool lines = sizeof(T) < 4 || bytes % 64 == 0;
+  const bool lines = sizeof(T) < 4 || bytes % cache_line == 0;
   if (!a.streamed && !a.fetched && lines) return bytes <= 3584 ? 4 : 2;
 #endif
   return 1;

@@ -101,12 +101,14 @@ int64_t moved_bytes(std::initializer_list<Rows> tensors) {
 }
 
 // Chooses what depends on the caches, for a call that moves `bytes` for each element of its rows. What is written over
-// the input, which is in them, is not written past them.
+// the input, which is in them, is not written past them; nor are short rows that share cache lines.
 template <class Call>
 void set_caching(Call& a, int64_t bytes, const Rows& out) {
-  const int64_t all = a.spec.rows * a.spec.features * bytes;
-  a.fetched = all > caches().second && fetches_ahead(a.spec.features * size_of(a.x.dtype));
-  a.streamed = out.data && is_past_caches(all) && out.data != a.x.data;
+  constexpr int64_t short_row = 200;  // elements
+  const int64_t all = a.spec.rows * a.spec.features * bytes, row = a.spec.features * size_of(a.x.dtype);
+  a.fetched = all > caches().second && fetches_ahead(row);
+  const bool shares_lines = row % cache_line && a.spec.features < short_row;
+  a.streamed = out.data && out.data != a.x.data && !shares_lines && is_past_caches(all);
 }
 
 void check_shape(const char* name, const Tensor& t, const Tensor& x) {
