@@ -121,9 +121,8 @@ inline Wide<C> wide_centred(Vector<C> x, const ChannelStatistics<C>& s) {
 // float roundings show: then it is computed in double. Where statistics are given, only the activation's slope is at
 // stake, and a sample's gradient must not depend on the batch.
 inline bool has_few_elements(const ChannelsCall& a, int64_t statistic) {
-  constexpr int64_t few = 64;
-  if (a.remembered) return a.options.activation != Activation::none && a.geometry.positions <= few;
-  return count_of(a, statistic) <= few;
+  if (a.remembered) return a.options.activation != Activation::none && a.geometry.positions <= computed_in_double;
+  return count_of(a, statistic) <= computed_in_double;
 }
 
 // total[i] += v[i]

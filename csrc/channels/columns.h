@@ -29,17 +29,21 @@ Block block_of(const ChannelsGeometry& g, int64_t outer, int64_t first_row, int6
   return {outer, rows, outer * g.rows + first_row, first_lane * each, lanes * each, first_lane, lanes};
 }
 Block block_of(const ChannelsGeometry& g, int64_t items, int64_t item) {
-  const int64_t strips = g.strips(), outer = item / items, of_outer = item % items;
-  const int64_t begin = of_outer / strips * g.item_size, first = of_outer % strips * g.lanes_of_strip();
+  const int64_t strips = g.strips, outer = item / items, of_outer = item % items;
+  const int64_t begin = of_outer / strips * g.item_size, first = of_outer % strips * g.lanes_of_strip;
   return block_of(g, outer, begin, std::min(g.item_size, g.rows - begin), first,
-                  std::min(g.lanes_of_strip(), g.lanes_of_row() - first));
+                  std::min(g.lanes_of_strip, g.lanes_of_row - first));
 }
 
 // Calls body(first lane, lanes) for the neighbouring lanes of a statistic in one strip.
 template <class Body>
 void for_each_run(const ChannelsGeometry& g, int64_t statistic, const Body& body) {
-  const int64_t first = statistic % g.statistics_per_block * g.fold, strip = g.lanes_of_strip();
-  for (int64_t start = first; start < g.lanes_of_row(); start += g.channels) {
+  const int64_t first = statistic % g.statistics_per_block * g.fold, strip = g.lanes_of_strip;
+  for (int64_t start = first; start < g.lanes_of_row; start += g.channels) {
+    if (g.strips == 1) {  // a division takes long
+      body(start, g.fold);
+      continue;
+    }
     for (int64_t begin = start, end = start + g.fold; begin < end;) {
       const int64_t count = std::min(strip - begin % strip, end - begin);
       body(begin, count);
@@ -78,7 +82,7 @@ void spread_remembered(const ChannelsCall& a) {
   const auto spread_one = [&](auto factor) {
     auto* const values = lanes.*factor;
     for (int64_t k = 1; k < g.repeat; ++k) std::memcpy(values + k * g.channels, values, g.channels * sizeof(*values));
-    if (g.per_channel > 1) repeat_each(values, g.lanes_of_row(), g.per_channel, columns.*factor);
+    if (g.per_channel > 1) repeat_each(values, g.lanes_of_row, g.per_channel, columns.*factor);
   };
   using F = Factors<C>;
   for (auto factor : {&F::mean, &F::scale, &F::shift}) spread_one(factor);
@@ -94,7 +98,7 @@ inline bool lanes_are_statistics(const ChannelsGeometry& g) { return g.fold == 1
 // or as many at a time.
 template <class Body>
 void for_each_strip(const ChannelsGeometry& g, int64_t begin, int64_t end, const Body& body) {
-  const int64_t strip = g.lanes_of_strip(), per_block = g.statistics_per_block;
+  const int64_t strip = g.lanes_of_strip, per_block = g.statistics_per_block;
   while (begin < end) {
     const int64_t first = begin % per_block;
     const int64_t count = std::min({per_block - first, strip - first % strip, end - begin});

@@ -11,9 +11,6 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-// Rows whose factors stay in registers: memory wants whole rows, one after the other.
-int64_t rows_at_a_time(int64_t columns) { return columns <= 64 ? 64 : 1; }
-
 template <class T, bool>
 void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
@@ -25,6 +22,32 @@ void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   });
 }
 
+// The lanes of a block that share a statistic: neighbours.
+struct SharedLanes {
+  const Block& block;
+  int64_t fold;
+  // Calls body(first, how many) for those of each statistic; where each has its own, with 1 as a constant.
+  template <class Body>
+  void for_each(const Body& body) const {
+    constexpr std::integral_constant<int64_t, 1> one{};
+    if (fold == 1) {
+      for (int64_t lane = 0; lane < block.lanes; ++lane) body(lane, one);
+      return;
+    }
+    for (int64_t lane = 0, count; lane < block.lanes; lane += count) {
+      count = std::min(block.lanes - lane, fold - (block.first_lane + lane) % fold);
+      body(lane, count);
+    }
+  }
+};
+
+inline double sum_of(const double* value, std::integral_constant<int64_t, 1>) { return *value; }
+inline double sum_of(const double* values, int64_t count) {
+  Doubles total = {};
+  for_each_position<double>(count, [&](auto at) { total += at.keep(at.load(values)); });
+  return sum_of_lanes(total);
+}
+
 template <class T, bool extras>
 void measure_one(const ChannelsCall& a, int64_t item) {
   using C = Opmath<T>;
@@ -32,7 +55,8 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   const ChannelsGeometry& g = a.geometry;
   const Block block = block_of(g, g.measure_items, item);
   const ValidRows<extras> valid(a, block);
-  const int64_t stride = strip_stride(g), few_rows = valid.until(rows_per_flush), each = g.per_channel;
+  const int64_t stride = strip_stride(g), each = g.per_channel;
+  const SharedLanes shared{block, g.groups ? g.fold : 1};
   double* const partial = a.partial + (item - a.first_item) * measure_partial(g);
   double *const guess = partial, *const sum = partial + stride, *const square = sum + stride;
   const int64_t rows = valid.count();
@@ -42,13 +66,18 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   C lane_shift[longest_strip], column_shift[longest_strip];
   const C* const shift = each > 1 ? column_shift : lane_shift;
   const T* x = block.at(static_cast<const T*>(a.x), g.width);
+  // the mean of enough rows that it is seldom unfair
+  const int64_t enough = ceil_divide(rows_per_flush, shared.fold), few_rows = valid.until(enough);
   sum_lanes<1>(block, each, {guess}, [&](auto& to) {
     sum_columns<C>(few_rows, block.columns, to, [&](auto at, int64_t row, V(&out)[1]) {
       out[0] = valid.has(row) ? at.load(x + row * g.width) : V{};
     }, [](int64_t, int64_t) {});
   });
-  const double few = static_cast<double>(std::min(rows, rows_per_flush) * each);
-  for (int64_t i = 0; i < block.lanes; ++i) lane_shift[i] = static_cast<C>(guess[i] / few);
+  const double few = static_cast<double>(std::min(rows, enough) * each);
+  shared.for_each([&](int64_t lane, auto lanes) {
+    const double mean = sum_of(guess + lane, lanes) / (few * static_cast<double>(lanes));
+    for (int64_t i = 0; i < lanes; ++i) lane_shift[lane + i] = static_cast<C>(mean);
+  });
   const auto pass = [&] {
     if (each > 1) repeat_each(lane_shift, block.lanes, each, column_shift);
     sum_lanes<2>(block, each, {sum, square}, [&](auto& to) {
@@ -58,15 +87,20 @@ void measure_one(const ChannelsCall& a, int64_t item) {
       }, [&](int64_t row, int64_t column) { fetch(x + row * g.width + column); });
     });
   };
-  pass();
-  bool fair = true;
-  for (int64_t i = 0; i < block.lanes; ++i) {
-    if (is_fair_shift(count, sum[i], square[i])) continue;
-    lane_shift[i] = static_cast<C>(static_cast<double>(lane_shift[i]) + sum[i] / count);
-    fair = false;
+  for (bool fair = false, again = false; !fair; again = true) {
+    pass();  // the sums of statistics that were fair come out as before
+    fair = true;
+    shared.for_each([&](int64_t lane, auto lanes) {  // at a statistic's first lane those of all
+      const double all = count * static_cast<double>(lanes);
+      guess[lane] = static_cast<double>(lane_shift[lane]);
+      sum[lane] = sum_of(sum + lane, lanes);
+      square[lane] = sum_of(square + lane, lanes);
+      if (again || is_fair_shift(all, sum[lane], square[lane])) return;
+      const double better = guess[lane] + sum[lane] / all;
+      for (int64_t i = 0; i < lanes; ++i) lane_shift[lane + i] = static_cast<C>(better);
+      fair = false;
+    });
   }
-  if (!fair) pass();  // the other lanes' sums come out as before
-  for (int64_t i = 0; i < block.lanes; ++i) guess[i] = static_cast<double>(lane_shift[i]);
 }
 
 // Calls body(position, row) for all positions of a block.
@@ -85,21 +119,20 @@ struct Written {
   Written(const ChannelsCall& a, int64_t item, const T*) {
     const ChannelsGeometry& g = a.geometry;
     const int64_t items = g.write_items(0), begin = item % items * g.rows_written, stop = begin + g.rows_written;
-    rows = block_of(g, item / items, begin, std::min(stop, g.rows) - begin, 0, g.lanes_of_row());
+    rows = block_of(g, item / items, begin, std::min(stop, g.rows) - begin, 0, g.lanes_of_row);
     streamed = a.streamed && !a.may_cancel && g.width * sizeof(T) % cache_line == 0 &&
                on_a_cache_line(static_cast<const T*>(a.out) + rows.first_row * g.width);
   }
   // Calls body(tile, position of its vector t, first row, end) for their tiles.
   template <class T, class Body>
-  void for_each_tile(const Body& body) const {
-    const int64_t at_a_time = rows_at_a_time(rows.columns);
-    streamed ? for_each_streamed_tile<T>(rows.count, rows.columns, at_a_time, body)
-             : EVENKEEL_ISA::for_each_tile<Opmath<T>>(rows.count, rows.columns, at_a_time, body);
+  void for_each_tile(const ChannelsCall& a, const Body& body) const {
+    streamed ? for_each_streamed_tile<T>(rows.count, rows.columns, a.rows_at_a_time, body)
+             : EVENKEEL_ISA::for_each_tile<Opmath<T>>(rows.count, rows.columns, a.rows_at_a_time, body);
   }
   // Calls body(block) for its strips.
   template <class Body>
   void for_each_strip(const ChannelsGeometry& g, const Body& body) const {
-    const int64_t strip = g.lanes_of_strip(), first_row = rows.first_row - rows.outer * g.rows;
+    const int64_t strip = g.lanes_of_strip, first_row = rows.first_row - rows.outer * g.rows;
     for (int64_t first = 0; first < rows.lanes; first += strip) {
       body(block_of(g, rows.outer, first_row, rows.count, first, std::min(strip, rows.lanes - first)));
     }
@@ -138,7 +171,7 @@ void write_one(const ChannelsCall& a, int64_t item) {
   const T* x = block.at(static_cast<const T*>(a.x), width);
   T* y = block.at(static_cast<T*>(a.out), width);
   with_activation_of<extras>(a, [&](auto activation) {
-    written.for_each_tile<T>([&](auto tile, const auto& at, int64_t begin, int64_t end) {
+    written.for_each_tile<T>(a, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], scale[vectors], shift[vectors];
       for (int t = 0; t < vectors; ++t) {
@@ -224,7 +257,7 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
   T* dx = block.at(static_cast<T*>(a.out), width);
   with_activation_of<extras>(a, [&](auto activation) {
-    written.for_each_tile<T>([&](auto tile, const auto& at, int64_t begin, int64_t end) {
+    written.for_each_tile<T>(a, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], reciprocal[vectors], weight[vectors], shift[vectors], slope[vectors];
       for (int t = 0; t < vectors; ++t) {

@@ -10,9 +10,9 @@ namespace {
 template <class Body>
 void for_each_item(const ChannelsCall& a, int64_t items, int64_t partial, int64_t outer, int64_t lane,
                    const Body& body) {
-  const int64_t strips = a.geometry.strips(), strip = a.geometry.lanes_of_strip();
-  for (int64_t item = outer * items + lane / strip; item < (outer + 1) * items; item += strips) {
-    body(a.partial + (item - a.first_item) * partial, lane % strip);
+  const int64_t strips = a.geometry.strips, strip = strips == 1 ? 0 : lane / a.geometry.lanes_of_strip;
+  for (int64_t item = outer * items + strip; item < (outer + 1) * items; item += strips) {
+    body(a.partial + (item - a.first_item) * partial, lane - strip * a.geometry.lanes_of_strip);
   }
 }
 
@@ -36,7 +36,8 @@ struct StripSums {
       MergedSums merged;
       for_each_run(g, first + i, [&](int64_t lane, int64_t lanes) {
         for_each_item(a, g.measure_items, measure_partial(g), outer, lane, [&](const double* partial, int64_t at) {
-          merged.add(partial[3 * stride], lanes, partial + at, partial + stride + at, partial + 2 * stride + at);
+          const double elements = partial[3 * stride] * static_cast<double>(lanes);
+          merged.add(elements, partial[at], partial[stride + at], partial[2 * stride + at]);
         });
       });
       shift[i] = merged.shift;
@@ -85,7 +86,7 @@ void merge_range(const ChannelsCall& a, int64_t begin, int64_t end) {
 // The backward's sums of neighbouring lanes of a strip, over the items.
 inline void sum_items(const ChannelsCall& a, int64_t outer, int64_t lane, int64_t lanes) {
   const ChannelsGeometry& g = a.geometry;
-  const int64_t stride = strip_stride(g), first = outer * g.lanes_of_row() + lane;
+  const int64_t stride = strip_stride(g), first = outer * g.lanes_of_row + lane;
   double *gradients = a.sums + first, *products = a.products() + first;
   std::memset(gradients, 0, lanes * sizeof(double));
   std::memset(products, 0, lanes * sizeof(double));
@@ -109,8 +110,8 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   Doubles total = {}, total_product = {};
   for_each_run(g, statistic, [&](int64_t lane, int64_t lanes) {
     sum_items(a, outer, lane, lanes);
-    const double* gradients = a.sums + outer * g.lanes_of_row() + lane;
-    double* products = a.products() + outer * g.lanes_of_row() + lane;
+    const double* gradients = a.sums + outer * g.lanes_of_row + lane;
+    double* products = a.products() + outer * g.lanes_of_row + lane;
     const double* weights = from(a.weight, lane);
     for_each_position<double>(lanes, [&](auto at) {
       const Doubles sum = at.load(gradients), product = (at.load(products) - rest * sum) * reciprocal;

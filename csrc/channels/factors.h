@@ -104,7 +104,7 @@ Factors<C> lane_factors(const ChannelsCall& a, int64_t outer, int64_t first = 0)
   const ChannelsGeometry& g = a.geometry;
   if (g.per_channel == 1) return column_factors<C>(a, outer, first);
   double* const memory = static_cast<double*>(a.factors) + (outer - a.first_block) * factors_of_block(g);
-  return {memory + factors_size(g.width), g.lanes_of_row(), first};
+  return {memory + factors_size(g.width), g.lanes_of_row, first};
 }
 
 // Each of n values `each` times in a row; of a zero without its sign.

@@ -22,8 +22,8 @@ inline int64_t repeats_of(int64_t rows, int64_t columns) {
 // positions on that is so for short rows alone, longer ones in the backward; a group of one channel where all of it is
 // computed in double.
 inline bool are_rows(int64_t positions, int64_t share, bool backward) {
-  constexpr int64_t single = 64, few = 16;
-  if (share == 1) return positions <= single;
+  constexpr int64_t few = 16;
+  if (share == 1) return positions <= computed_in_double;
   const int64_t count = share * positions;
   if (positions < few) return true;
   if (!backward) return positions < 2 * few && count <= 512;
@@ -54,7 +54,10 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   g.rows = (g.groups ? 1 : batch) * (last ? g.positions : 1);
   g.repeat = masked ? 1 : repeats_of(g.rows, g.channels * g.per_channel);
   g.rows /= g.repeat;
-  g.width = g.channels * g.per_channel * g.repeat;
+  g.lanes_of_row = g.channels * g.repeat;
+  g.lanes_of_strip = longest_strip / g.per_channel;
+  g.strips = ceil_divide(g.lanes_of_row, g.lanes_of_strip);
+  g.width = g.lanes_of_row * g.per_channel;
   g.blocks = g.outer;
   g.statistics_per_block = g.groups ? g.groups : g.channels;
   // a single block is shared among all threads
@@ -63,7 +66,7 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   // what follows from the statistics is done anew for each part that is written, so that a small tensor is one
   const int64_t width = std::max<int64_t>(g.width, 1);
   g.rows_written = std::max<int64_t>(1, std::min(std::max(most_rows, fewest_written / width), block / width));
-  g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips();
+  g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips;
 }
 
 inline void walk_planes(ChannelsGeometry& g, int64_t batch, bool innermost) {
@@ -98,10 +101,8 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   // few positions of many channels: sums for each column would take longer than those of the group at once
   const bool innermost = groups && last && !masked && measured && !backward && g.positions < few_positions &&
                          share >= many_channels;
-  // turning small samples takes less time than columns take for each statistic of few elements, on maps of 2 by 2 the
-  // least
-  const int64_t few = g.positions == 4 && !backward ? 2048 : 256;
-  const bool turns = last && !innermost && g.positions < few_positions && g.count <= few &&
+  // turning small samples takes less time than columns take for gradients in double
+  const bool turns = last && backward && g.positions < few_positions && g.count <= computed_in_double &&
                      g.channels * g.positions <= 4096;
   if (groups && !masked && measured && (!last || turns) && are_rows(g.positions, share, backward)) {
     walk_groups(g, batch, last);

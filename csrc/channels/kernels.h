@@ -58,9 +58,7 @@ struct ChannelsGeometry {
   bool turned;                             // groups: the channels lie innermost
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
-  int64_t lanes_of_row() const { return width / per_channel; }
-  int64_t lanes_of_strip() const { return longest_strip / per_channel; }
-  int64_t strips() const { return ceil_divide(lanes_of_row(), lanes_of_strip()); }
+  int64_t lanes_of_row, lanes_of_strip, strips;
 
   int64_t statistics, count;  // how many there are, and elements in each
   // A block is what one thread can do alone: a statistic (planes), an outer index (columns), some samples (groups).
@@ -75,7 +73,7 @@ struct ChannelsGeometry {
   int64_t parts;                     // planes, backward: items per run of positions
   // lanes are what the sums of the backward are kept for: a channel of a sample, a block or wide row
   int64_t lanes() const {
-    return walk == Walk::columns ? outer * lanes_of_row() : (walk == Walk::planes ? outer : blocks) * channels;
+    return walk == Walk::columns ? outer * lanes_of_row : (walk == Walk::planes ? outer : blocks) * channels;
   }
 };
 
@@ -109,6 +107,7 @@ struct ChannelsCall {
   bool may_cancel;   // remembered: in some channel y can be far smaller than the terms that it is the difference of
   bool streamed;     // out is larger than the caches: write past them
   int64_t together;  // planes: statistics of neighbouring channels that one thread takes together, and writes by samples
+  int64_t rows_at_a_time;  // columns: of which the same few columns are written together
   void* kept;        // backward: compute dtype, room for a gradient of each element of the block, or null
   // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums. Planes:
   // with remembered statistics, the factors of each channel.
@@ -122,6 +121,7 @@ struct ChannelsCall {
   int64_t statistics_width() const { return evenkeel::statistics_width(options.eps_mode); }
 };
 
+constexpr int64_t computed_in_double = 64;  // elements of a statistic whose gradient floats may not hold
 constexpr int64_t most_together = 256;  // statistics of planes that are written sample by sample
 
 // A phase over [begin, end) of the items or statistics.
@@ -156,10 +156,10 @@ struct ChannelsKernels {
   void (*turn)(const void* from, void* to, int64_t size, int64_t count, int64_t rows, int64_t columns);
 };
 
-// doubles in an item's sums: a shift, the sums of differences from it and of their squares, and last the count of
-// valid elements (in a column); or the two sums
+// doubles in an item's sums: a shift, the sums of differences from it and of their squares (of columns: for each lane, or
+// at the first of those that share a statistic), and last the count of valid elements (in a column); or the two sums
 inline int64_t strip_stride(const ChannelsGeometry& g) {
-  return padded(std::min(g.lanes_of_row(), g.lanes_of_strip()));
+  return padded(std::min(g.lanes_of_row, g.lanes_of_strip));
 }
 inline int64_t measure_partial(const ChannelsGeometry& g) {
   return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4;
@@ -168,7 +168,7 @@ inline int64_t sum_partial(const ChannelsGeometry& g) { return g.walk == Walk::c
 // the factors of `count` columns or lanes, in doubles' places
 constexpr int64_t factors_size(int64_t count) { return 11 * padded(count); }
 inline int64_t factors_of_block(const ChannelsGeometry& g) {
-  return factors_size(g.width) + (g.per_channel > 1 ? factors_size(g.lanes_of_row()) : 0);
+  return factors_size(g.width) + (g.per_channel > 1 ? factors_size(g.lanes_of_row) : 0);
 }
 
 EVENKEEL_VARIANTS(ChannelsWalk, planes_walk)

@@ -152,14 +152,32 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
   return std::max<int64_t>(1, most >= lines ? most / lines * lines : most);
 }
 
-// `tensors`: of x's size, that a call reads and writes. The ends of runs that are no whole cache lines are stored as usual
-// and wait for memory, the streams behind them too: short ones are not streamed, except where one goes on in the next.
+// Memory wants whole rows, one after the other. The factors of a few columns stay in registers for more rows than one:
+// worth more where the rows are narrow or near, or where all factors would leave the nearest cache.
+int64_t rows_at_a_time(const ChannelsCall& a) {
+  constexpr int64_t narrow = 64, few = 8;
+  const ChannelsGeometry& g = a.geometry;
+  if (g.width <= narrow) return narrow;
+  const int64_t factors = g.width * (a.dy ? 5 : 3) * (a.dtype == DType::float64 ? 8 : 4);
+  const bool near = !a.dy && 2 * g.rows * g.width * size_of(a.dtype) <= caches().second;
+  return near || 2 * factors > caches().first ? few : 1;
+}
+
+// The ends of runs that are no whole cache lines are stored as usual and wait for memory, the streams behind them too:
+// short ones are not streamed, except where one goes on in the next.
 bool is_streamed(const ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
   constexpr int64_t short_run = 1024;  // bytes
   const ChannelsGeometry& g = a.geometry;
   const int64_t run = a.together * (g.innermost ? g.channels / g.groups : g.positions) * size_of(a.dtype);
   if (g.walk == Walk::planes && !a.remembered && run < short_run && run % cache_line) return false;
   return is_past_caches(shape.batch * shape.channels * shape.positions * size_of(a.dtype) * tensors);
+}
+
+// What depends on the caches. `tensors`: of x's size, that a call reads and writes.
+void set_caching(ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
+  a.together = statistics_together(a, tensors - 1);
+  a.rows_at_a_time = rows_at_a_time(a);
+  a.streamed = is_streamed(a, shape, tensors);
 }
 
 const DirectChannels direct_channels{
@@ -181,8 +199,7 @@ void run_forward(const ChannelsForward& forward) {
   a.out = forward.y;
   set_weight(a, w);
   a.bias = b.data();
-  a.together = statistics_together(a, 1);
-  a.streamed = is_streamed(a, forward.shape, 2);
+  set_caching(a, forward.shape, 2);
   const ChannelsWalk& phases = phases_of(g);
   if (remembered) {
     const ChannelParameter means(forward.mean, 0.0, channels, 1, 1), spreads(forward.variance, 0.0, channels, 1, 1);
@@ -217,8 +234,7 @@ void run_backward(const ChannelsBackward& backward) {
   set_weight(a, w);
   a.bias = b.data();
   a.statistics = const_cast<void*>(backward.statistics);
-  a.together = statistics_together(a, 2);
-  a.streamed = is_streamed(a, backward.shape, 3);
+  set_caching(a, backward.shape, 3);
   a.sums = sums.get();
   a.means = means.data();
   const ChannelsWalk& phases = phases_of(g);

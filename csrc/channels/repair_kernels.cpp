@@ -20,7 +20,7 @@ void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body
   }
   if (g.walk == Walk::columns) {
     const int64_t outer = statistic / g.statistics_per_block, first = statistic % g.statistics_per_block * g.fold;
-    const int64_t lanes = g.lanes_of_row(), each = g.per_channel;
+    const int64_t lanes = g.lanes_of_row, each = g.per_channel;
     for (int64_t row = outer * g.rows; row < (outer + 1) * g.rows; ++row) {
       if (a.mask && !a.mask[row]) continue;
       for (int64_t start = first; start < lanes; start += g.channels) {

@@ -50,24 +50,6 @@ struct MergedSums {
     sum += item_sum + item_count * step;
     square += item_square + step * (2 * item_sum + item_count * step);
   }
-  // the same of n items of as many elements each
-  void add(double item_count, int64_t n, const double* shifts, const double* sums, const double* squares) {
-    if (n < Lanes<double>::width) {
-      for (int64_t i = 0; i < n; ++i) add(item_count, shifts[i], sums[i], squares[i]);
-      return;
-    }
-    if (item_count == 0) return;
-    if (count == 0) shift = shifts[0];
-    Doubles total = {}, total_square = {};
-    for_each_position<double>(n, [&](auto at) {
-      const Doubles step = at.load(shifts) - shift, item_sum = at.load(sums);
-      total += at.keep(item_sum + item_count * step);
-      total_square += at.keep(at.load(squares) + step * (2.0 * item_sum + item_count * step));
-    });
-    count += static_cast<double>(n) * item_count;
-    sum += sum_of_lanes(total);
-    square += sum_of_lanes(total_square);
-  }
 };
 
 // Whether sums about a shift need no second pass about a better one: the shift is within a deviation of the mean, or

@@ -181,25 +181,3 @@ def test_second_derivatives_run_the_reference():
         lambda x, w, b: F.instance_norm(x, None, None, w, b),
     ):
         assert torch.autograd.gradgradcheck(function, (x, weight, bias), fast_mode=True)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_channels_last_groups_of_few_elements_have_the_bits_of_contiguous_ones(seed):
-    dice = random.Random(seed)
-    torch.manual_seed(seed)
-    groups, share = dice.choice((1, 2, 3, 8, 32)), dice.randint(1, 12)
-    height, width = dice.randint(1, 3), dice.randint(2, 4)
-    shape = (dice.randint(1, 40), groups * share, height, width)
-    dtype, activation = dice.choice(FLOATS), dice.choice((None, "relu", "silu"))
-    x, dy = (torch.randn(shape).to(dtype) * dice.choice((1, 1, 1e25, 1e-25)) for _ in range(2))
-    weight, bias = torch.rand(shape[1]) + 0.5, torch.randn(shape[1])
-
-    def run(layout):
-        own = x.contiguous(memory_format=layout).requires_grad_()
-        y = F.group_norm(own, groups, weight, bias, activation=activation)
-        assert y.is_contiguous(memory_format=layout)
-        return [y.detach(), *torch.autograd.grad(y, own, dy.contiguous(memory_format=layout))]
-
-    for found, expected in zip(run(torch.channels_last), run(torch.contiguous_format), strict=True):
-        assert torch.equal(found.isnan(), expected.isnan())
-        assert torch.equal(found.nan_to_num(), expected.nan_to_num())
