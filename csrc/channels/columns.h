@@ -107,13 +107,15 @@ void for_each_strip(const ChannelsGeometry& g, int64_t begin, int64_t end, const
   }
 }
 
-// The affine of neighbouring statistics of an outer index.
+// The affine of neighbouring statistics of an outer index; their means, where a gradient takes no more.
 template <class C>
 void fill_affine(const ChannelsCall& a, const StatisticsStrip<C>& s, int64_t first, int64_t statistics) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t outer = first / g.statistics_per_block;
+  const bool only_mean = a.dy && a.options.activation == Activation::none;
   const auto fill = [&](const auto& own, int64_t lane, int64_t lanes) {
-    lane_factors<C>(a, outer, lane).set_affine(own, lanes, from(a.weight, lane), from(a.bias, lane));
+    const Factors<C> factors = lane_factors<C>(a, outer, lane);
+    only_mean ? factors.set_mean(own, lanes) : factors.set_affine(own, lanes, from(a.weight, lane), from(a.bias, lane));
     spread_affine<C>(a, outer, lane, lanes);
   };
   if (lanes_are_statistics(g)) return fill(s, first % g.statistics_per_block, statistics);

@@ -88,13 +88,14 @@ inline void sum_items(const ChannelsCall& a, int64_t outer, int64_t lane, int64_
   const ChannelsGeometry& g = a.geometry;
   const int64_t stride = strip_stride(g), first = outer * g.lanes_of_row + lane;
   double *gradients = a.sums + first, *products = a.products() + first;
-  std::memset(gradients, 0, lanes * sizeof(double));
-  std::memset(products, 0, lanes * sizeof(double));
+  bool more = false;
   for_each_item(a, g.sum_items, sum_partial(g), outer, lane, [&](const double* partial, int64_t i) {
     for_each_position<double>(lanes, [&](auto at) {
-      at.store(gradients, at.load(gradients) + at.load(partial + i));
-      at.store(products, at.load(products) + at.load(partial + stride + i));
+      const Doubles gradient = at.load(partial + i), product = at.load(partial + stride + i);
+      at.store(gradients, more ? at.load(gradients) + gradient : gradient);
+      at.store(products, more ? at.load(products) + product : product);
     });
+    more = true;
   });
 }
 

@@ -12,7 +12,7 @@ struct Factors {
   double *exact_mean, *exact_scale, *exact_bias;
   uint8_t* cancels;
   // those from one on, of `count` whose memory begins there
-  Factors(double* memory, int64_t count, int64_t first) {
+  EVENKEEL_INLINE Factors(double* memory, int64_t count, int64_t first) {
     const auto place = [&](auto*& factor) {
       using T = std::remove_reference_t<decltype(*factor)>;
       factor = reinterpret_cast<T*>(memory) + first;
@@ -23,7 +23,12 @@ struct Factors {
     place(cancels);
   }
   Affine<C> affine_of(int64_t i) const { return {mean[i], scale[i], shift[i]}; }
-  // the affine of n neighbouring statistics, or of one
+  // the means of n neighbouring statistics, or of one
+  template <class Statistics>
+  void set_mean(const Statistics& s, int64_t n) const {
+    for_each_position<double>(n, [&](auto at) { store_rounded(at, mean, s.wide_mean(at.i)); });
+  }
+  // their affine
   template <class Statistics>
   void set_affine(const Statistics& s, int64_t n, const double* weights, const double* biases) const {
     for_each_position<double>(n, [&](auto at) {
@@ -94,13 +99,13 @@ struct Factors {
 
 // The factors of a block's columns, from one on.
 template <class C>
-Factors<C> column_factors(const ChannelsCall& a, int64_t outer, int64_t first = 0) {
+EVENKEEL_INLINE Factors<C> column_factors(const ChannelsCall& a, int64_t outer, int64_t first = 0) {
   const ChannelsGeometry& g = a.geometry;
   return {static_cast<double*>(a.factors) + (outer - a.first_block) * factors_of_block(g), g.width, first};
 }
 // The factors of a block's lanes, which where a column is a lane are the same.
 template <class C>
-Factors<C> lane_factors(const ChannelsCall& a, int64_t outer, int64_t first = 0) {
+EVENKEEL_INLINE Factors<C> lane_factors(const ChannelsCall& a, int64_t outer, int64_t first = 0) {
   const ChannelsGeometry& g = a.geometry;
   if (g.per_channel == 1) return column_factors<C>(a, outer, first);
   double* const memory = static_cast<double*>(a.factors) + (outer - a.first_block) * factors_of_block(g);
