@@ -112,7 +112,7 @@ template <class C>
 void fill_affine(const ChannelsCall& a, const StatisticsStrip<C>& s, int64_t first, int64_t statistics) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t outer = first / g.statistics_per_block;
-  const bool only_mean = a.dy && a.options.activation == Activation::none;
+  const bool only_mean = a.dy && !a.remembered && a.options.activation == Activation::none;
   const auto fill = [&](const auto& own, int64_t lane, int64_t lanes) {
     const Factors<C> factors = lane_factors<C>(a, outer, lane);
     only_mean ? factors.set_mean(own, lanes) : factors.set_affine(own, lanes, from(a.weight, lane), from(a.bias, lane));
