@@ -45,7 +45,10 @@ class Blob:
 STORED = {"x-ms-server-encrypted": "true", "x-ms-request-server-encrypted": "true"}
 CONTAINER = {"ETag": '"0x1"', "Last-Modified": formatdate(0, usegmt=True), "x-ms-has-immutability-policy": "false"}
 CONTAINER |= {"x-ms-has-legal-hold": "false", "x-ms-lease-state": "available", "x-ms-lease-status": "unlocked"}
-CONTAINER |= {"x-ms-default-encryption-scope": "$account-encryption-key", "x-ms-deny-encryption-scope-override": "false"}
+CONTAINER |= {
+    "x-ms-default-encryption-scope": "$account-encryption-key",
+    "x-ms-deny-encryption-scope-override": "false",
+}
 
 
 class Refused(Exception):

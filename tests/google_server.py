@@ -1,7 +1,7 @@
 """gcp-storage-emulator in a process of its own, which prints its port and ends with its standard input.
 
-PyArrow's client of Google's store waits for a request while it holds Python's lock: a server in its process, or a proxy,
-could not answer.
+PyArrow's client of Google's store waits for a request while it holds Python's lock: a server in its process, or a
+proxy, could not answer.
 """
 
 import http.server
@@ -17,7 +17,8 @@ def serve():
     logging.disable(logging.CRITICAL)
     server = create_server("127.0.0.1", 0, in_memory=True, default_bucket="bucket")
     server.start()
-    print(server._api._httpd.server_address[1], flush=True)
+    sys.stdout.write(f"{server._api._httpd.server_address[1]}\n")
+    sys.stdout.flush()
     sys.stdin.read()
     server.stop()
 

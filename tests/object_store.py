@@ -1,7 +1,7 @@
 """Servers of S3, Google Cloud Storage and Azure on the loopback address, and a proxy before each.
 
-The proxy counts, delays and breaks what passes. S3 is moto's server, Google's store gcp-storage-emulator, Azure's a test
-double of our own.
+The proxy counts, delays and breaks what passes. S3 is moto's server, Google's store gcp-storage-emulator, Azure's a
+test double of our own.
 """
 
 import http.client

@@ -17,7 +17,13 @@ WRITTEN: dict[str, tuple[str, ...]] = {
     "Arrow": (".feather", ".arrow", ".ipc"),
     "NumPy": (".npy",),
 }
-PACKAGES = {"Parquet": "pyarrow", "CSV": "pyarrow", "Arrow": "pyarrow", "image": "PIL", "Lance": "lance"}  # that read and write them
+PACKAGES = {
+    "Parquet": "pyarrow",
+    "CSV": "pyarrow",
+    "Arrow": "pyarrow",
+    "image": "PIL",
+    "Lance": "lance",
+}  # that read and write them
 WRITTEN_ENDINGS = tuple(ending for endings in WRITTEN.values() for ending in endings)
 
 

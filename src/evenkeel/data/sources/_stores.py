@@ -241,7 +241,7 @@ def connect_hadoop(store: Store, options: dict[str, Any]) -> Any:
         if not re.search("libhdfs|libjvm", str(error)):
             raise
         raise SourceError(
-            f"{store.scheme}:// needs Java and Hadoop's libhdfs on this machine (JAVA_HOME, HADOOP_HOME, and CLASSPATH as "
+            f"{store.scheme}:// needs Java and Hadoop's libhdfs on this machine (JAVA_HOME, HADOOP_HOME, CLASSPATH as "
             f"`hadoop classpath --glob` tells it), or read webhdfs://{host or 'namenode'}:9870/… ({one_line(error)})"
         ) from error
 

@@ -17,9 +17,9 @@ ATTEMPTS, PAUSE, LONGEST_PAUSE = 6, 0.2, 5.0
 UNREACHABLE_ATTEMPTS = 2  # where there is nobody at the address
 
 CREDENTIALS = (
-    "give credentials where the store's own tools look for them (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws, "
-    "a role; Google: GOOGLE_APPLICATION_CREDENTIALS; Azure: AZURE_STORAGE_KEY, az login) or in storage_options= "
-    "(--storage-option), anonymous=true for what is public"
+    "give credentials where the store's own tools look for them (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+    "~/.aws, a role; Google: GOOGLE_APPLICATION_CREDENTIALS; Azure: AZURE_STORAGE_KEY, az login) or in "
+    "storage_options= (--storage-option), anonymous=true for what is public"
 )
 # What errors say -> what is said of them. The first that matches counts; the clients have no codes in common.
 REFUSALS = (
@@ -53,8 +53,8 @@ UNREACHABLE = re.compile(
 )
 TRANSIENT = re.compile(
     r"SLOW_?DOWN|THROTTL|SERVICE_?UNAVAILABLE|INTERNAL_(?:FAILURE|ERROR)|NETWORK_CONNECTION|TIMED? ?_?OUT|curlCode|"
-    r"HTTP status (?:408|429|5\d\d)|Azure Error: \[\w*\] (?:408|429|5\d\d)|status=(?:408|429|5\d\d)|\b(?:429|5\d\d), message|disconnected|payload|broken pipe|"
-    r"reset by|aborted|ended early|Connection|incomplete",
+    r"(?:HTTP status |status=|Azure Error: \[\w*\] )(?:408|429|5\d\d)|\b(?:429|5\d\d), message|disconnected|payload|"
+    r"broken pipe|reset by|aborted|ended early|Connection|incomplete",
     re.IGNORECASE,
 )
 ADDRESS = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")  # and what may be a signature

@@ -228,6 +228,7 @@ def write_bytes(place: Place, data: bytes) -> None:
         return
     at_once = place.store.scheme in (*AT_ONCE, *HTTP)  # the web takes none
     with contextlib.nullcontext(place) if at_once else writing(place) as target:
+        assert isinstance(target, StoredFile)
         try:
             with open_stream(target) as stream:
                 stream.write(data)
