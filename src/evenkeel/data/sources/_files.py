@@ -19,8 +19,8 @@ from evenkeel.data._packages import reading
 from evenkeel.data.sources._columns import NUMERIC, Block, Columns, arrow_blocks, other_columns, select_columns
 from evenkeel.data.sources._format import File, Format, Parts
 from evenkeel.data.sources._listing import format_names, format_of, key_of, list_files
-from evenkeel.data.sources._objects import Readable, current_version, opened, version_of
-from evenkeel.data.sources._source import Fragment, Skip, Source
+from evenkeel.data.sources._objects import SMALL, Readable, current_version, opened, version_of
+from evenkeel.data.sources._source import STORED, STORED_SMALL, Fragment, Skip, Source
 from evenkeel.data.sources._stores import Place, StoredFile
 from evenkeel.data.statistics import Statistics
 
@@ -105,8 +105,16 @@ def open_files(paths: Sequence[Place], root: Place, description: str, columns: C
         raise SourceError(f"{description}: the names tell no format; they must end in one of {known_endings()}")
     files, open_all = [file_at(path, root) for path in paths], kind.open or partial(open_tables, kind)
     source = open_all(files, description, columns, skip)
-    source.remote = any(isinstance(path, StoredFile) for path in paths)
+    source.waiting = waiting_of(files)
     return source
+
+
+def waiting_of(files: Sequence[File]) -> int:
+    """The threads for each processor that pay off while files are read: several for those in a store."""
+    if not any(isinstance(file.path, StoredFile) for file in files):
+        return 1
+    sizes = [file.signature[0] for file in files if file.signature]
+    return STORED_SMALL if sizes and sum(sizes) <= SMALL * len(sizes) else STORED
 
 
 def file_at(place: Place, root: Place) -> File:

@@ -14,7 +14,7 @@ from evenkeel._errors import EvenkeelError, SourceError
 from evenkeel._packages import require_package
 from evenkeel.data.sources._columns import Block, Columns, arrow_blocks, block_rows, other_columns, select_columns
 from evenkeel.data.sources._format import File, Format, Parts
-from evenkeel.data.sources._source import Fragment, Skip, Source
+from evenkeel.data.sources._source import STORED, Fragment, Skip, Source
 from evenkeel.data.sources._stores import Place, StoredFile
 from evenkeel.data.sources._tables import rust_options
 from evenkeel.data.sources._transfers import one_line
@@ -102,8 +102,8 @@ def open_tables(tables: list[tuple[str, Any]], description: str, columns: Column
         raise SourceError(f"{description} has no rows; there is nothing to fit")
     versions = ", ".join(str(table.version) for _, table in tables)
     dtypes = tuple(str(schema.field(name).type) for name in names)
-    remote = any("://" in table.uri for _, table in tables)
-    return Source(f"{description} (version {versions})", names, parts, reads=True, remote=remote, dtypes=dtypes)
+    waiting = STORED if any("://" in table.uri for _, table in tables) else 1
+    return Source(f"{description} (version {versions})", names, parts, reads=True, waiting=waiting, dtypes=dtypes)
 
 
 def fragments_of(table: Any, key: str, names: tuple[str, ...]) -> Iterator[LanceFragment]:
