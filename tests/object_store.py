@@ -75,7 +75,8 @@ class Handler(BaseHTTPRequestHandler):
             cut = True
         connection = http.client.HTTPConnection(*self.server.target)
         try:
-            headers = {k: v for k, v in self.headers.items() if k.lower() not in ("transfer-encoding", "expect")}
+            left_out = ("transfer-encoding", "expect", "content-length")
+            headers = {k: v for k, v in self.headers.items() if k.lower() not in left_out}
             connection.request(self.command, self.path, body, headers | {"Content-Length": str(len(body))})
             response = connection.getresponse()
             data = response.read()
