@@ -17,6 +17,7 @@ from object_store import AzureStore, Cut, GoogleStore, Refuse, table_bytes
 from evenkeel import EvenkeelError, SourceError
 from evenkeel.cli import main
 from evenkeel.data import fit, fit_statistics, load, save, transform_files
+from evenkeel.data.sources._transfers import explained
 
 pytestmark = pytest.mark.slow
 
@@ -242,6 +243,20 @@ def test_the_account_of_azure_stands_in_the_url_the_options_or_a_variable(azure,
     with pytest.raises(SourceError, match="the credentials are unknown or expired|access denied") as caught:
         fit("az://bucket/x.csv", storage_options=wrong)
     assert "d3Jvbmc=" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Could not create a OAuth2 access token to authenticate the request. Could not resolve host: metadata.google",
+        "Failed to get token from DefaultAzureCredential.\nSee https://host/container?sig=secret for details",
+    ],
+)
+def test_where_no_credentials_are_found_is_one_line(text):
+    said = str(explained("gs://bucket/x", OSError(text), 1))
+    assert said.startswith("gs://bucket/x: the credentials are unknown or expired; give credentials where")
+    assert "\n" not in said
+    assert "secret" not in said
 
 
 def test_hdfs_without_hadoop_is_one_line(monkeypatch, tmp_path):

@@ -33,7 +33,8 @@ REFUSALS = (
     ),
     (r"SIGNATURE_?DOES_?NOT_?MATCH", f"the secret key is not that of the access key; {CREDENTIALS}"),
     (
-        r"INVALID_?ACCESS_?KEY|EXPIRED_?TOKEN|TOKEN_?REFRESH|AuthenticationFailed|OAuth2 access token",
+        r"INVALID_?ACCESS_?KEY|EXPIRED_?TOKEN|TOKEN_?REFRESH|AuthenticationFailed|OAuth2 access token|"
+        r"DefaultAzureCredential",
         f"the credentials are unknown or expired; {CREDENTIALS}",
     ),
     (
