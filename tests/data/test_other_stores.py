@@ -240,7 +240,7 @@ def test_the_account_of_azure_stands_in_the_url_the_options_or_a_variable(azure,
     monkeypatch.setenv("AZURE_STORAGE_KEY", key)
     assert fit("az://bucket/x.csv", storage_options=options).mean_ == [2.0]
     wrong = options | {"account_key": "d3Jvbmc="}
-    with pytest.raises(SourceError, match="the credentials are unknown or expired|access denied") as caught:
+    with pytest.raises(SourceError, match=r"the credentials are unknown or expired|access denied") as caught:
         fit("az://bucket/x.csv", storage_options=wrong)
     assert "d3Jvbmc=" not in str(caught.value)
 

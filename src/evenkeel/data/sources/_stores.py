@@ -22,7 +22,7 @@ MANGLED = re.compile(rf"({'|'.join((*AMAZON, *GOOGLE, *AZURE, *HADOOP, *HTTP))})
 VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 AWS_ENDPOINTS, AWS_REGIONS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
 READ_ATTEMPTS = 3  # of PyArrow's client itself, for each of ours
-# That of Google tries for so many seconds: a quarter of an hour unless it is told.
+# That of Google tries for so many seconds, and for minutes unless it is told.
 TRIES, TOKEN_LIVES = 5, timedelta(hours=1)
 # Where the tools of Azure keep the account and its key, by the names of PyArrow's client.
 AZURE_ACCOUNT = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
