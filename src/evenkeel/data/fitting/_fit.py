@@ -138,8 +138,8 @@ def fit(
             a Hugging Face data set (with its own selection and order) or a streamed one; the path of a ``.npy``,
             ``.npz``, Parquet, CSV, Feather or Arrow file, of a directory of them (with hive partitions) or of images, a
             pattern with ``*``, or a list of paths; the same by URL (``s3://``, ``gs://``, ``abfs://``, ``hdfs://``,
-            ``https://`` and what fsspec knows); a Delta or Lance table; a query of DuckDB (``duckdb:///file.db?query=SELECT …``,
-            or a connection or relation) or by ADBC (a cursor that has executed it); a dict of columns; a DataLoader or
+            ``https://`` and what fsspec knows); a Delta or Lance table; a query of DuckDB
+            (``duckdb:///file.db?query=SELECT …``, or a connection or relation) or by ADBC (a cursor that has executed it); a dict of columns; a DataLoader or
             any iterable of arrays, tensors, frames, dicts of columns, or tuples (inputs, targets).
         scaler: ``standard``, ``minmax``, ``robust``, ``maxabs``, or a scaler with the options wanted, which itself
             stays as it is.
