@@ -139,8 +139,9 @@ def fit(
             ``.npz``, Parquet, CSV, Feather or Arrow file, of a directory of them (with hive partitions) or of images, a
             pattern with ``*``, or a list of paths; the same by URL (``s3://``, ``gs://``, ``abfs://``, ``hdfs://``,
             ``https://`` and what fsspec knows); a Delta or Lance table; a query of DuckDB
-            (``duckdb:///file.db?query=SELECT …``, or a connection or relation) or by ADBC (a cursor that has executed it); a dict of columns; a DataLoader or
-            any iterable of arrays, tensors, frames, dicts of columns, or tuples (inputs, targets).
+            (``duckdb:///file.db?query=SELECT …``, or a connection or relation) or by ADBC (a cursor that
+            has executed it); a dict of columns; a DataLoader or any iterable of arrays, tensors, frames, dicts of
+            columns, or tuples (inputs, targets).
         scaler: ``standard``, ``minmax``, ``robust``, ``maxabs``, or a scaler with the options wanted, which itself
             stays as it is.
         columns: names or positions of the columns to use. By default all, which must be numbers (an error names those
