@@ -36,16 +36,21 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture(scope="session")
 def served():
-    from object_store import ObjectStore
+    from object_store import AmazonStore
 
-    store = ObjectStore()
+    store = AmazonStore()
     yield store
     store.stop()
 
 
 @pytest.fixture
-def store(served, monkeypatch):
-    """An S3 server with an empty bucket, behind a proxy; pauses between attempts are short."""
+def short_pauses(monkeypatch):
+    """Pauses between attempts are short."""
     monkeypatch.setattr("evenkeel.data.sources._transfers.PAUSE", 0.01)
+
+
+@pytest.fixture
+def store(served, short_pauses):
+    """An S3 server with an empty bucket, behind a proxy."""
     yield served
     served.clear()

@@ -1,15 +1,26 @@
-"""An S3 server on the loopback address, and a proxy before it that counts, delays and breaks what passes."""
+"""Servers of S3, Google Cloud Storage and Azure on the loopback address, and a proxy before each.
+
+The proxy counts, delays and breaks what passes. S3 is moto's server, Google's store gcp-storage-emulator, Azure's a
+test double of our own.
+"""
 
 import http.client
 import logging
 import re
+import subprocess
+import sys
 import threading
 import time
+import urllib.request
 from contextlib import contextmanager
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import google_server
 import pyarrow as pa
 import pyarrow.fs as pf
+from azure_server import ACCOUNT, KEY, AzureServer
+from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message><Resource>/</Resource></Error>"
@@ -20,7 +31,7 @@ class Request:
 
     def __init__(self, handler):
         self.method, self.path = handler.command, handler.path.partition("?")[0]
-        self.range = handler.headers.get("Range", "")
+        self.range = handler.headers.get("Range") or handler.headers.get("x-ms-range") or ""
         found = re.match(r"bytes=(\d+)-(\d*)", self.range)
         self.start = int(found[1]) if found else 0
         self.stop = int(found[2]) + 1 if found and found[2] else None
@@ -28,7 +39,7 @@ class Request:
 
 
 class Refuse(Exception):
-    """A fault: the proxy answers with this status and code of S3."""
+    """A fault: the proxy answers with this status and code, as S3 and Azure spell it."""
 
     def __init__(self, status, code):
         self.status, self.code = status, code
@@ -64,7 +75,8 @@ class Handler(BaseHTTPRequestHandler):
             cut = True
         connection = http.client.HTTPConnection(*self.server.target)
         try:
-            headers = {k: v for k, v in self.headers.items() if k.lower() not in ("transfer-encoding", "expect")}
+            left_out = ("transfer-encoding", "expect", "content-length")
+            headers = {k: v for k, v in self.headers.items() if k.lower() not in left_out}
             connection.request(self.command, self.path, body, headers | {"Content-Length": str(len(body))})
             response = connection.getresponse()
             data = response.read()
@@ -129,19 +141,14 @@ class Proxy(ThreadingHTTPServer):
 class ObjectStore:
     """The server and the proxy; `options` lead through the proxy, `files` is PyArrow's client of the server itself."""
 
+    scheme = ""
+
     def __init__(self):
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)
-        self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        self.server.start()
-        self.proxy = Proxy(self.server.get_host_and_port())
+        self.address = self.start()
+        self.proxy = Proxy(self.address)
         self.thread = threading.Thread(target=self.proxy.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self.thread.start()
-        self.files = pf.S3FileSystem(**self.options_at(self.server.get_host_and_port()), allow_bucket_creation=True)
-        self.files.create_dir("bucket")
-
-    def options_at(self, address):
-        keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
-        return keys | {"endpoint_override": "http://{}:{}".format(*address), "scheme": "http"}
+        self.files = self.connect()
 
     @property
     def options(self):
@@ -161,7 +168,7 @@ class ObjectStore:
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 self.put(f"{key}/{path.relative_to(folder).as_posix()}", path.read_bytes())
-        return f"s3://bucket/{key}"
+        return f"{self.scheme}://bucket/{key}"
 
     def objects(self):
         infos = self.files.get_file_info(pf.FileSelector("bucket", recursive=True))
@@ -183,14 +190,92 @@ class ObjectStore:
     def clear(self):
         self.proxy.fault = lambda request: None
         self.proxy.requests.clear()
-        for info in self.files.get_file_info(pf.FileSelector("bucket")):
-            (self.files.delete_dir if info.type == pf.FileType.Directory else self.files.delete_file)(info.path)
+        self.wipe()
 
     def stop(self):
         self.proxy.shutdown()
         self.proxy.server_close()
         self.thread.join()
+        self.end()
+
+    def end(self):
         self.server.stop()
+
+
+class AmazonStore(ObjectStore):
+    scheme = "s3"
+
+    def start(self):
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self.server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        self.server.start()
+        return self.server.get_host_and_port()
+
+    def options_at(self, address):
+        keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
+        return keys | {"endpoint_override": "http://{}:{}".format(*address), "scheme": "http"}
+
+    def connect(self):
+        files = pf.S3FileSystem(**self.options_at(self.address), allow_bucket_creation=True)
+        files.create_dir("bucket")
+        return files
+
+    def wipe(self):
+        for info in self.files.get_file_info(pf.FileSelector("bucket")):
+            (self.files.delete_dir if info.type == pf.FileType.Directory else self.files.delete_file)(info.path)
+
+    def put_directly(self, key, data):
+        """Put an object past the network, a thousand times as fast."""
+        s3_backends["123456789012"]["aws"].put_object("bucket", key, data)
+
+
+class GoogleStore(ObjectStore):
+    """In a process of its own, without a proxy: see `google_server`."""
+
+    scheme = "gs"
+
+    def start(self):
+        self.process = subprocess.Popen(
+            [sys.executable, google_server.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        return "127.0.0.1", int(self.process.stdout.readline())
+
+    @property
+    def options(self):
+        return self.options_at(self.address)
+
+    def options_at(self, address):
+        where = {"endpoint_override": "{}:{}".format(*address), "scheme": "http"}
+        return where | {"anonymous": True, "retry_time_limit": 1}
+
+    def connect(self):
+        return pf.GcsFileSystem(**self.options | {"retry_time_limit": timedelta(seconds=1)})
+
+    def wipe(self):
+        urllib.request.urlopen("http://{}:{}/wipe?keep-buckets=1".format(*self.address)).close()
+
+    def end(self):
+        self.process.communicate()
+
+
+class AzureStore(ObjectStore):
+    scheme = "abfs"
+
+    def start(self):
+        self.server = AzureServer()
+        return self.server.server_address
+
+    def options_at(self, address):
+        options = {"account_name": ACCOUNT, "account_key": KEY}
+        for service in ("blob", "dfs"):
+            options |= {f"{service}_storage_authority": "{}:{}".format(*address), f"{service}_storage_scheme": "http"}
+        return options
+
+    def connect(self):
+        return pf.AzureFileSystem(**self.options_at(self.address))
+
+    def wipe(self):
+        self.server.containers = {"bucket": {}}
 
 
 def delay(seconds):

@@ -16,6 +16,7 @@ NEEDED = {
     "duckdb": ("a query needs", "duckdb", "'evenkeel[sql]'"),
     "fsspec": ("this URL needs", "fsspec", "'evenkeel[stores]'"),
     "jinja2": ("a report needs", "jinja2", "'evenkeel[report]'"),
+    "lance": ("a Lance table needs", "pylance", "'evenkeel[lance]'"),
     "markupsafe": ("a report needs", "markupsafe", "'evenkeel[report]'"),
     "plotly": ("a report needs", "plotly", "'evenkeel[report]'"),
     "pyarrow": ("this source needs", "pyarrow", "'evenkeel[data]'"),

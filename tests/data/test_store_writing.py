@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from object_store import Refuse
+from object_store import AmazonStore, Refuse
 
 from evenkeel import EvenkeelError, InvalidArgumentError
 from evenkeel.cli import main
@@ -190,12 +190,10 @@ def interrupt(watcher, progress):
 
 
 def test_a_server_of_the_tests_ends():
-    from object_store import ObjectStore
-
-    other = ObjectStore()
+    other = AmazonStore()
     other.put("x.csv", b"a\n1\n3\n")
     assert fit("s3://bucket/x.csv", storage_options=other.options).mean_.tolist() == [2.0]
     other.stop()
-    for address in (other.proxy.server_address, other.server.get_host_and_port()):
+    for address in (other.proxy.server_address, other.address):
         with pytest.raises(OSError, match="refused"):
             socket.create_connection(address, timeout=1)

@@ -122,6 +122,14 @@ def test_requests_are_under_way_while_rows_are_read(store):
     assert len(chunks) == 2  # a column of a row group each, which need not be put together
 
 
+def test_more_threads_wait_for_small_objects_than_for_large_ones(store, folder, tmp_path):
+    np.save(tmp_path / "large.npy", np.zeros((3 << 17, 1)))
+    store.put("large.npy", (tmp_path / "large.npy").read_bytes())
+    small = open_source(store.upload(folder, "data"), storage_options=store.options).waiting
+    large = open_source("s3://bucket/large.npy", storage_options=store.options).waiting
+    assert (open_source(folder).waiting, large, small) == (1, 2, 8)
+
+
 def test_a_large_row_group_is_read_column_beside_column(store, tmp_path, monkeypatch):
     monkeypatch.setattr("evenkeel.data.sources._parquet.PIECE_ROWS", 20_000)
     monkeypatch.setattr("evenkeel.data.sources._parquet.TURN", 1 << 15)

@@ -8,14 +8,22 @@ ENDINGS: dict[str, tuple[str, ...]] = {
     "Arrow": (".feather", ".arrow", ".ipc", ".arrows"),
     "NumPy": (".npy", ".npz"),
     "image": (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm"),
+    "Lance": (".lance",),
 }
+DIRECTORIES = ("Lance",)  # formats of which a table is a directory
 WRITTEN: dict[str, tuple[str, ...]] = {
     "Parquet": (".parquet", ".pq"),
     "CSV": (".csv",),
     "Arrow": (".feather", ".arrow", ".ipc"),
     "NumPy": (".npy",),
 }
-PACKAGES = {"Parquet": "pyarrow", "CSV": "pyarrow", "Arrow": "pyarrow", "image": "PIL"}  # that read and write them
+PACKAGES = {
+    "Parquet": "pyarrow",
+    "CSV": "pyarrow",
+    "Arrow": "pyarrow",
+    "image": "PIL",
+    "Lance": "lance",
+}  # that read and write them
 WRITTEN_ENDINGS = tuple(ending for endings in WRITTEN.values() for ending in endings)
 
 

@@ -10,12 +10,11 @@ from evenkeel._errors import InvalidArgumentError
 
 URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 HTTP = ("http", "https")
+# The stores that PyArrow has clients of.
+AMAZON, GOOGLE, AZURE, HADOOP = ("s3", "s3a"), ("gs", "gcs"), ("abfs", "abfss", "az"), ("hdfs", "viewfs")
 # The package with the client of a store, by the scheme of its URLs; any other scheme is fsspec's.
-CLIENTS = {
-    **dict.fromkeys(("s3", "s3a", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs"), "pyarrow"),
-    "duckdb": "duckdb",
-}
-WITHOUT_HOST = ("hdfs", "viewfs", "duckdb")  # or with one
+CLIENTS = {**dict.fromkeys((*AMAZON, *GOOGLE, *AZURE, *HADOOP), "pyarrow"), "duckdb": "duckdb"}
+WITHOUT_HOST = (*HADOOP, "duckdb")  # or with one
 WORDS = {"true": True, "false": False}
 
 
@@ -39,7 +38,7 @@ def check_url(url: str) -> None:
     except ValueError as error:
         raise InvalidArgumentError(f"{url} is no URL: {error}") from error
     user, at, _ = authority.rpartition("@")
-    if at and (":" in user or scheme not in ("abfs", "abfss")):
+    if at and (":" in user or scheme not in AZURE):
         raise InvalidArgumentError(
             f"{scheme}:// URLs must hold no user and no password; give those in storage_options= (--storage-option), "
             "or in the variables that the store's own tools read"
@@ -77,7 +76,7 @@ def parse_storage_options(typed: Iterable[str] | None, *places: str | None) -> d
         if not (name and equals and value):
             raise InvalidArgumentError("--storage-option: expected name=value, such as region=eu-west-1")
         options[name] = WORDS.get(value, value)
-        if name.endswith("timeout"):
+        if name.endswith(("timeout", "time_limit")):
             try:
                 options[name] = float(value)
             except ValueError as error:

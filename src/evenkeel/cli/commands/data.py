@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from evenkeel._errors import InvalidArgumentError
-from evenkeel._options.formats import PACKAGES, WRITTEN_ENDINGS, format_name
+from evenkeel._options.formats import DIRECTORIES, PACKAGES, WRITTEN_ENDINGS, format_name
 from evenkeel._options.limits import DriftLimits
 from evenkeel._options.names import SCALERS, EngineName, NanPolicy, OnError, OnMismatch
 from evenkeel._options.urls import parse_storage_options, scheme_of
@@ -249,7 +249,7 @@ def check_places(storage: list[str] | None, *places: str) -> dict[str, object]:
 def check_copy(source: str, out: str, *, force: bool) -> None:
     """Raise where a copy of a source must not or cannot be written; what a URL names is known when it is read."""
     path, target, elsewhere = Path(source.partition("::")[0]), Path(out), scheme_of(source)
-    if not elsewhere and path.is_dir():
+    if not elsewhere and path.is_dir() and format_name(path.name) not in DIRECTORIES:
         if ending_of(out) in WRITTEN_ENDINGS:
             raise InvalidArgumentError(f"{source} is a directory, so the output is one; {out} names a file")
         if not scheme_of(out) and target.exists():

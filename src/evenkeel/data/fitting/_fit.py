@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # Values of a stream that go into one state before the next is begun.
 STREAM_ELEMENTS = 1 << 22
 MOST_WORKERS = 16
-REMOTE_WORKERS = 4  # for each processor, where reading waits for a network
 SKIPPED_SHOWN = 3
 
 
@@ -139,9 +138,10 @@ def fit(
             a Hugging Face data set (with its own selection and order) or a streamed one; the path of a ``.npy``,
             ``.npz``, Parquet, CSV, Feather or Arrow file, of a directory of them (with hive partitions) or of images, a
             pattern with ``*``, or a list of paths; the same by URL (``s3://``, ``gs://``, ``abfs://``, ``hdfs://``,
-            ``https://`` and what fsspec knows); a Delta table; a query of DuckDB (``duckdb:///file.db?query=SELECT …``,
-            or a connection or relation) or by ADBC (a cursor that has executed it); a dict of columns; a DataLoader or
-            any iterable of arrays, tensors, frames, dicts of columns, or tuples (inputs, targets).
+            ``https://`` and what fsspec knows); a Delta or Lance table; a query of DuckDB
+            (``duckdb:///file.db?query=SELECT …``, or a connection or relation) or by ADBC (a cursor that
+            has executed it); a dict of columns; a DataLoader or any iterable of arrays, tensors, frames, dicts of
+            columns, or tuples (inputs, targets).
         scaler: ``standard``, ``minmax``, ``robust``, ``maxabs``, or a scaler with the options wanted, which itself
             stays as it is.
         columns: names or positions of the columns to use. By default all, which must be numbers (an error names those
@@ -152,8 +152,8 @@ def fit(
         nan_policy: what NaN and nulls are: ``omit`` (counted, left out), ``raise`` or ``propagate``.
         engine: ``local``, threads of this process, or ``ray``, the workers of Ray Data (in the cluster at
             ``address`` or the one that the program has started, otherwise in a small one on this machine).
-        workers: fragments read at a time; by default as many as there are processors, of a store four times as many;
-            at most 16.
+        workers: fragments read at a time; by default as many as there are processors, of a store twice as many, or
+            eight times where its objects are small; at most 16.
         on_error: ``raise``, or ``skip`` to leave out files that cannot be read and list them in
             ``scaler.contract_.source["skipped"]``.
         resume: a file that keeps the states of finished fragments: made when missing, continued when there.
@@ -292,7 +292,7 @@ def fingerprint(fragments: Iterable[Fragment]) -> str:
 
 def default_workers(source: Source) -> int | None:
     """Threads that pay off: none for values in memory, where the kernels' own threads share the work."""
-    return min(processors() * (REMOTE_WORKERS if source.remote else 1), MOST_WORKERS) if source.reads else None
+    return min(processors() * source.waiting, MOST_WORKERS) if source.reads else None
 
 
 def watched(

@@ -32,7 +32,7 @@ from evenkeel.data.sources import (
     list_files,
     locate,
     open_writer,
-    opened,
+    opened_as,
     other_columns,
     read_schema,
     select_columns,
@@ -148,7 +148,7 @@ def transform_file(place: Place, out: Place, suffix: str, task: Task) -> Iterato
     with reading(str(place)):
         positions = scaled_columns(table, kind, task)
     schema, contract, reported = transformed_schema(table, kind, positions, scaler), scaler.contract_, set[str]()
-    with open_writer(out, suffix, schema) as writer, reading(str(place)), opened(place) as path:
+    with open_writer(out, suffix, schema) as writer, reading(str(place)), opened_as(kind, place) as path:
         assert kind.batches
         for batch in kind.batches(path, table.names, None):
             columns = [arrow_column(batch.column(position)) for position in positions]

@@ -9,7 +9,7 @@ from evenkeel.data.sources._columns import (
     other_columns,
     select_columns,
 )
-from evenkeel.data.sources._files import dropped_columns, grouped, numeric_columns, read_schema
+from evenkeel.data.sources._files import dropped_columns, grouped, numeric_columns, opened_as, read_schema
 from evenkeel.data.sources._folders import read_images
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
@@ -51,6 +51,7 @@ __all__ = [
     "open_source",
     "open_writer",
     "opened",
+    "opened_as",
     "other_columns",
     "pinned",
     "place_exists",

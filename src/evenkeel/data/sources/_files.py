@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,8 +19,8 @@ from evenkeel.data._packages import reading
 from evenkeel.data.sources._columns import NUMERIC, Block, Columns, arrow_blocks, other_columns, select_columns
 from evenkeel.data.sources._format import File, Format, Parts
 from evenkeel.data.sources._listing import format_names, format_of, key_of, list_files
-from evenkeel.data.sources._objects import Readable, current_version, opened, version_of
-from evenkeel.data.sources._source import Fragment, Skip, Source
+from evenkeel.data.sources._objects import SMALL, Readable, current_version, opened, version_of
+from evenkeel.data.sources._source import STORED, STORED_SMALL, Fragment, Skip, Source
 from evenkeel.data.sources._stores import Place, StoredFile
 from evenkeel.data.statistics import Statistics
 
@@ -104,8 +105,16 @@ def open_files(paths: Sequence[Place], root: Place, description: str, columns: C
         raise SourceError(f"{description}: the names tell no format; they must end in one of {known_endings()}")
     files, open_all = [file_at(path, root) for path in paths], kind.open or partial(open_tables, kind)
     source = open_all(files, description, columns, skip)
-    source.remote = any(isinstance(path, StoredFile) for path in paths)
+    source.waiting = waiting_of(files)
     return source
+
+
+def waiting_of(files: Sequence[File]) -> int:
+    """The threads for each processor that pay off while files are read: several for those in a store."""
+    if not any(isinstance(file.path, StoredFile) for file in files):
+        return 1
+    sizes = [file.signature[0] for file in files if file.signature]
+    return STORED_SMALL if sizes and sum(sizes) <= SMALL * len(sizes) else STORED
 
 
 def file_at(place: Place, root: Place) -> File:
@@ -155,10 +164,15 @@ def first_schema(files: Sequence[File], kind: Format, skip: bool) -> tuple[Any, 
 def read_schema(place: Place, kind: Format) -> Any:
     """The Arrow schema of a file; SourceError where it cannot be read."""
     assert kind.schema
-    with reading(str(place)), opened(place) as path:
+    with reading(str(place)), opened_as(kind, place) as path:
         schema = kind.schema(path)
         tuple(schema.names)  # decodes them, which fails where they are no text
         return schema
+
+
+def opened_as(kind: Format, place: Place) -> AbstractContextManager[Any]:
+    """Open a place for reading: see `opened`; a table that is a directory stays a place."""
+    return nullcontext(place) if kind.directory else opened(place)
 
 
 def numeric_columns(path: Place) -> list[str] | None:
@@ -168,7 +182,7 @@ def numeric_columns(path: Place) -> list[str] | None:
     """
     files, root, _ = list_files(path)
     kind = format_of(files[0])
-    if kind is None or kind.open is not None:
+    if kind is None or not tells_types(kind):
         names = open_path(path, None, skip=False).names
         return None if names is None else list(names)
     schema, folders = read_schema(files[0], kind), partition_values(file_at(files[0], root).key)
@@ -180,7 +194,12 @@ def dropped_columns(path: Place) -> dict[str, str]:
     """The columns that hold no numbers, with their types, of a file or the first of several."""
     files = list_files(path).files
     kind = format_of(files[0])
-    return {} if kind is None or kind.open is not None else other_columns(read_schema(files[0], kind))
+    return {} if kind is None or not tells_types(kind) else other_columns(read_schema(files[0], kind))
+
+
+def tells_types(kind: Format) -> bool:
+    """Whether the columns of a file have names, and types that may be others than numbers."""
+    return kind.batches is not None and kind.named
 
 
 def partition_values(key: str) -> dict[str, Any]:

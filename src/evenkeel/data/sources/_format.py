@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from evenkeel._options.formats import ENDINGS, WRITTEN
+from evenkeel._options.formats import DIRECTORIES, ENDINGS, WRITTEN
 from evenkeel.data.sources._columns import Columns
 from evenkeel.data.sources._objects import Readable
 from evenkeel.data.sources._source import Source
@@ -38,8 +38,8 @@ class Format:
     """
 
     name: str
-    schema: Callable[[Readable], Any] | None = None
-    batches: Callable[[Readable, Sequence[str], Parts], Iterator[Any]] | None = None
+    schema: Callable[[Any], Any] | None = None
+    batches: Callable[[Any, Sequence[str], Parts], Iterator[Any]] | None = None
     part_sizes: Callable[[Readable], list[int]] | None = None
     moments: Callable[[Readable, Sequence[str], Parts], tuple[Moments, int, set[str]]] | None = None
     open: Callable[[list[File], str, Columns, bool], Source] | None = None
@@ -51,6 +51,11 @@ class Format:
     def suffixes(self) -> tuple[str, ...]:
         """The endings of the files' names."""
         return ENDINGS[self.name]
+
+    @property
+    def directory(self) -> bool:
+        """Whether each table is a directory, which `schema` and `batches` take by its place."""
+        return self.name in DIRECTORIES
 
     @property
     def written(self) -> tuple[str, ...]:

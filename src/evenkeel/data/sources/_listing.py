@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from evenkeel._errors import SourceError
 from evenkeel._options.formats import format_name, known_endings, without_data
-from evenkeel._options.urls import HTTP
+from evenkeel._options.urls import GOOGLE, HTTP
 from evenkeel._packages import require_package
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
@@ -46,7 +46,7 @@ def list_files(place: Place) -> Listing:
 def local_files(path: Path) -> Listing:
     """The files of a path of this machine."""
     plain = Path(str(path).partition("::")[0])
-    if plain.is_dir():
+    if plain.is_dir() and not is_table(plain):
         names = os.listdir(plain)
         refuse_splits(names, plain)
         keys = delta_keys(plain) if DELTA_LOG in names else None
@@ -91,7 +91,7 @@ def stored_files(place: StoredFile) -> Listing:
         return Listing([place], place.beside(""), False)
     info = info_of(place)
     kinds = require_package("pyarrow.fs").FileType
-    if info.type == kinds.Directory:
+    if info.type == kinds.Directory and not is_table(place):
         below = {key_of(file, place): file for file in all_below(place, recursive=True)}
         names = {key.partition("/")[0] for key in below}
         refuse_splits(names, place)
@@ -158,8 +158,10 @@ def all_below(root: StoredFile, *, recursive: bool) -> list[StoredFile]:
         selector = fs.FileSelector(path, recursive=deep)
         return list(asked(root, lambda filesystem: filesystem.get_file_info(selector)))
 
-    infos = below(root.path, False)
-    folders = [info.path for info in infos if info.type == fs.FileType.Directory]
+    # Of Google's store PyArrow lists only those folders that are objects, too.
+    at_once = recursive and root.store.scheme in GOOGLE
+    infos = below(root.path, at_once)
+    folders = [] if at_once else [info.path for info in infos if info.type == fs.FileType.Directory]
     if recursive and len(folders) > MOST_LISTED:
         infos = below(root.path, True)
     elif recursive and folders:
@@ -232,6 +234,12 @@ def format_of(path: Place) -> Format | None:
     """The format that a file's name ends in, or None."""
     name = format_name(path.name)
     return next((kind for kind in FORMATS if kind.name == name), None)
+
+
+def is_table(directory: Place) -> bool:
+    """Whether the name of a directory is that of one table, such as Lance's."""
+    kind = format_of(directory)
+    return kind is not None and kind.directory
 
 
 def require_format(path: Place) -> None:

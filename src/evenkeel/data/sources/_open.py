@@ -13,6 +13,7 @@ from evenkeel._errors import InvalidTypeError, SourceError
 from evenkeel.data.sources._columns import Columns
 from evenkeel.data.sources._datasets import is_dataset, open_dataset
 from evenkeel.data.sources._files import open_path, open_paths
+from evenkeel.data.sources._lance import is_lance, open_tables
 from evenkeel.data.sources._memory import is_frame, open_array, open_frame
 from evenkeel.data.sources._source import Source
 from evenkeel.data.sources._sql import is_query, open_query
@@ -49,6 +50,8 @@ def open_source(
         return open_path(source, columns, skip=skip)
     if isinstance(source, list) and source and all(isinstance(place, Path | StoredFile) for place in source):
         return open_paths(source, columns, skip=skip)
+    if is_lance(source):
+        return open_tables([("", source)], source.uri, columns)
     if is_dataset(source):
         return open_dataset(source, columns)
     if isinstance(source, Mapping):

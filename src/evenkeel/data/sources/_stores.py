@@ -7,19 +7,26 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
-from evenkeel._options.urls import HTTP, URL, check_url, scheme_of, unknown_scheme
+from evenkeel._options.urls import AMAZON, AZURE, GOOGLE, HADOOP, HTTP, URL, check_url, scheme_of, unknown_scheme
 from evenkeel._packages import require_package
+from evenkeel.data.sources._transfers import one_line
 
-MANGLED = re.compile(r"(s3a?|gs|gcs|abfss?|hdfs|https?):/[^/]")
+MANGLED = re.compile(rf"({'|'.join((*AMAZON, *GOOGLE, *AZURE, *HADOOP, *HTTP))}):/[^/]")
 # Where the usual chain of AWS keeps what PyArrow does not look for itself.
 VARIABLES = ("AWS_", "GOOGLE_", "AZURE_")
 AWS_ENDPOINTS, AWS_REGIONS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"), ("AWS_REGION", "AWS_DEFAULT_REGION")
 READ_ATTEMPTS = 3  # of PyArrow's client itself, for each of ours
+# That of Google tries for so many seconds, and for minutes unless it is told.
+TRIES, TOKEN_LIVES = 5, timedelta(hours=1)
+# Where the tools of Azure keep the account and its key, by the names of PyArrow's client.
+AZURE_ACCOUNT = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
+AZURE_KEYS = {"account_key": "AZURE_STORAGE_KEY", "sas_token": "AZURE_STORAGE_SAS_TOKEN"}
 
 
 @dataclass(frozen=True)
@@ -162,10 +169,10 @@ def stored_file(url: str, scheme: str, options: Mapping[str, Any]) -> StoredFile
 def path_within(url: str, store: Store) -> str:
     """The path of a URL as the store's filesystem spells it."""
     rest = url.partition("://")[2]
-    if store.scheme in ("abfs", "abfss"):
+    if store.scheme in AZURE:
         container, _, path = rest.partition("/")
         return f"{container.partition('@')[0]}/{path}".rstrip("/")
-    if store.scheme in ("hdfs", "viewfs"):
+    if store.scheme in HADOOP:
         return "/" + rest.partition("/")[2]
     if store.scheme in CONNECTORS:
         return rest.rstrip("/")
@@ -182,7 +189,7 @@ def connect(store: Store) -> Any:
     except (ValueError, OSError) as error:
         if isinstance(error, EvenkeelError):
             raise
-        raise SourceError(f"{store.scheme}://{store.authority}: cannot be connected to: {error}") from error
+        raise SourceError(f"{store.scheme}://{store.authority}: cannot be connected to: {one_line(error)}") from error
 
 
 def connect_s3(store: Store, options: dict[str, Any]) -> Any:
@@ -201,22 +208,42 @@ def connect_s3(store: Store, options: dict[str, Any]) -> Any:
 
 
 def connect_gcs(store: Store, options: dict[str, Any]) -> Any:
-    """PyArrow's client of Google Cloud Storage."""
+    """PyArrow's client of Google Cloud Storage; times may be numbers of seconds, a token's end is not needed."""
+    limit = options.get("retry_time_limit", TRIES)
+    options["retry_time_limit"] = limit if isinstance(limit, timedelta) else timedelta(seconds=limit)
+    if "access_token" in options:
+        options.setdefault("credential_token_expiration", datetime.now(UTC) + TOKEN_LIVES)
     return require_package("pyarrow.fs").GcsFileSystem(**options)
 
 
 def connect_azure(store: Store, options: dict[str, Any]) -> Any:
-    """PyArrow's client of Azure; the account stands in the URL (container@account.…) or in the options."""
+    """PyArrow's client of Azure; the account stands in the URL (container@account.…), the options or a variable."""
     _, at, host = store.authority.rpartition("@")
-    if at:
-        options.setdefault("account_name", host.partition(".")[0])
+    account = host.partition(".")[0] if at else next(filter(None, map(os.environ.get, AZURE_ACCOUNT)), None)
+    if "account_name" not in options and not account:
+        raise InvalidArgumentError(
+            f"{store.scheme}://{store.authority} names no storage account; write {store.scheme}://container@ACCOUNT."
+            "dfs.core.windows.net/path, or give account_name in storage_options= (--storage-option)"
+        )
+    options.setdefault("account_name", account)
+    if options.keys().isdisjoint((*AZURE_KEYS, "client_id")):
+        found = [(name, value) for name, variable in AZURE_KEYS.items() if (value := os.environ.get(variable))]
+        options |= dict(found[:1])
     return require_package("pyarrow.fs").AzureFileSystem(**options)
 
 
 def connect_hadoop(store: Store, options: dict[str, Any]) -> Any:
     """PyArrow's client of HDFS, which needs Hadoop's libhdfs."""
     host, _, port = store.authority.partition(":")
-    return require_package("pyarrow.fs").HadoopFileSystem(host or "default", int(port or 0), **options)
+    try:
+        return require_package("pyarrow.fs").HadoopFileSystem(host or "default", int(port or 0), **options)
+    except OSError as error:
+        if not re.search("libhdfs|libjvm", str(error)):
+            raise
+        raise SourceError(
+            f"{store.scheme}:// needs Java and Hadoop's libhdfs on this machine (JAVA_HOME, HADOOP_HOME, CLASSPATH as "
+            f"`hadoop classpath --glob` tells it), or read webhdfs://{host or 'namenode'}:9870/… ({one_line(error)})"
+        ) from error
 
 
 def connect_fsspec(store: Store, options: dict[str, Any]) -> Any:
@@ -225,6 +252,8 @@ def connect_fsspec(store: Store, options: dict[str, Any]) -> Any:
     if store.scheme not in fsspec.available_protocols():
         raise SourceError(unknown_scheme(store.scheme))
     try:
+        kind = fsspec.get_filesystem_class(store.scheme)
+        options = kind._get_kwargs_from_urls(f"{store.scheme}://{store.authority}") | options  # such as the host
         files = fsspec.filesystem(store.scheme, skip_instance_cache=True, **options)
     except ImportError as error:
         raise SourceError(
@@ -235,12 +264,8 @@ def connect_fsspec(store: Store, options: dict[str, Any]) -> Any:
 
 
 CONNECTORS: dict[str, Callable[[Store, dict[str, Any]], Any]] = {
-    "s3": connect_s3,
-    "s3a": connect_s3,
-    "gs": connect_gcs,
-    "gcs": connect_gcs,
-    "abfs": connect_azure,
-    "abfss": connect_azure,
-    "hdfs": connect_hadoop,
-    "viewfs": connect_hadoop,
+    **dict.fromkeys(AMAZON, connect_s3),
+    **dict.fromkeys(GOOGLE, connect_gcs),
+    **dict.fromkeys(AZURE, connect_azure),
+    **dict.fromkeys(HADOOP, connect_hadoop),
 }

@@ -16,8 +16,8 @@ UNREAD = {
     "deletionVectors": "has rows that are marked as deleted; write it again with VACUUM or REORG … APPLY (PURGE)",
     "columnMapping": "stores its columns under other names; write it again without column mapping",
 }
-# The options of PyArrow's client of S3 by the names of Delta's.
-DELTA_OPTIONS = {
+# The options of PyArrow's client of S3 by the names of that of Delta and Lance.
+RUST_OPTIONS = {
     "access_key": "aws_access_key_id",
     "secret_key": "aws_secret_access_key",
     "session_token": "aws_session_token",
@@ -42,7 +42,7 @@ def delta_keys(root: Place) -> list[str]:
         SourceError: it cannot be read, or asks for what reading its files does not do.
     """
     delta = require_package("deltalake")
-    options = delta_options(root) if isinstance(root, StoredFile) else None
+    options = rust_options(root) if isinstance(root, StoredFile) else None
     try:
         table = delta.DeltaTable(str(root), storage_options=options)
         features = table.protocol().reader_features or ()
@@ -56,10 +56,10 @@ def delta_keys(root: Place) -> list[str]:
     return sorted(unquote(path) for path in paths)
 
 
-def delta_options(root: StoredFile) -> dict[str, Any]:
-    """The options of a store by the names of Delta's own client."""
+def rust_options(root: StoredFile) -> dict[str, Any]:
+    """The options of a store by the names of the client that Delta and Lance share."""
     given = dict(root.store.options)
-    options = {DELTA_OPTIONS.get(name, name): str(value) for name, value in given.items() if name != "scheme"}
+    options = {RUST_OPTIONS.get(name, name): str(value) for name, value in given.items() if name != "scheme"}
     if given.get("scheme") == "http" or str(given.get("endpoint_override", "")).startswith("http://"):
         options["aws_allow_http"] = "true"
     return options

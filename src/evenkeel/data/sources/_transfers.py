@@ -17,20 +17,29 @@ ATTEMPTS, PAUSE, LONGEST_PAUSE = 6, 0.2, 5.0
 UNREACHABLE_ATTEMPTS = 2  # where there is nobody at the address
 
 CREDENTIALS = (
-    "give credentials where the store's own tools look for them (for S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-    "~/.aws, a role) or in storage_options= (--storage-option), anonymous=true for what is public"
+    "give credentials where the store's own tools look for them (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+    "~/.aws, a role; Google: GOOGLE_APPLICATION_CREDENTIALS; Azure: AZURE_STORAGE_KEY, az login) or in "
+    "storage_options= (--storage-option), anonymous=true for what is public"
 )
 # What errors say -> what is said of them. The first that matches counts; the clients have no codes in common.
 REFUSALS = (
-    (r"NO_?SUCH_?BUCKET|bucket does not exist", "there is no such bucket; check its name, and the region and endpoint"),
+    (
+        r"NO_?SUCH_?BUCKET|bucket does not exist|CONTAINER_?NOT_?FOUND|container does not exist",
+        "there is no such bucket; check its name, and the region and endpoint",
+    ),
     (
         r"PermanentRedirect|AuthorizationHeaderMalformed|HTTP status 30[17]|wrong region|region '[^']*' is wrong",
         "the bucket is in another region; name it in storage_options= (--storage-option region=…)",
     ),
     (r"SIGNATURE_?DOES_?NOT_?MATCH", f"the secret key is not that of the access key; {CREDENTIALS}"),
-    (r"INVALID_?ACCESS_?KEY|EXPIRED_?TOKEN|TOKEN_?REFRESH", f"the credentials are unknown or expired; {CREDENTIALS}"),
     (
-        r"ACCESS_?DENIED|PERMISSION_?DENIED|HTTP status 40[13]\b|status=40[13]\b|\b40[13]\b, message|Forbidden",
+        r"INVALID_?ACCESS_?KEY|EXPIRED_?TOKEN|TOKEN_?REFRESH|AuthenticationFailed|OAuth2 access token|"
+        r"DefaultAzureCredential",
+        f"the credentials are unknown or expired; {CREDENTIALS}",
+    ),
+    (
+        r"ACCESS_?DENIED|PERMISSION_?DENIED|HTTP status 40[13]\b|status=40[13]\b|\b40[13]\b, message|Forbidden|"
+        r"Unauthorized|UNAUTHENTICATED",
         f"access denied: there are no credentials, or they may not do this; {CREDENTIALS}",
     ),
     (r"NO_?SUCH_?KEY|RESOURCE_NOT_FOUND|HTTP status 404|\b404\b", "there is no such object"),
@@ -45,10 +54,11 @@ UNREACHABLE = re.compile(
 )
 TRANSIENT = re.compile(
     r"SLOW_?DOWN|THROTTL|SERVICE_?UNAVAILABLE|INTERNAL_(?:FAILURE|ERROR)|NETWORK_CONNECTION|TIMED? ?_?OUT|curlCode|"
-    r"HTTP status (?:408|429|5\d\d)|status=(?:408|429|5\d\d)|\b(?:429|5\d\d), message|disconnected|payload|broken pipe|"
-    r"reset by|aborted|ended early|Connection|incomplete",
+    r"(?:HTTP status |status=|Azure Error: \[\w*\] )(?:408|429|5\d\d)|\b(?:429|5\d\d), message|disconnected|payload|"
+    r"broken pipe|reset by|aborted|ended early|Connection|incomplete",
     re.IGNORECASE,
 )
+ADDRESS = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")  # and what may be a signature
 
 
 def refusal(error: BaseException) -> str:
@@ -64,16 +74,20 @@ def cause_of(error: Exception) -> BaseException:
     return cause if cause and isinstance(error, FileNotFoundError) and UNREACHABLE.search(str(cause)) else error
 
 
+def one_line(error: BaseException) -> str:
+    """An error's text in one line, without what may be the signature of a web address."""
+    return ADDRESS.sub(r"\1", " ".join(str(error).split()))[:300]
+
+
 def explained(url: str, error: BaseException, attempts: int) -> SourceError:
     """The error of a request in one line."""
-    text = " ".join(str(error).split())
-    words = refusal(error)
-    if not words and UNREACHABLE.search(text):
+    text, words = one_line(error), refusal(error)
+    if not words and UNREACHABLE.search(str(error)):
         words = "the store cannot be reached; check the address, the endpoint and the network"
     if words:
         return SourceError(f"{url}: {words} ({text[:200]})")
     times = f" {attempts} times" if attempts > 1 else ""
-    return SourceError(f"{url}: cannot be read: the store failed{times}: {text[:300]}")
+    return SourceError(f"{url}: cannot be read: the store failed{times}: {text}")
 
 
 def retried(action: Callable[[], Result], url: str) -> Result:

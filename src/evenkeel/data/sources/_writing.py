@@ -12,17 +12,19 @@ from typing import Any
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._files import replace_file
-from evenkeel._options.urls import HTTP
+from evenkeel._options.urls import AMAZON, AZURE, GOOGLE, HADOOP, HTTP
 from evenkeel.data.sources._format import BatchWriter, Format
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._listing import all_below, asked, is_directory, place_exists
 from evenkeel.data.sources._stores import Place, StoredFile
-from evenkeel.data.sources._transfers import refusal
+from evenkeel.data.sources._transfers import one_line, refusal
 
 WRITERS = {suffix: kind for kind in FORMATS for suffix in kind.written}
 # The most that one request copies within S3, and what is read at a time where more is copied.
 MOST_COPIED, COPIED = 5 << 30, 1 << 24
-NO_FOLDERS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss")  # stores in which a name with a slash needs no folder
+NO_FOLDERS = (*AMAZON, *GOOGLE, *AZURE)  # stores in which a name with a slash needs no folder
+# Those in which an object gets its name when it is whole; PyArrow's client of Azure begins with an empty one.
+AT_ONCE = (*AMAZON, *GOOGLE)
 
 
 def inside(folder: Place, key: str) -> Place:
@@ -53,8 +55,7 @@ def writing(place: Place) -> Iterator[Place]:
 def unwritten(place: Place, error: OSError, temporary: str = "") -> EvenkeelError:
     """The error about a place that cannot be written; the clients name the temporary file."""
     if isinstance(place, StoredFile):
-        text = " ".join(str(error).split())[:300]
-        return EvenkeelError(f"cannot write {place}: {refusal(error) or 'the store failed'} ({text})")
+        return EvenkeelError(f"cannot write {place}: {refusal(error) or 'the store failed'} ({one_line(error)})")
     reason = (
         (error.strerror or str(error)).replace(temporary, str(place)) if temporary else error.strerror or str(error)
     )
@@ -77,7 +78,7 @@ def copy_object(file: StoredFile, target: StoredFile) -> None:
     """Copy an object within its store; one that is too large for a request by way of this machine."""
     filesystem = file.store.filesystem
     make_folder(target)
-    if file.store.scheme in ("hdfs", "viewfs"):
+    if file.store.scheme in HADOOP:
         filesystem.move(file.path, target.path)
         return
     if filesystem.get_file_info([file.path])[0].size < MOST_COPIED:
@@ -212,20 +213,24 @@ def open_stream(place: StoredFile) -> Any:
 
 
 def write_bytes(place: Place, data: bytes) -> None:
-    """Write a small file whole: a store completes an object when it has all of it.
+    """Write a small file, so that its name is that of what was there or of all of it.
 
     Raises:
         EvenkeelError: it cannot be written.
     """
-    try:
-        if isinstance(place, Path):
+    if isinstance(place, Path):
+        try:
             replace_file(place, data)
-        else:
-            with open_stream(place) as stream:
-                stream.write(data)
-    except OSError as error:
-        if isinstance(place, Path):
+        except OSError as error:
             raise EvenkeelError(
                 f"cannot write {place}: {error.strerror or error}; choose a folder that exists and is writable"
             ) from error
-        raise unwritten(place, error) from error
+        return
+    at_once = place.store.scheme in (*AT_ONCE, *HTTP)  # the web takes none
+    with contextlib.nullcontext(place) if at_once else writing(place) as target:
+        assert isinstance(target, StoredFile)
+        try:
+            with open_stream(target) as stream:
+                stream.write(data)
+        except OSError as error:
+            raise unwritten(place, error) from error
