@@ -43,6 +43,16 @@ def interpret(worker, cases):
     return json.loads(result.stdout.splitlines()[-1])
 
 
+def check(worker, cases, limit_of):
+    """Interpret all cases in one process, and fail with every number that is over its limit."""
+    found = interpret(worker, cases)
+    assert found.keys() == cases.keys()
+    assert all(found.values())
+    numbers = [(case, name, value) for case, given in found.items() for name, value in given.items()]
+    over = [f"{case}: {name} is {value}" for case, name, value in numbers if not value <= limit_of(case, name)]
+    assert not over, "\n".join(["", *over])
+
+
 def kernels():
     from evenkeel.kernels import triton
 

@@ -248,12 +248,12 @@ def test_operators_pass_opcheck(groups, last, masked):
     layout = torch.channels_last if last else torch.contiguous_format
     forward, backward = torch.ops.evenkeel.channels_forward, torch.ops.evenkeel.channels_backward
     mask = torch.rand(3, 1, 5, 6) < 0.5 if masked else None
-    for dtype, mode, activation in ((torch.float32, 0, 2), (torch.bfloat16, 1, 0)):
-        x, dy = (torch.randn(3, 4, 5, 6).to(dtype).contiguous(memory_format=layout) for _ in range(2))
-        weight, options = torch.randn(4), (groups, 1e-5, mode, 0.0, activation)
-        torch.library.opcheck(forward, (x, weight, None, None, None, mask, *options))
-        statistics = forward(x, weight, None, None, None, mask, *options)[1]
-        torch.library.opcheck(backward, (dy, x, weight, None, statistics, mask, False, *options, True, True, False))
+    dtype, mode, activation = (torch.bfloat16, 1, 0) if masked else (torch.float32, 0, 2)
+    x, dy = (torch.randn(3, 4, 5, 6).to(dtype).contiguous(memory_format=layout) for _ in range(2))
+    weight, options = torch.randn(4), (groups, 1e-5, mode, 0.0, activation)
+    torch.library.opcheck(forward, (x, weight, None, None, None, mask, *options))
+    statistics = forward(x, weight, None, None, None, mask, *options)[1]
+    torch.library.opcheck(backward, (dy, x, weight, None, statistics, mask, False, *options, True, True, False))
     torch.library.opcheck(forward, (x, weight, None, torch.zeros(4), torch.ones(4), mask, 0, 1e-5, 0, 0.0, 1))
 
 
