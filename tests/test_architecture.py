@@ -68,9 +68,13 @@ def imported_modules(source: str, path: Path) -> Iterator[Finding]:
             module = absolute_name(node, path)
             names = (f"{module}.{alias.name}" if module == "evenkeel" else module for alias in node.names)
             yield from ((node.lineno, name) for name in names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "require_package")):
+        elif isinstance(node, ast.Call) and called_name(node).endswith(("import_module", "require_package")):
             values = (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
             yield from ((node.lineno, value) for value in values)
+
+
+def called_name(call: ast.Call) -> str:
+    return getattr(call.func, "attr", getattr(call.func, "id", ""))
 
 
 def hidden_imports(source: str, path: Path) -> Iterator[Finding]:
@@ -87,7 +91,7 @@ def hidden_imports(source: str, path: Path) -> Iterator[Finding]:
             renamed = (alias for alias in node.names if alias.name in ("import_module", "__import__") and alias.asname)
             yield from ((node.lineno, ast.unparse(alias)) for alias in renamed)
     for call in calls:
-        if ast.unparse(call.func).endswith("import_module") and len(call.args) + len(call.keywords) != 1:
+        if called_name(call).endswith("import_module") and len(call.args) + len(call.keywords) != 1:
             yield call.lineno, ast.unparse(call)  # only a relative name needs the package
 
 
