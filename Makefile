@@ -27,8 +27,12 @@ demo: ## train one small transformer with each norm on real text; report in runs
 test: install ## run the tests and doctests that need no browser and no compiler, two at a time
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
+# OpenMP's threads spin while they wait, and would take the core of the other process's tests.
+test test-slow: export OMP_WAIT_POLICY := passive
+
 test-slow: install browser emulator ## run the slow tests: compiled graphs, wheels, the report in Chromium, Arm
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest tests -m "slow and not alone" -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests -m "slow and alone"
 
 MINUTES ?= 60
 fuzz: install ## run the fuzzers for an hour (MINUTES=5: for five minutes; SEED=1: the same cases again)

@@ -9,6 +9,7 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 NORMS = ("batch_norm", "inference", "instance_norm", "group_norm")
 MEASURED = ("batch_norm", "instance_norm", "group_norm")  # statistics of this input
 GROUPS = 2
+LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 def call(norm, x, weight=None, bias=None, **options):

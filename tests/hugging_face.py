@@ -23,7 +23,7 @@ TEXT = {
 }
 GROUPED = TEXT | {"num_key_value_heads": 2, "head_dim": 8}
 GPT2 = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2}
-MAMBA = TEXT | {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2}
+MAMBA = TEXT | {"num_heads": 8, "head_dim": 8, "state_size": 8, "n_groups": 2, "chunk_size": 16}
 LINEAR_HEADS = {f"linear_{name}": 4 for name in ("num_value_heads", "num_key_heads", "key_head_dim", "value_head_dim")}
 HYBRID = {"layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": [0, 1]}
 TOWER = {"hidden_size": 32, "num_heads": 4, "d_kv": 8, "d_ff": 48, "dropout_rate": 0.0}

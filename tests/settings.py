@@ -46,6 +46,26 @@ def default_device(device):
     return setting
 
 
+@contextlib.contextmanager
+def thread_count(count):
+    """So many threads of torch's."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def on_threads(call, counts=(1, 2, 3)):
+    """What a function returns on each number of threads."""
+    found = []
+    for count in counts:
+        with thread_count(count):
+            found.append(call())
+    return found
+
+
 # (context, what becomes of an input)
 SETTINGS = {
     "default device": (default_device("cpu"), lambda t: t),

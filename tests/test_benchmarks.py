@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from settings import thread_count
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,10 +29,8 @@ def runner(monkeypatch):
 
 @pytest.fixture
 def threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    yield 3
-    torch.set_num_threads(before)
+    with thread_count(3):
+        yield 3
 
 
 def run(program, monkeypatch, *arguments):

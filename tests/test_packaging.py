@@ -29,7 +29,7 @@ print(evenkeel.__file__)
 print((y - evenkeel.functional.layer_norm_reference(x, (7,))).abs().max().item() < 1e-12)
 """
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 
 def run(command: list[object], path: str | None = None, **options: object) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,8 @@ import itertools
 import sys
 
 import torch
-from channel_calls import errors
+from channel_calls import MEASURED, errors
+from regimes import CHANNELS
 from triton_worker import kernels, main, random, same
 
 from evenkeel import functional as F
@@ -18,22 +19,13 @@ from evenkeel.functional import _batch_norm, _group_norm, _instance_norm
 from evenkeel.testing import ulp_error
 
 GROUPS = {"batch_norm": 0, "inference": 0, "instance_norm": -1, "group_norm": 2}
-MEASURED = ("batch_norm", "instance_norm", "group_norm")
 SMALL = (3, 4, 3, 5)
-REGIMES = {
-    "N(0,1)": (torch.randn, 1e-5),
-    "mean 1e4 spread 1": (lambda shape: 1e4 + torch.randn(shape), 1e-5),
-    "mean 1e4 spread 0.01": (lambda shape: 1e4 + 0.01 * torch.randn(shape), 1e-5),
-    "mean 1e6 spread 1": (lambda shape: 1e6 + torch.randn(shape), 1e-5),
-    "1e18": (lambda shape: 1e18 * torch.randn(shape), 1e-5),
-    "up to 3e38": (lambda shape: 3e38 * (2 * torch.rand(shape) - 1), 1e-5),
-    "1e-20, eps 1e-60": (lambda shape: 1e-20 * torch.randn(shape), 1e-60),
-    "1e-30, eps 1e-80": (lambda shape: 1e-30 * torch.randn(shape), 1e-80),
+REGIMES = CHANNELS | {
     "rare channels among others": (
         lambda shape: torch.randn(shape) * 10.0 ** (torch.arange(shape[1]) % 5 * 16 - 20).view(-1, 1, 1),
         1e-5,
     ),
-}  # fmt: skip
+}
 
 
 def use_tiles(elements):

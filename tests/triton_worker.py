@@ -16,6 +16,7 @@ import time
 import warnings
 
 import torch
+from regimes import ROWS
 
 from evenkeel.functional._rows_reference import add_rows_reference, rows_reference
 from evenkeel.functional._specs import row_spec
@@ -23,22 +24,7 @@ from evenkeel.testing import ulp_error
 
 STATISTICS = ("moments", "rms", "l2")
 MODES = ("inside", "outside", "clamp")
-FIRST = torch.tensor(0)
-# sample of (rows, features), eps
-REGIMES = {
-    "N(0,1)": (lambda shape: torch.randn(shape), 1e-5),
-    "mean 1e4 spread 1": (lambda shape: 1e4 + torch.randn(shape), 1e-5),
-    "mean 1e4 spread 0.01": (lambda shape: 1e4 + 0.01 * torch.randn(shape), 1e-5),
-    "mean 1e6 spread 1": (lambda shape: 1e6 + torch.randn(shape), 1e-5),
-    "1e18": (lambda shape: 1e18 * torch.randn(shape), 1e-5),
-    "up to 3e38": (lambda shape: 3e38 * (2 * torch.rand(shape) - 1), 1e-5),
-    "3e38 and 1": (lambda shape: torch.where(torch.rand(shape) < 0.1, 3e38, 1.0), 1e-5),
-    "1e-20, eps 0": (lambda shape: 1e-20 * torch.randn(shape), 0.0),
-    "1e-30, eps 0": (lambda shape: 1e-30 * torch.randn(shape), 0.0),
-    "an outlier first": (
-        lambda shape: torch.randn(shape).index_put_((torch.arange(0, shape[0], 8), FIRST), torch.tensor(1e6)),
-        1e-5,
-    ),
+REGIMES = ROWS | {
     "rare rows among others": (
         lambda shape: torch.randn(shape) * 10.0 ** (torch.arange(shape[0]) % 5 * 16 - 20)[:, None],
         1e-5,
@@ -55,6 +41,16 @@ def interpret(worker, cases):
     )
     assert result.returncode == 0, result.stderr[-2000:]
     return json.loads(result.stdout.splitlines()[-1])
+
+
+def check(worker, cases, limit_of):
+    """Interpret all cases in one process, and fail with every number that is over its limit."""
+    found = interpret(worker, cases)
+    assert found.keys() == cases.keys()
+    assert all(found.values())
+    numbers = [(case, name, value) for case, given in found.items() for name, value in given.items()]
+    over = [f"{case}: {name} is {value}" for case, name, value in numbers if not value <= limit_of(case, name)]
+    assert not over, "\n".join(["", *over])
 
 
 def kernels():

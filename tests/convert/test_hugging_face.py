@@ -9,15 +9,17 @@ from evenkeel.convert import plan
 pytestmark = pytest.mark.filterwarnings("ignore")  # of the package's own making
 
 DECODERS = """
-Apertus Arcee AriaText BioGpt BitNet Bloom Cohere2 Cwm DiffLlama Doge Emu3 Ernie4_5 Exaone4 FalconH1 FalconMamba
+Apertus Arcee AriaText BioGpt BitNet Bloom Cohere2 Cwm DiffLlama Doge Emu3 Ernie4_5 Exaone4 FalconMamba
 FlexOlmo Fuyu Glm Glm4 GPTBigCode GPTNeoXJapanese GptOss Granite GraniteMoe Helium HunYuanDenseV1 JetMoe Lfm2 Mamba
 MiniMax Ministral Mixtral ModernBertDecoder Mpt NanoChat Nemotron Olmo Olmo3 OPT Persimmon Phi Qwen3 SeedOss
 SmolLM3 StableLm Starcoder2 VaultGemma XGLM"""
 ENCODERS = """Albert ConvBert Deberta DebertaV2 Electra Esm EuroBert LayoutLM MegatronBert ModernBert MPNet
 Nystromformer RemBert Roberta RobertaPreLayerNorm RoFormer XLMRoberta"""
 CLASSIFIERS = "Beit DeiT Dinov2 MobileNetV2 ViTMSN"
+STATES = {"d_ssm": 64, "n_heads": 8, "d_state": 8, "chunk_size": 16}  # its own take seconds
 EVERY = {
     **MODELS,
+    "FalconH1": Model("FalconH1ForCausalLM", GROUPED | {f"mamba_{name}": size for name, size in STATES.items()}),
     **{f"{name}, decoder": Model(f"{name}ForCausalLM", GROUPED) for name in DECODERS.split()},
     **{f"{name}, encoder": Model(f"{name}ForMaskedLM", TEXT) for name in ENCODERS.split()},
     **{

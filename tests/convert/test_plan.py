@@ -304,19 +304,6 @@ def test_a_norm_inside_a_module_is_swapped_itself():
     assert [site.name for site in plan(model).sites] == ["0.batchnorm"]
 
 
-def test_parametrized_weights_stay_parametrized():
-    model = rows(nn.RMSNorm)
-    nn.utils.parametrize.register_parametrization(model[3], "weight", nn.Softplus())
-    x = torch.randn(4, 17)
-    wanted = model(x)
-    certificate = swap(model, quiet=True, verify=x)
-    assert certificate.swapped == 2
-    torch.testing.assert_close(model(x), wanted)
-    assert nn.utils.parametrize.is_parametrized(model[3], "weight")
-    model(x).sum().backward()
-    assert model[3].parametrizations.weight.original.grad is not None
-
-
 @pytest.mark.parametrize("kind", [Llama, nn.LayerNorm, ChannelsFirst])
 def test_swapped_models_are_copied_and_stored(kind):
     model = nn.Sequential(shaken(kind(8)))

@@ -51,6 +51,9 @@ def test_parametrized_layers_around_norms():
     certificate = swap(model, verify=x, quiet=True)
     assert certificate.swapped == 2
     torch.testing.assert_close(model(x), wanted)
+    assert nn.utils.parametrize.is_parametrized(model[3], "weight")
+    model(x).sum().backward()
+    assert model[3].parametrizations.weight.original.grad is not None
 
 
 def test_hooks_that_change_what_norms_get_and_give():

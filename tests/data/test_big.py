@@ -16,7 +16,7 @@ import pytest
 import evenkeel
 from evenkeel.data import load
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 COLUMNS = "abcd"
 FILES = 30

@@ -83,6 +83,7 @@ def ray():
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_ray_finds_the_same_bits(ray, folder, tmp_path):
     expected = fit_statistics(folder)
@@ -112,6 +113,7 @@ def test_ray_finds_the_same_bits(ray, folder, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_ray_that_was_started_is_shut_down(folder, capfd):
     import ray

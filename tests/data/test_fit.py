@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from parquet_parts import PARTS, break_part, write_part
+from settings import on_threads
 from sklearn import preprocessing
 
 from evenkeel import InvalidArgumentError, InvalidInputError, InvalidTypeError, SourceError
@@ -64,15 +65,7 @@ def test_bits_do_not_depend_on_the_workers(workers, folder):
 
 def test_bits_do_not_depend_on_torch_threads(monkeypatch, table):
     monkeypatch.setattr("evenkeel.data.sources._memory.FRAGMENT_ELEMENTS", 300)
-    threads = torch.get_num_threads()
-    found = set()
-    try:
-        for number in (1, 2, 3):
-            torch.set_num_threads(number)
-            found.add(fit_statistics(table).to_bytes())
-    finally:
-        torch.set_num_threads(threads)
-    assert len(found) == 1
+    assert len(set(on_threads(lambda: fit_statistics(table).to_bytes()))) == 1
 
 
 def test_any_cut_gives_the_two_pass_answer(monkeypatch, table):

@@ -14,7 +14,8 @@ from evenkeel.cli import main
 from evenkeel.data import fit, fit_statistics
 from evenkeel.data.fitting import _engines
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the warnings are Ray's own
+# the warnings are Ray's own
+pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.filterwarnings("ignore")]
 
 
 class Killed(BaseException):

@@ -193,6 +193,7 @@ def test_ten_thousand_small_objects(store, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_an_object_of_five_gigabytes(store):
     rows, columns = 5 * (1 << 30) // 32, 4
     header = io.BytesIO()

@@ -269,6 +269,7 @@ print(peak() - before)
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_memory_is_bounded_whatever_the_size(store):
     columns = {
         f"c{index}": np.random.default_rng(index).normal(size=1_000_000).astype(np.float32) for index in range(8)

@@ -1,13 +1,12 @@
 """add_layer_norm and add_rms_norm: against adding and normalizing one after the other, and the contract's regimes."""
 
 import itertools
-import os
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 import torch
-from simd_levels import available_levels
+from bits import digest
+from settings import on_threads
 
 from evenkeel import EvenkeelError, nn
 from evenkeel import functional as F
@@ -116,16 +115,9 @@ def test_regimes(norm, regime, mode):
 )
 @every_norm
 def test_bits_depend_on_the_row_alone(norm, dtypes, rounding):
-    threads = torch.get_num_threads()
     for rows, features in ((700, 513), (70, 7), (70, 16), (70, 33)):
         x, residual = (torch.randn(rows, features).to(dtype) for dtype in dtypes)
-        found = []
-        try:
-            for count in (1, 2, 3):
-                torch.set_num_threads(count)
-                found.append(results(norm, x, residual, residual_rounding=rounding))
-        finally:
-            torch.set_num_threads(threads)
+        found = on_threads(partial(results, norm, x, residual, residual_rounding=rounding))
         fused = torch.zeros(rows, 2 * features, dtype=dtypes[0])
         fused[:, features:] = x
         found.append(results(norm, fused[:, features:], residual.T.contiguous().T, residual_rounding=rounding))
@@ -290,38 +282,25 @@ def test_operators_pass_opcheck(norm, dtypes):
     x, residual = (torch.randn(5, 33).to(dtype) for dtype in dtypes)
     weight, dy, dstream = torch.randn(33), torch.randn(5, 33).to(dtypes[0]), torch.randn(5, 33).to(dtypes[1])
     forward, backward = torch.ops.evenkeel.rows_forward, torch.ops.evenkeel.rows_backward
-    for rounded in (True, False):
+    for rounded, needed in ((True, (True, True, True, False)), (False, (False, True, False, False))):
         options = (1, int(norm == "add_layer_norm"), 1e-5, 1, 0.0, False, rounded)
         torch.library.opcheck(forward, (x, residual, weight, None, *options, False))
         _, stream, statistics = forward(x, residual, weight, None, *options, False)
         source = (stream, None) if rounded else (x, residual)
-        for needed in ((True, True, True, False), (False, True, False, False)):
-            torch.library.opcheck(backward, (dy, dstream, *source, weight, None, statistics, *options, *needed, False))
+        torch.library.opcheck(backward, (dy, dstream, *source, weight, None, statistics, *options, *needed, False))
 
 
-SIMD_PROGRAM = """
-import hashlib, torch
-from evenkeel import functional as F
-torch.manual_seed(0)
-digest = hashlib.sha256()
-for x_dtype, residual_dtype in ((torch.float32,) * 2, (torch.bfloat16, torch.float32), (torch.float16, torch.bfloat16)):
-    for rounding in ("rounded", "unrounded"):
-        x, residual = (torch.randn(40, 1023).to(dtype).requires_grad_() for dtype in (x_dtype, residual_dtype))
+def digests():
+    """A digest of the results for each pair of dtypes and rounding, of an early cast, and of division by the length."""
+    torch.manual_seed(0)
+    found = {}
+    some = (torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.float16, torch.bfloat16)
+    for dtypes, rounding in itertools.product(some, ("rounded", "unrounded")):
+        x, residual = (torch.randn(40, 1023).to(dtype).requires_grad_() for dtype in dtypes)
         outputs = F.add_layer_norm(x, residual, (1023,), backend="cpu", residual_rounding=rounding)
         grads = torch.autograd.grad(outputs, (x, residual), [torch.randn(40, 1023).to(o.dtype) for o in outputs])
-        for t in (*outputs, *grads):
-            digest.update(t.detach().double().numpy().tobytes())
-x = torch.randn(40, 1023).bfloat16()
-digest.update(F.rms_norm(x, (1023,), cast="early", backend="cpu").double().numpy().tobytes())
-digest.update(F.normalize(x.float(), backend="cpu").numpy().tobytes())
-print(digest.hexdigest())
-"""
-
-
-def test_every_simd_level_gives_the_same_bits():
-    found = set()
-    for level in available_levels():
-        environment = {**os.environ, "EVENKEEL_SIMD": level}
-        command = [sys.executable, "-c", SIMD_PROGRAM]
-        found.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
-    assert len(found) == 1
+        found[f"{dtypes} {rounding}"] = digest((*outputs, *grads))
+    x = torch.randn(40, 1023).bfloat16()
+    found["early"] = digest([F.rms_norm(x, (1023,), cast="early", backend="cpu")])
+    found["length"] = digest([F.normalize(x.float(), backend="cpu")])
+    return found

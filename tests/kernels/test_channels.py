@@ -1,12 +1,13 @@
 """The channel kernels: bits, regimes, layouts, dtypes, edge shapes."""
 
-import hashlib
 import itertools
 
 import pytest
 import torch
+from bits import digest
 from channel_calls import FLOATS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
-from simd_levels import digests_by_level
+from regimes import CHANNELS
+from settings import on_threads
 
 from evenkeel import BackendError
 from evenkeel import functional as F
@@ -27,24 +28,12 @@ def has_positions(norm, shape):
     return norm != "instance_norm" or len(shape) > 2
 
 
-REGIMES = {
-    "N(0,1)": (torch.randn, 1e-5),
-    "mean 1e4 spread 1": (lambda shape: 1e4 + torch.randn(shape), 1e-5),
-    "mean 1e4 spread 0.01": (lambda shape: 1e4 + 0.01 * torch.randn(shape), 1e-5),
-    "mean 1e6 spread 1": (lambda shape: 1e6 + torch.randn(shape), 1e-5),
-    "1e18": (lambda shape: 1e18 * torch.randn(shape), 1e-5),
-    "up to 3e38": (lambda shape: 3e38 * (2 * torch.rand(shape) - 1), 1e-5),
-    "1e-20, eps 1e-60": (lambda shape: 1e-20 * torch.randn(shape), 1e-60),
-    "1e-30, eps 1e-80": (lambda shape: 1e-30 * torch.randn(shape), 1e-80),
-}
-
-
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels_last"])
 @pytest.mark.parametrize("mode", ["inside", "outside", "clamp"])
-@pytest.mark.parametrize("regime", REGIMES)
+@pytest.mark.parametrize("regime", CHANNELS)
 @every_measured
 def test_regimes(norm, regime, mode, last):
-    sample, eps = REGIMES[regime]
+    sample, eps = CHANNELS[regime]
     for shape in ((16, 6, 5, 3), (6, 8, 20, 19), (11, 16, 7, 7)):
         x = sample(shape).contiguous(memory_format=torch.channels_last if last else torch.contiguous_format)
         mine = results(norm, x, eps=eps, eps_mode=mode)
@@ -74,16 +63,9 @@ def test_constant_channels_give_exactly_zero(norm, dtype, value):
 @every_dtype
 @every_norm
 def test_threads_do_not_change_a_bit(norm, dtype):
-    threads = torch.get_num_threads()
     inputs = [torch.randn(shape).to(dtype) for shape in SHAPES if has_positions(norm, shape)]
     inputs.append(torch.randn(4, 6, 60, 60).to(dtype).contiguous(memory_format=torch.channels_last))
-    found = []
-    try:
-        for count in (1, 2, 3, 3):
-            torch.set_num_threads(count)
-            found.append([t for x in inputs for t in results(norm, x)])
-    finally:
-        torch.set_num_threads(threads)
+    found = on_threads(lambda: [t for x in inputs for t in results(norm, x)], (1, 2, 3, 3))
     assert all(same_bits(found[0], other) for other in found[1:])
 
 
@@ -110,14 +92,8 @@ def digests():
             scale = torch.logspace(-9, 4, shape[1]).reshape(1, -1, *[1] * (len(shape) - 2))
             x = (torch.randn(shape) * scale).to(dtype)
             layouts = [x, x.contiguous(memory_format=torch.channels_last)] if x.ndim == 4 else [x]
-            numbers = [t.double().contiguous().numpy().tobytes() for v in layouts for t in results(norm, v, eps=1e-8)]
-            found[f"{norm} {dtype} {shape}"] = hashlib.sha256(b"".join(numbers)).hexdigest()
+            found[f"{norm} {dtype} {shape}"] = digest([t for v in layouts for t in results(norm, v, eps=1e-8)])
     return found
-
-
-def test_every_simd_level_gives_the_same_bits():
-    runs = digests_by_level(__file__)
-    assert all(found == runs[0] for found in runs)
 
 
 @every_dtype
@@ -272,12 +248,12 @@ def test_operators_pass_opcheck(groups, last, masked):
     layout = torch.channels_last if last else torch.contiguous_format
     forward, backward = torch.ops.evenkeel.channels_forward, torch.ops.evenkeel.channels_backward
     mask = torch.rand(3, 1, 5, 6) < 0.5 if masked else None
-    for dtype, mode, activation in ((torch.float32, 0, 2), (torch.bfloat16, 1, 0)):
-        x, dy = (torch.randn(3, 4, 5, 6).to(dtype).contiguous(memory_format=layout) for _ in range(2))
-        weight, options = torch.randn(4), (groups, 1e-5, mode, 0.0, activation)
-        torch.library.opcheck(forward, (x, weight, None, None, None, mask, *options))
-        statistics = forward(x, weight, None, None, None, mask, *options)[1]
-        torch.library.opcheck(backward, (dy, x, weight, None, statistics, mask, False, *options, True, True, False))
+    dtype, mode, activation = (torch.bfloat16, 1, 0) if masked else (torch.float32, 0, 2)
+    x, dy = (torch.randn(3, 4, 5, 6).to(dtype).contiguous(memory_format=layout) for _ in range(2))
+    weight, options = torch.randn(4), (groups, 1e-5, mode, 0.0, activation)
+    torch.library.opcheck(forward, (x, weight, None, None, None, mask, *options))
+    statistics = forward(x, weight, None, None, None, mask, *options)[1]
+    torch.library.opcheck(backward, (dy, x, weight, None, statistics, mask, False, *options, True, True, False))
     torch.library.opcheck(forward, (x, weight, None, torch.zeros(4), torch.ones(4), mask, 0, 1e-5, 0, 0.0, 1))
 
 

@@ -1,20 +1,19 @@
 """Masks, fused activations and given statistics of the channel kernels."""
 
-import hashlib
 import itertools
 import subprocess
 import sys
 
 import pytest
 import torch
-from channel_calls import FLOATS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
-from simd_levels import digests_by_level
+from bits import digest
+from channel_calls import FLOATS, LAYOUTS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
+from settings import on_threads
 
 from evenkeel import InvalidArgumentError, nn
 from evenkeel import functional as F
 from evenkeel.testing import ulp_error
 
-LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 ACTIVATED = [
     (norm, activation) for norm in ("batch_norm", "inference", "group_norm") for activation in ("relu", "silu")
 ]
@@ -80,22 +79,16 @@ def test_nothing_valid_gives_zeros(norm, samples, layout):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("norm", NORMS)
 def test_threads_do_not_change_a_bit(norm, dtype, masked):
-    threads, found = torch.get_num_threads(), []
     extras = {} if norm == "instance_norm" else {"activation": "silu"}
     inputs = [torch.randn(s).to(dtype).contiguous(memory_format=m) for s in SHAPES for m in LAYOUTS.values()]
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append(
-                [t for x in inputs for t in results(norm, x, mask=some_mask(x.shape) if masked else None, **extras)]
-            )
-    finally:
-        torch.set_num_threads(threads)
+    masks = [some_mask(shape) if masked else None for shape in SHAPES for _ in LAYOUTS]
+    pairs = list(zip(inputs, masks, strict=True))
+    found = on_threads(lambda: [t for x, mask in pairs for t in results(norm, x, mask=mask, **extras)])
     assert same_bits(found[0], found[1])
     assert same_bits(found[0], found[2])
 
 
-def extra_digests():
+def digests():
     """A digest of the results with a mask, an activation and both, for each norm, dtype and shape."""
     torch.manual_seed(0)
     found = {}
@@ -104,14 +97,8 @@ def extra_digests():
         for shape, layout in itertools.product(SHAPES, LAYOUTS.values()):
             x = torch.randn(shape).to(dtype).contiguous(memory_format=layout)
             mine = results(norm, x, mask=some_mask(shape) if masked else None, **extras)
-            numbers = [t.double().contiguous().numpy().tobytes() for t in mine]
-            found[f"{norm} {dtype} {masked} {shape} {layout}"] = hashlib.sha256(b"".join(numbers)).hexdigest()
+            found[f"{norm} {dtype} {masked} {shape} {layout}"] = digest(mine)
     return found
-
-
-def test_every_simd_level_gives_the_same_bits():
-    runs = digests_by_level(__file__, "extra_digests")
-    assert all(found == runs[0] for found in runs)
 
 
 FORK_PROGRAM = """

@@ -1,17 +1,16 @@
 """Channel kernels at the ends of float's range, beside infinite parameters, and with masks of any byte."""
 
-import hashlib
 import itertools
 
 import pytest
 import torch
-from channel_calls import GROUPS, MEASURED, call, errors, results, rows, same_bits, tensors
-from simd_levels import digests_by_level
+from bits import digest
+from channel_calls import GROUPS, LAYOUTS, MEASURED, call, errors, results, rows, same_bits, tensors
+from settings import on_threads
 
 from evenkeel import functional as F
 from evenkeel.testing import ulp_error
 
-LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 # planes of many positions and of few; columns; groups of few positions
 SHAPES = ((6, 32, 20, 19), (40, 32, 5, 3), (70, 32, 1, 1))
@@ -185,38 +184,21 @@ def test_channels_without_numbers_cost_the_others_nothing(norm, layout):
     torch.testing.assert_close(mine[3][10:], usual[3][10:])
 
 
-def extreme_results(threads):
-    """What leaves float's range in sums, scales and bends, on so many threads: name -> y and the gradients."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+def digests():
+    """Digests of what leaves float's range in sums, scales and bends: name -> y and the gradients."""
     found = {}
-    try:
-        for norm, shape, layout in itertools.product(("batch_norm", "group_norm"), SHAPES[:2], LAYOUTS):
-            for spread, slope, size in ((1e10, 1e30, 1), (1e-6, 1e-35, 1), (1e17, 1e12, 1e-30), (1e-14, 1e-6, 1e25)):
-                x = spread * torch.randn(shape, generator=torch.Generator().manual_seed(6))
-                x = x.contiguous(memory_format=LAYOUTS[layout])
-                weight, bias, cotangent = tensors(x)
-                leaves = [t.detach().requires_grad_() for t in (x, size * weight, size * bias)]
-                y = call(norm, *leaves, eps=TINY, activation="relu")
-                gradients = torch.autograd.grad(y, leaves, slope * cotangent)
-                found[f"{norm} {shape} {layout} {spread} {size}"] = [y.detach(), *gradients]
-    finally:
-        torch.set_num_threads(before)
+    for norm, shape, layout in itertools.product(("batch_norm", "group_norm"), SHAPES[:2], LAYOUTS):
+        for spread, slope, size in ((1e10, 1e30, 1), (1e-6, 1e-35, 1), (1e17, 1e12, 1e-30), (1e-14, 1e-6, 1e25)):
+            x = spread * torch.randn(shape, generator=torch.Generator().manual_seed(6))
+            x = x.contiguous(memory_format=LAYOUTS[layout])
+            weight, bias, cotangent = tensors(x)
+            leaves = [t.detach().requires_grad_() for t in (x, size * weight, size * bias)]
+            y = call(norm, *leaves, eps=TINY, activation="relu")
+            gradients = torch.autograd.grad(y, leaves, slope * cotangent)
+            found[f"{norm} {shape} {layout} {spread} {size}"] = digest([y, *gradients])
     return found
 
 
-def digests():
-    def digest(tensors):
-        return hashlib.sha256(b"".join(t.contiguous().numpy().tobytes() for t in tensors)).hexdigest()
-
-    return {name: digest(found) for name, found in extreme_results(1).items()}
-
-
-def test_every_simd_level_gives_the_same_bits():
-    runs = digests_by_level(__file__)
-    assert all(found == runs[0] for found in runs)
-
-
 def test_threads_do_not_change_a_bit():
-    one, three = extreme_results(1), extreme_results(3)
-    assert all(same_bits(one[name], three[name]) for name in one)
+    one, three = on_threads(digests, (1, 3))
+    assert one == three

@@ -4,12 +4,11 @@ import random
 
 import pytest
 import torch
-from channel_calls import FLOATS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
+from channel_calls import FLOATS, LAYOUTS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
 
 from evenkeel import functional as F
 from evenkeel.testing import ulp_error
 
-LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 # A matrix, a sequence, images; one vector, several, a part of one; one sample to a block, several, fewer in the last.
 FEW_POSITIONS = (
     *((5, 32), (40, 12), (49, 34, 3), (3, 6, 7, 7), (33, 8, 5, 3), (2, 256, 8, 7)),

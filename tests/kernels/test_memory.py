@@ -165,6 +165,7 @@ def test_writing_past_the_caches_does_not_change_a_bit(dtype, features):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_more_than_two_to_the_31_elements():
     features = 4096
     rows = 2**31 // features + 3

@@ -1,14 +1,12 @@
 """The row kernels: bits, regimes, strides, dtypes, edge shapes."""
 
 import itertools
-import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
-from simd_levels import available_levels
+from bits import digest
+from regimes import ROWS
+from settings import on_threads
 
 from evenkeel import BackendError, InvalidArgumentError, kernels_available
 from evenkeel import functional as F
@@ -46,24 +44,8 @@ def test_the_kernels_are_here():
     assert kernels_available()["cpu"].startswith("available: rows")
 
 
-FIRST = torch.tensor(0)
-# name, sample of (rows, features), eps; float32. The limit is the contract's: 3 ulps of the row's largest value.
-REGIMES = {
-    "N(0,1)": (lambda shape: torch.randn(shape), 1e-5),
-    "mean 1e4 spread 1": (lambda shape: 1e4 + torch.randn(shape), 1e-5),
-    "mean 1e4 spread 0.01": (lambda shape: 1e4 + 0.01 * torch.randn(shape), 1e-5),
-    "mean 1e6 spread 1": (lambda shape: 1e6 + torch.randn(shape), 1e-5),
-    "1e18": (lambda shape: 1e18 * torch.randn(shape), 1e-5),
-    "up to 3e38": (lambda shape: 3e38 * (2 * torch.rand(shape) - 1), 1e-5),
-    "3e38 and 1": (lambda shape: torch.where(torch.rand(shape) < 0.1, 3e38, 1.0), 1e-5),
-    "1e-20, eps 0": (lambda shape: 1e-20 * torch.randn(shape), 0.0),
-    "1e-30, eps 0": (lambda shape: 1e-30 * torch.randn(shape), 0.0),
-    "1e-36, eps 0": (lambda shape: 1e-36 * torch.randn(shape), 0.0),
-    "an outlier first": (
-        lambda shape: torch.randn(shape).index_put_((torch.arange(0, shape[0], 8), FIRST), torch.tensor(1e6)),
-        1e-5,
-    ),
-}
+# The limit is the contract's: 3 ulps of the row's largest value.
+REGIMES = ROWS | {"1e-36, eps 0": (lambda shape: 1e-36 * torch.randn(shape), 0.0)}
 
 
 @pytest.mark.parametrize("mode", ["inside", "outside", "clamp"])
@@ -124,47 +106,19 @@ def test_a_row_does_not_depend_on_the_others(norm, features):
 @every_norm
 def test_threads_do_not_change_a_bit(norm, dtype):
     x = torch.randn(700, 513).to(dtype)
-    threads = torch.get_num_threads()
-    found = []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            found.append(results(norm, x))
-    finally:
-        torch.set_num_threads(threads)
+    found = on_threads(lambda: results(norm, x))
     assert same_bits(found[0], found[1])
     assert same_bits(found[0], found[2])
 
 
-SIMD_PROGRAM = """
-import hashlib, json, torch
-from evenkeel import functional as F
-torch.manual_seed(0)
-digests = {"level": torch.ops.evenkeel.simd_level()}
-for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
-    for features in (7, 33, 1023):
-        x = (torch.randn(40, features) * torch.logspace(-9, 4, 40)[:, None]).to(dtype).requires_grad_()
-        weight = torch.randn(features).to(dtype).requires_grad_()
-        for name in ("layer_norm", "rms_norm"):
-            y = getattr(F, name)(x, (features,), weight, eps=1e-8, backend="cpu")
-            grads = torch.autograd.grad(y, [x, weight], torch.randn(y.shape).to(dtype))
-            digests[f"{name} {dtype} {features}"] = hashlib.sha256(
-                b"".join(t.detach().double().numpy().tobytes() for t in (y, *grads))).hexdigest()
-print(json.dumps(digests))
-"""
-
-
-def test_every_simd_level_gives_the_same_bits():
-    runs = {}
-    for level in available_levels():
-        environment = {**os.environ, "EVENKEEL_SIMD": level}
-        out = subprocess.run(
-            [sys.executable, "-c", SIMD_PROGRAM], env=environment, capture_output=True, text=True, check=True
-        )
-        runs[level] = json.loads(out.stdout)
-        assert runs[level].pop("level") == level
-    for level, digests in runs.items():
-        assert digests == runs[available_levels()[0]], level
+def digests():
+    """A digest of the results for each norm, dtype and length."""
+    torch.manual_seed(0)
+    found = {}
+    for dtype, features in itertools.product(FLOATS, (7, 33, 1023)):
+        x = (torch.randn(40, features) * torch.logspace(-9, 4, 40)[:, None]).to(dtype)
+        found |= {f"{norm} {dtype} {features}": digest(results(norm, x, eps=1e-8)) for norm in NORMS}
+    return found
 
 
 def strided(x):

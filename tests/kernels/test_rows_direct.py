@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from settings import Seen
+from settings import Seen, thread_count
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from evenkeel import functional as F
@@ -106,13 +106,8 @@ def test_only_the_needed_gradients_are_made(needed, from_output):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_sizes_at_which_the_way_changes(counted, rows, threads):
     x, weight = sample(rows, 256), sample(256)
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        with torch.no_grad():
-            y = F.layer_norm(x, (256,), weight)
-    finally:
-        torch.set_num_threads(before)
+    with thread_count(threads), torch.no_grad():
+        y = F.layer_norm(x, (256,), weight)
     assert counted == ["normalize"]
     with torch.no_grad():
         assert torch.equal(y, by_operator(F.layer_norm, x, (256,), weight))

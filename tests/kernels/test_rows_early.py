@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from settings import thread_count
 
 from evenkeel import BackendError, InvalidArgumentError
 from evenkeel import functional as F
@@ -26,16 +27,12 @@ def hugging_face(x, weight, eps):
 @pytest.mark.parametrize("features", FEATURES)
 @every_half
 def test_the_kernel_has_the_bits_of_hugging_face(dtype, features, threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+    with thread_count(threads):
         for rows in (2, 40):  # torch sums one row of more than 32768 elements in as many parts as it has threads
             x = (torch.randn(rows, features) * torch.logspace(-3, 2, rows)[:, None]).to(dtype)
             weight = torch.randn(features).to(dtype)
             y = F.rms_norm(x, (features,), weight, 1e-6, cast="early", backend="cpu")
             assert torch.equal(y, hugging_face(x, weight, 1e-6))
-    finally:
-        torch.set_num_threads(before)
 
 
 @every_half

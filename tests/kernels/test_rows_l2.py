@@ -1,7 +1,10 @@
 """`normalize` along the last axis: the row kernels with the length as statistic."""
 
+from functools import partial
+
 import pytest
 import torch
+from settings import on_threads
 
 from evenkeel import functional as F
 from evenkeel.testing import ulp_error
@@ -39,16 +42,9 @@ def test_regimes(regime, mode):
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_bits_depend_on_the_row_alone(dtype):
-    threads = torch.get_num_threads()
     for features in (1, 7, 16, 17, 33, 512, 513, 1023):
         x = torch.randn(700 if features > 500 else 70, features).to(dtype)
-        found = []
-        try:
-            for count in (1, 2, 3):
-                torch.set_num_threads(count)
-                found.append(results(x, backend="cpu"))
-        finally:
-            torch.set_num_threads(threads)
+        found = on_threads(partial(results, x, backend="cpu"))
         wide = torch.zeros(x.shape[0], 2 * features, dtype=dtype)
         wide[:, features:] = x
         found.append(results(wide[:, features:], backend="cpu"))

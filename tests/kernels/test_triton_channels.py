@@ -2,21 +2,11 @@
 
 import pytest
 import triton_channels_worker as worker
-from triton_worker import interpret
+from triton_worker import check
 
 from evenkeel.functional._specs import channel_spec
 from evenkeel.kernels import _triton
 from evenkeel.kernels.triton._launch import channel_launch, merge_launch
-
-
-@pytest.fixture(scope="module")
-def fast():
-    return interpret(worker, worker.FAST)
-
-
-@pytest.fixture(scope="module")
-def slow():
-    return interpret(worker, worker.SLOW)
 
 
 def limit_of(case, name):
@@ -28,19 +18,13 @@ def limit_of(case, name):
     return 3.0 if name.endswith("ulps") or name.split()[-1] in ("y", "dx", "dweight", "dbias") else 0.0
 
 
-@pytest.mark.parametrize("case", worker.FAST)
-def test_kernels(fast, case):
-    over = {name: value for name, value in fast[case].items() if not value <= limit_of(case, name)}
-    assert fast[case]
-    assert over == {}
+def test_kernels():
+    check(worker, worker.FAST, limit_of)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", worker.SLOW)
-def test_kernels_at_length(slow, case):
-    over = {name: value for name, value in slow[case].items() if not value <= limit_of(case, name)}
-    assert slow[case]
-    assert over == {}
+def test_kernels_at_length():
+    check(worker, worker.SLOW, limit_of)
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -17,16 +17,6 @@ from evenkeel.kernels.triton._layout import reach
 IN_HALF = ("mode", "residual, rounded", "residual, unrounded")  # what they write in 16 bits is rounded once
 
 
-@pytest.fixture(scope="module")
-def fast():
-    return triton_worker.interpret(triton_worker, triton_worker.FAST)
-
-
-@pytest.fixture(scope="module")
-def slow():
-    return triton_worker.interpret(triton_worker, triton_worker.SLOW)
-
-
 def limit_of(case, name):
     """The contract: 3 ulps in float32, 0.51 where 16 bits are rounded once; the other numbers count differences."""
     if case.startswith(("regime", "length", "long, moments", "long, rms", "long, l2")):
@@ -43,19 +33,13 @@ def limit_of(case, name):
     return 0.001 if name.endswith("share that differs") else 0.0
 
 
-@pytest.mark.parametrize("case", triton_worker.FAST)
-def test_kernels(fast, case):
-    over = {name: value for name, value in fast[case].items() if not value <= limit_of(case, name)}
-    assert fast[case]
-    assert over == {}
+def test_kernels():
+    triton_worker.check(triton_worker, triton_worker.FAST, limit_of)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", triton_worker.SLOW)
-def test_kernels_at_length(slow, case):
-    over = {name: value for name, value in slow[case].items() if not value <= limit_of(case, name)}
-    assert slow[case]
-    assert over == {}
+def test_kernels_at_length():
+    triton_worker.check(triton_worker, triton_worker.SLOW, limit_of)
 
 
 def test_launches_are_powers_of_two_that_hold_a_row():

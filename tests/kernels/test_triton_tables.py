@@ -2,37 +2,23 @@
 
 import pytest
 import triton_tables_worker as worker
-from triton_worker import interpret
+from triton_worker import check
 
 from evenkeel.kernels.triton._launch import table_launch, table_merge_launch, table_tiles
 
 
-@pytest.fixture(scope="module")
-def fast():
-    return interpret(worker, worker.FAST)
+def limit_of(case, name):
+    """1e-13 for sums in float64, as on the CPU; the other numbers count differences."""
+    return 1e-13 if name.endswith("error") else 0.0
 
 
-@pytest.fixture(scope="module")
-def slow():
-    return interpret(worker, worker.SLOW)
-
-
-def over(found):
-    """What is beyond its limit: 1e-13 for sums in float64, as on the CPU; the other numbers count differences."""
-    return {name: value for name, value in found.items() if not value <= (1e-13 if name.endswith("error") else 0.0)}
-
-
-@pytest.mark.parametrize("case", worker.FAST)
-def test_kernels(fast, case):
-    assert fast[case]
-    assert over(fast[case]) == {}
+def test_kernels():
+    check(worker, worker.FAST, limit_of)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", worker.SLOW)
-def test_kernels_at_length(slow, case):
-    assert slow[case]
-    assert over(slow[case]) == {}
+def test_kernels_at_length():
+    check(worker, worker.SLOW, limit_of)
 
 
 def test_tiles_are_powers_of_two_that_fit_their_threads():

@@ -17,7 +17,7 @@ from evenkeel.lab import StudySettings, Workers, run_study
 from evenkeel.lab.experiments import EXPERIMENTS, ExperimentObserver, run_experiments
 from evenkeel.lab.runner import _ray
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 ON_RAY = Workers(count=2, engine="ray")
 ARMS = ("none", "pre-batch", "llama", "post-layer")

@@ -11,6 +11,7 @@ import shutil
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,19 +245,8 @@ def corpus_of(source: str, layout: Layout, context: int) -> Corpus:
     facts = layout.facts
     sizes = {"training": len(layout.train), "validation": len(layout.validation)}
     check_length(source, sizes, context, facts.unit)
-    return Corpus(
-        source=source,
-        train=layout.train,
-        validation=layout.validation,
-        train_files=facts.train_files,
-        validation_files=facts.validation_files,
-        skipped_files=facts.skipped_files,
-        duplicate_files=facts.duplicate_files,
-        frequency_loss=facts.frequency_loss,
-        digest=facts.digest,
-        unit=facts.unit,
-        vocabulary=facts.vocabulary,
-    )
+    parts: dict[str, Any] = {"source": source, "train": layout.train, "validation": layout.validation}
+    return Corpus(**parts, **{one.name: getattr(facts, one.name) for one in fields(Corpus) if one.name not in parts})
 
 
 def join_files(entries: dict[str, Path], tell: Progress) -> Fill:
