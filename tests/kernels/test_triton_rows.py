@@ -29,7 +29,7 @@ def slow():
 
 def limit_of(case, name):
     """The contract: 3 ulps in float32, 0.51 where 16 bits are rounded once; the other numbers count differences."""
-    if case.startswith(("regime", "length", "long, moments", "long, rms", "long, l2")):
+    if case.startswith(("regime", "length", "long, moments", "long, rms", "long, l2")) or name.endswith("ulps"):
         return 3.0
     if case.startswith("residual"):
         narrow = {"y", "dx"} if case in IN_HALF else {"dresidual"} if case == "residual, half" else set()
@@ -77,7 +77,7 @@ def test_layouts_are_walked_without_copies_where_that_can_be():
         assert rows.inner == inner
     assert reach((three,), 1, 32).tensors[0] is not three
     together = reach((two, two.contiguous()), 1, 32)
-    assert together.strides == [(1920, 96), (320, 32)]
+    assert together.strides == [1920, 96, 320, 32]
 
 
 def test_it_says_why_it_cannot_run():

@@ -20,8 +20,10 @@ from evenkeel.functional._common import compute_dtype, needs_gradient, reference
 from evenkeel.functional._specs import spec_of_channels
 from evenkeel.kernels import (
     channels_backward,
+    channels_forward,
     composite_required,
     is_compiling,
+    moves_with_launch,
     nodes,
     normalize_small_channels,
     runs_kernel,
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
     from evenkeel._spec import NormSpec
     from evenkeel.functional._specs import CallSpec
+
+    Moved = tuple[Tensor, Tensor, float | Tensor]  # running mean and variance, and their momentum
 
 
 class ChannelsFunction(torch.autograd.Function):
@@ -53,6 +57,7 @@ class ChannelsFunction(torch.autograd.Function):
         spec: CallSpec,
         computed: tuple[Tensor, Tensor] | None = None,
         is_remembered: bool = False,
+        moved: Moved | None = None,
     ) -> Any:
         ctx.spec = spec
         if computed is not None:
@@ -60,10 +65,8 @@ class ChannelsFunction(torch.autograd.Function):
             ctx.remembered = is_remembered
             ctx.save_for_backward(x, weight, bias, statistics, None)
             return y
-        mean, variance = remembered or (None, None)
-        y, statistics, variances = torch.ops.evenkeel.channels_forward.default(
-            x, weight, bias, mean, variance, valid, *spec.channel_options
-        )
+        given = remembered or (None, None)
+        y, statistics, variances = channels_forward(x, (weight, bias), given, valid, spec.channel_options, moved)
         ctx.remembered = remembered is not None
         ctx.set_materialize_grads(False)  # nobody needs zeros for the statistics
         ctx.mark_non_differentiable(statistics, variances)
@@ -73,9 +76,9 @@ class ChannelsFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if dy is None:
-            return (None,) * 8
+            return (None,) * 9
         found = gradients(dy, ctx.saved_tensors, ctx.spec, ctx.remembered, ctx.needs_input_grad[:3])
-        return (*found, None, None, None, None, None)
+        return (*found, None, None, None, None, None, None)
 
 
 def gradients(
@@ -172,23 +175,6 @@ def is_contiguous(input: Tensor) -> bool:
     return isinstance(input, torch.Tensor) and input.layout is torch.strided and input.is_contiguous()
 
 
-def move_running(
-    running: tuple[Tensor | None, Tensor | None],
-    statistics: Tensor,
-    variances: Tensor,
-    momentum: float,
-    shape: Sequence[int],
-    valid: Tensor | None,
-) -> None:
-    """Move the running statistics towards those that the kernel returned for a batch of a shape."""
-    count = count_shared(variances, shape, [d for d in range(len(shape)) if d != 1], valid)
-    plain = type(count) is int and count > 0 and type(momentum) is float and not torch.compiler.is_compiling()
-    if plain and all(t is not None and t.is_contiguous() for t in running):
-        torch.ops.evenkeel.update_running.default(*running, statistics, variances, momentum, count)
-    else:
-        update_running(running, momentum, statistics[:, 0], variances, count)
-
-
 def effective_cast(spec: CallSpec, input: Tensor, *parameters: Tensor | None) -> CallSpec:
     """Replace ``early`` by ``late`` where they agree: in the compute dtype, unless the result is promoted."""
     if spec.late is None or compute_dtype(input) != input.dtype:
@@ -210,6 +196,23 @@ def runs_channel_kernel(
     return by_kernel and not needs_gradient(*running) and not composite_required()
 
 
+def move_running(
+    running: tuple[Tensor | None, Tensor | None],
+    statistics: Tensor,
+    variances: Tensor,
+    momentum: float | Tensor,
+    shape: Sequence[int],
+    valid: Tensor | None,
+) -> None:
+    """Move the running statistics towards those that the kernel returned for a batch of a shape."""
+    count = count_shared(variances, shape, [d for d in range(len(shape)) if d != 1], valid)
+    plain = type(count) is int and count > 0 and type(momentum) is float and not torch.compiler.is_compiling()
+    if plain and all(t is not None and t.is_contiguous() for t in running):
+        torch.ops.evenkeel.update_running.default(*running, statistics, variances, momentum, count)
+    else:
+        update_running(running, momentum, statistics[:, 0], variances, count)
+
+
 def channels(
     spec: CallSpec,
     input: Tensor,
@@ -217,13 +220,33 @@ def channels(
     bias: Tensor | None,
     remembered: tuple[Tensor | None, Tensor | None],
     valid: Tensor | None,
+    moved: Moved | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the kernel: y, the statistics, of which the mean is the first column, and their biased variances."""
-    tensors = (input, weight, bias, *remembered, valid)
+    """Run the kernel: y, the statistics, of which the mean is the first column, and their biased variances.
+
+    ``moved`` only where `moves_with_launch`.
+    """
     results: tuple[Tensor, Tensor, Tensor]
     if needs_gradient(input, weight, bias):
         given = None if remembered[0] is None else remembered
-        results = ChannelsFunction.apply(input, weight, bias, given, valid, spec)
+        results = ChannelsFunction.apply(input, weight, bias, given, valid, spec, None, False, moved)
     else:
-        results = torch.ops.evenkeel.channels_forward.default(*tensors, *spec.channel_options)
+        results = channels_forward(input, (weight, bias), remembered, valid, spec.channel_options, moved)
     return results
+
+
+def tracked_channels(
+    spec: CallSpec,
+    input: Tensor,
+    parameters: tuple[Tensor | None, Tensor | None],
+    running: tuple[Tensor, Tensor],
+    momentum: float | Tensor,
+    valid: Tensor | None,
+) -> Tensor:
+    """Run the kernel with the input's statistics, towards which the running ones move."""
+    with_launch = moves_with_launch(input, running, momentum)
+    moved = (*running, momentum) if with_launch else None
+    y, statistics, variances = channels(spec, input, *parameters, (None, None), valid, moved)
+    if not with_launch:
+        move_running(running, statistics, variances, momentum, input.shape, valid)
+    return y
