@@ -157,8 +157,9 @@ def check(device: str = "cuda", backend: str = "triton", quick: bool = False) ->
     cases = [*itertools.product(ROW_NORMS, rows), *itertools.product(CHANNEL_NORMS, maps)]
     samples = itertools.product(cases, LIMITS, SAMPLES)
     found = [problem for (n, s), d, sample in samples for problem in problems(n, s, d, sample, device, backend)]
-    calls = ({name: norm.call for name, norm in norms.items()} for norms in (ROW_NORMS, CHANNEL_NORMS))
-    return found + gpu_tables.problems(device, backend, quick) + gpu_calls.problems(*calls, device, backend, quick)
+    rows_calls, maps_calls = ({name: n.call for name, n in norms.items()} for norms in (ROW_NORMS, CHANNEL_NORMS))
+    found += gpu_tables.problems(device, backend, quick)
+    return found + gpu_calls.problems(rows_calls, maps_calls, device, backend, quick)
 
 
 Contenders = Iterator[tuple[str, Callable[[Tensor], Tensor]]]

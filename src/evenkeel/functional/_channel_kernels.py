@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 class ChannelsFunction(torch.autograd.Function):
     """First derivatives by the kernel; a backward that must itself be differentiable runs the reference.
 
-    It returns y, the statistics and their variances, or y where y and the statistics were ``computed`` already.
+    It returns y, the statistics and their variances, or y where that was ``computed`` already: y, the statistics, and
+    whether these are remembered. ``moved`` as in `channels`.
     """
 
     @staticmethod
@@ -55,14 +56,12 @@ class ChannelsFunction(torch.autograd.Function):
         remembered: tuple[Tensor, Tensor] | None,
         valid: Tensor | None,
         spec: CallSpec,
-        computed: tuple[Tensor, Tensor] | None = None,
-        is_remembered: bool = False,
+        computed: tuple[Tensor, Tensor, bool] | None = None,
         moved: Moved | None = None,
     ) -> Any:
         ctx.spec = spec
         if computed is not None:
-            y, statistics = computed
-            ctx.remembered = is_remembered
+            y, statistics, ctx.remembered = computed
             ctx.save_for_backward(x, weight, bias, statistics, None)
             return y
         given = remembered or (None, None)
@@ -76,9 +75,9 @@ class ChannelsFunction(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if dy is None:
-            return (None,) * 9
+            return (None,) * 8
         found = gradients(dy, ctx.saved_tensors, ctx.spec, ctx.remembered, ctx.needs_input_grad[:3])
-        return (*found, None, None, None, None, None, None)
+        return (*found, None, None, None, None, None)
 
 
 def gradients(
@@ -166,7 +165,7 @@ def small_channels(
     trained = needs_gradient(input, weight, bias)
     small = computed = normalize_small_channels(input, (weight, bias), running, options, remembered, momentum, trained)
     if trained and computed is not None:
-        small = ChannelsFunction.apply(input, weight, bias, None, None, spec, computed, remembered)
+        small = ChannelsFunction.apply(input, weight, bias, None, None, spec, (*computed, remembered))
     return small
 
 
@@ -229,7 +228,7 @@ def channels(
     results: tuple[Tensor, Tensor, Tensor]
     if needs_gradient(input, weight, bias):
         given = None if remembered[0] is None else remembered
-        results = ChannelsFunction.apply(input, weight, bias, given, valid, spec, None, False, moved)
+        results = ChannelsFunction.apply(input, weight, bias, given, valid, spec, None, moved)
     else:
         results = channels_forward(input, (weight, bias), remembered, valid, spec.channel_options, moved)
     return results

@@ -44,7 +44,7 @@ def normalize_small(
 def rows_inference(x: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, options: RowOptions) -> Tensor:
     """Normalize the trailing axes where no gradient will be asked for."""
     operator = torch.ops.evenkeel.rows_inference.default if torch.compiler.is_compiling() else _inference
-    if not x.is_cpu and is_direct(x):
+    if is_direct(x):
         operator = kernels().rows_inference
     y: Tensor = operator(x, weight, bias, axes, *options)
     return y

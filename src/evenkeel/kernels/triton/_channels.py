@@ -161,6 +161,10 @@ class Call:
         """Memory for a result of the kernels: the result itself where it has their layout."""
         return t if t.is_contiguous(memory_format=self.layout) else torch.empty_like(t, memory_format=self.layout)
 
+    def eps(self) -> dict[str, Any]:
+        """How eps enters."""
+        return {"EPS": self.options.eps, "EPS_MODE": self.options.eps_mode}
+
     def affine(self) -> dict[str, Any]:
         """The compile-time arguments of the kernels that apply statistics."""
         return {
@@ -187,15 +191,16 @@ class Call:
     def merge(self) -> Step:
         """(partial, statistics, variances, running_mean, running_var, share): the statistics from the sums."""
         entries = self.measure.size // self.statistics
-        merge, eps = merge_launch(entries), {"EPS": self.options.eps, "EPS_MODE": self.options.eps_mode}
-        kernel = program(forward_kernels.channels_merge_kernel, merge.warps, ROWS=merge.rows, BLOCK=merge.block, **eps)
+        merge = merge_launch(entries)
+        kernel = program(
+            forward_kernels.channels_merge_kernel, merge.warps, ROWS=merge.rows, BLOCK=merge.block, **self.eps()
+        )
         return Step(kernel, (-(-self.statistics // merge.rows),), (self.statistics, entries), (0.0, 0.0))
 
     @cached_property
     def remember(self) -> Step:
         """(mean, variance, statistics, variances): the statistics that are given."""
-        eps = {"EPS": self.options.eps, "EPS_MODE": self.options.eps_mode}
-        kernel = program(forward_kernels.channels_remember_kernel, C=self.channels, BLOCK=CHANNEL_BLOCK, **eps)
+        kernel = program(forward_kernels.channels_remember_kernel, C=self.channels, BLOCK=CHANNEL_BLOCK, **self.eps())
         return Step(kernel, (-(-self.channels // CHANNEL_BLOCK),), ())
 
     @cached_property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -84,7 +84,7 @@ def image_normalize_out(x: Tensor, mean: Tensor, std: Tensor, max_value: float, 
             form = program(images_kernels.images_form_kernel, LARGEST=max_value)
             form((images.channels,), (centre, spread, forms), ())
         tensors, grid = (source, centre, spread, forms, out), (images.number * chunks,)
-        constants = {"AREA": images.area, "BLOCK": block, "LARGEST": max_value}
+        constants: dict[str, Any] = {"AREA": images.area, "BLOCK": block, "LARGEST": max_value}
         if in_words:
             program(images_kernels.images_pixels_kernel, **constants)(grid, tensors, (chunks, images.image))
             return

@@ -64,12 +64,12 @@ def backward_launch(features: int, size: int = 2) -> Launch:
         return Launch(block=4096, warps=8, chunk=32 if features * size <= 2**16 else 16, looped=True)
     block, rows, warps = resident(features)
     if block <= 2048:
-        rows, warps = 4096 // block, 8
-    return Launch(block=block, rows=rows, warps=warps, chunk=16 if rows == 1 else max(32, 4 * rows))
+        warps = 8  # 8 elements a thread: beside the sums, tiles of two rows and more spill with 16
+    return Launch(block=block, rows=rows, warps=warps, chunk=16 if block > 2048 else max(32, 4 * rows))
 
 
 SUMS_LAUNCH = Launch(block=1024, rows=2, warps=8)  # tiles of dγ and dβ, if rows are longer than LONGEST_BACKWARD
-TREE_LAUNCH = Launch(block=8, rows=256)  # the tree over the chunks: whole sectors of memory, many programs
+TREE_LAUNCH = Launch(block=8, rows=512, warps=8)  # the tree over the chunks: whole sectors of memory, many programs
 
 TABLE_TILE = 1024  # elements whose sums are kept in float64; twice as many are mapped at once
 FEWEST_TILES, MOST_TILES, MOST_CHUNKS = 32, 16384, 1024  # of a chunk of a table; of a column, before chunks grow

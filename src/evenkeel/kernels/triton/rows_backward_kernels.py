@@ -145,9 +145,8 @@ def long_row_gradient(
         gradients += g
         products += tl.where(kept, g * normalized, 0.0)
     shift, slope = slopes_of(tl.sum(gradients, 1), tl.sum(products, 1), bend, N, STATISTIC)
-    last: tl.constexpr = (N - 1) // BLOCK * BLOCK
     for start in range(0, features, BLOCK):
-        columns = last - start + tl.arange(0, BLOCK)
+        columns = (N - 1) // BLOCK * BLOCK - start + tl.arange(0, BLOCK)
         kept = (columns < N)[None, :]
         normalized = normalized_of(
             x, residual, place, residual_place, columns, kept, scale, mean, rest, reciprocal,

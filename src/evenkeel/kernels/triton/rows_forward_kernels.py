@@ -173,9 +173,8 @@ def long_rows_forward_kernel(
         save(statistics, row, there, mean, rest, reciprocal, bend, scale, STATISTIC, EPS_MODE)
     own = place_of(row, 1, N, 0, False, ALIGNED)
     y_place = place_of(row, inner, y_outer, y_inner, NESTED, ALIGNED)
-    last: tl.constexpr = (N - 1) // BLOCK * BLOCK
     for start in range(0, features, BLOCK):
-        columns = last - start + tl.arange(0, BLOCK)
+        columns = (N - 1) // BLOCK * BLOCK - start + tl.arange(0, BLOCK)
         kept = (columns < N)[None, :]
         v = read_sum(x, residual, place, residual_place, columns, kept, ROUNDED)
         if residual is not None:
