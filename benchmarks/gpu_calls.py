@@ -68,8 +68,8 @@ def running_problems(device: str, backend: str) -> Iterator[str]:
                 norm(x * scale, valid)
                 exact((x * scale).double(), valid)
             for name in ("running_mean", "running_var"):
-                error = ulp_error(getattr(norm, name)[:, None], getattr(exact, name)[:, None])
-                if not error <= 2.0:  # three roundings
+                error = ulp_error(getattr(norm, name), getattr(exact, name))
+                if not error <= 6.0:  # three updates; torch's operators round each four times
                     yield f"momentum {momentum}, mask {valid is not None}: {name} is {error:.2f} ulps off"
             if norm.num_batches_tracked != 3:
                 yield f"momentum {momentum}: {norm.num_batches_tracked} batches counted, not 3"
