@@ -174,6 +174,23 @@ def is_contiguous(input: Tensor) -> bool:
     return isinstance(input, torch.Tensor) and input.layout is torch.strided and input.is_contiguous()
 
 
+def move_running(
+    running: tuple[Tensor | None, Tensor | None],
+    statistics: Tensor,
+    variances: Tensor,
+    momentum: float | Tensor,
+    shape: Sequence[int],
+    valid: Tensor | None,
+) -> None:
+    """Move the running statistics towards those that the kernel returned for a batch of a shape."""
+    count = count_shared(variances, shape, [d for d in range(len(shape)) if d != 1], valid)
+    plain = type(count) is int and count > 0 and type(momentum) is float and not torch.compiler.is_compiling()
+    if plain and all(t is not None and t.is_contiguous() for t in running):
+        torch.ops.evenkeel.update_running.default(*running, statistics, variances, momentum, count)
+    else:
+        update_running(running, momentum, statistics[:, 0], variances, count)
+
+
 def effective_cast(spec: CallSpec, input: Tensor, *parameters: Tensor | None) -> CallSpec:
     """Replace ``early`` by ``late`` where they agree: in the compute dtype, unless the result is promoted."""
     if spec.late is None or compute_dtype(input) != input.dtype:
@@ -193,23 +210,6 @@ def runs_channel_kernel(
     """Whether the kernels run a channel norm with its `effective_cast`, or else the reference."""
     by_kernel = runs_kernel("channels", backend, spec, input, *parameters, *running, valid)
     return by_kernel and not needs_gradient(*running) and not composite_required()
-
-
-def move_running(
-    running: tuple[Tensor | None, Tensor | None],
-    statistics: Tensor,
-    variances: Tensor,
-    momentum: float | Tensor,
-    shape: Sequence[int],
-    valid: Tensor | None,
-) -> None:
-    """Move the running statistics towards those that the kernel returned for a batch of a shape."""
-    count = count_shared(variances, shape, [d for d in range(len(shape)) if d != 1], valid)
-    plain = type(count) is int and count > 0 and type(momentum) is float and not torch.compiler.is_compiling()
-    if plain and all(t is not None and t.is_contiguous() for t in running):
-        torch.ops.evenkeel.update_running.default(*running, statistics, variances, momentum, count)
-    else:
-        update_running(running, momentum, statistics[:, 0], variances, count)
 
 
 def channels(
