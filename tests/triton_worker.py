@@ -301,9 +301,9 @@ def strangers():
 
 
 def long(name, statistic):
-    """Rows in blocks: the same regimes."""
+    """Rows in blocks, whole ones or not: the same regimes."""
     shorten_rows()
-    return regime(name, statistic, features=200)
+    return regime(name, statistic, features=192 if statistic == "rms" else 200)
 
 
 def long_others():

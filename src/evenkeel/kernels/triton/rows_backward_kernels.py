@@ -143,7 +143,10 @@ def long_row_gradient(
         )  # fmt: skip
         g = weighted(read(dy, dy_place, columns, kept), weight, columns, weight_offset, N)
         gradients += g
-        products += tl.where(kept, g * normalized, 0.0)
+        product = g * normalized
+        if N % BLOCK != 0:  # the mask takes registers
+            product = tl.where(kept, product, 0.0)
+        products += product
     shift, slope = slopes_of(tl.sum(gradients, 1), tl.sum(products, 1), bend, N, STATISTIC)
     for start in range(0, features, BLOCK):
         columns = (N - 1) // BLOCK * BLOCK - start + tl.arange(0, BLOCK)
