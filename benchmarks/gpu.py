@@ -5,8 +5,8 @@ Usage: python -m benchmarks.gpu --check          values in ulps against float64,
        python -m benchmarks.gpu --check --bench --out docs/measurements/gpu.json
 
 Without a GPU it says so in one line and ends with status 2. Times are medians between CUDA events, with the
-second-level cache overwritten before each; the eager latency is measured apart. Under compute-sanitizer:
-`compute-sanitizer --tool memcheck python -m benchmarks.gpu --check --quick`.
+second-level cache overwritten before each; the eager latency is measured apart. Where compute-sanitizer is installed,
+`--check` runs `--check --quick` under it too. `docs/build_performance.py` draws what `--out` has written.
 """
 
 import argparse
@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 import evenkeel
-from benchmarks import gpu_tables
+from benchmarks import gpu_calls, gpu_tables
 from evenkeel import functional as F
 from evenkeel.cli.info import collect_info
 from evenkeel.report import write_text_atomically
@@ -157,27 +157,41 @@ def check(device: str = "cuda", backend: str = "triton", quick: bool = False) ->
     cases = [*itertools.product(ROW_NORMS, rows), *itertools.product(CHANNEL_NORMS, maps)]
     samples = itertools.product(cases, LIMITS, SAMPLES)
     found = [problem for (n, s), d, sample in samples for problem in problems(n, s, d, sample, device, backend)]
-    return found + gpu_tables.problems(device, backend, quick)
+    rows_calls, maps_calls = ({name: n.call for name, n in norms.items()} for norms in (ROW_NORMS, CHANNEL_NORMS))
+    found += gpu_tables.problems(device, backend, quick)
+    return found + gpu_calls.problems(rows_calls, maps_calls, device, backend, quick)
 
 
 Contenders = Iterator[tuple[str, Callable[[Tensor], Tensor]]]
 
 
-def peers(dtype: torch.dtype, w: Tensor, b: Tensor) -> Contenders:
-    """The contenders of LayerNorm: evenkeel, torch eager and compiled, and what else can be imported."""
-    yield from torch_peers(
-        lambda x: F.layer_norm(x, x.shape[-1:], w, b, backend="triton"),
-        lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:], w, b),
-    )
-    for module, name in (("liger_kernel.ops.layer_norm", "LigerLayerNormFunction"), ("quack", "layernorm")):
+# where the peers' functions are, if they are installed, and how they are called
+ELSEWHERE: dict[str, tuple[tuple[str, str, str, Callable[..., Tensor]], ...]] = {
+    "layer_norm": (
+        ("Liger", "liger_kernel.ops.layer_norm", "LigerLayerNormFunction", lambda f, x, w, b: f.apply(x, w, b, 1e-5)),
+        ("quack", "quack", "layernorm", lambda f, x, w, b: f(x, w.float(), b.float(), eps=1e-5)),
+    ),
+    "rms_norm": (
+        ("Liger", "liger_kernel.ops.rms_norm", "LigerRMSNormFunction", lambda f, x, w, b: f.apply(x, w, 1e-6)),
+        ("quack", "quack", "rmsnorm", lambda f, x, w, b: f(x, w, eps=1e-6)),
+    ),
+}
+
+
+def peers(name: str, w: Tensor, b: Tensor) -> Contenders:
+    """The contenders of a row norm: evenkeel, torch eager and compiled, and what else can be imported."""
+    f = torch.nn.functional
+
+    def eager(x: Tensor) -> Tensor:
+        return f.rms_norm(x, x.shape[-1:], w, 1e-6) if name == "rms_norm" else f.layer_norm(x, x.shape[-1:], w, b)
+
+    yield from torch_peers(lambda x: ROW_NORMS[name].call(x, w, b, backend="triton"), eager)
+    for peer, module, function, call in ELSEWHERE[name]:
         try:
-            function = getattr(importlib.import_module(module), name)
+            found = getattr(importlib.import_module(module), function)
         except (ImportError, AttributeError):
             continue
-        if module == "quack":
-            yield "quack", partial(lambda f, x: f(x, w.float(), b.float(), eps=1e-5), function)
-        else:
-            yield "Liger", partial(lambda f, x: f.apply(x, w, b, 1e-5), function)
+        yield peer, partial(lambda call, found, x: call(found, x, w, b), call, found)
 
 
 def torch_peers(mine: Callable[[Tensor], Tensor], eager: Callable[[Tensor], Tensor]) -> Contenders:
@@ -240,18 +254,19 @@ def bench_shape(shape: tuple[int, ...], dtype: torch.dtype, norm: str = "layer_n
     dy, target = torch.randn_like(x), torch.empty_like(x)
     copy = on_device_seconds(lambda: target.copy_(x))  # two elements moved; the forward moves two, the backward three
     record: dict[str, Any] = {"norm": norm, "shape": shape, "dtype": str(dtype), "copy": copy}
-    for contender, function in peers(dtype, w, b) if name == "layer_norm" else channel_peers(name, w, b):
+    for contender, function in peers(name, w, b) if name in ROW_NORMS else channel_peers(name, w, b):
         leaf = x.clone().requires_grad_()
+        leaves = (leaf, w) if name == "rms_norm" else (leaf, w, b)
 
-        def both(function: Callable[[Tensor], Tensor] = function, leaf: Tensor = leaf) -> object:
-            return torch.autograd.grad(function(leaf), (leaf, w, b), dy)
+        def both(function: Callable[[Tensor], Tensor] = function, leaves: tuple[Tensor, ...] = leaves) -> object:
+            return torch.autograd.grad(function(leaves[0]), leaves, dy)
 
         try:
             with torch.no_grad():
                 forward = on_device_seconds(partial(function, x))
                 latency = eager_seconds(partial(function, x))
             y = function(leaf)
-            backward = on_device_seconds(partial(torch.autograd.grad, y, (leaf, w, b), dy, retain_graph=True))
+            backward = on_device_seconds(partial(torch.autograd.grad, y, leaves, dy, retain_graph=True))
             together = on_device_seconds(both)
         except Exception as error:  # a peer that cannot run a shape is a result too
             record[contender] = {"error": str(error).splitlines()[0][:200]}
@@ -286,7 +301,7 @@ def line_of(record: dict[str, Any]) -> str:
 
 def bench() -> list[dict[str, Any]]:
     """A record for each shape, told as it comes."""
-    cases: list[tuple[str, tuple[int, ...]]] = [("layer_norm", shape) for shape in itertools.product(ROWS, FEATURES)]
+    cases: list[tuple[str, tuple[int, ...]]] = list(itertools.product(ROW_NORMS, itertools.product(ROWS, FEATURES)))
     for layout in ("", " last"):
         cases += [("batch_norm" + layout, shape) for shape in RESNET]
         cases += [("group_norm" + layout, shape) for shape in UNET]
@@ -301,7 +316,16 @@ def bench() -> list[dict[str, Any]]:
             records.append(bench_table(shape, dtype, kind))
             print(line_of(records[-1]), flush=True)
             torch.cuda.empty_cache()
-    return records
+    return [*records, bench_training()]
+
+
+def bench_training() -> dict[str, Any]:
+    """The time of a training step with each owner's norms, one after the other."""
+    record: dict[str, Any] = {"norm": "training step"}
+    for owner, step in gpu_calls.training_steps():
+        record[owner] = {"step": on_device_seconds(step)}
+        print(f"training step, {owner}: {record[owner]['step'] * 1e3:.2f} ms", flush=True)
+    return record
 
 
 def main() -> int:

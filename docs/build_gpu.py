@@ -43,13 +43,16 @@ class Gpu:
     warps: int = 64
     registers: int = 65536
     shared: int = 227 * 1024
+    first: int = 256 * 1024  # bytes of the first-level cache and shared memory of a multiprocessor
+    cache: float = 50e6  # bytes of the second-level cache, and how many it hands out in a second
+    cache_bandwidth: float = 5.5e12
 
 
 GPUS = {
     "H100": Gpu("sm_90", 132, 3.35e12),
     "H200": Gpu("sm_90", 132, 4.8e12),
-    "B200": Gpu("sm_100", 148, 8.0e12),
-    "MI300X": Gpu("gfx942", 304, 5.3e12, warps=32, registers=131072, shared=64 * 1024),
+    "B200": Gpu("sm_100", 148, 8.0e12, cache=126e6, cache_bandwidth=9e12),
+    "MI300X": Gpu("gfx942", 304, 5.3e12, warps=32, registers=131072, shared=64 * 1024, first=32 * 1024, cache=256e6),
 }
 
 
@@ -80,10 +83,24 @@ class Work(NamedTuple):
 def work_on_rows(variant: v.Variant, rows: int) -> Work:
     """The work on some rows."""
     launch, features = variant.launch, variant.constants["N"]
-    per_program, blocks = max(launch.chunk, launch.rows), math.ceil(features / launch.block)
-    if launch.looped and variant.name.startswith("forward"):
-        return Work(rows, 2 * blocks, rows * features)  # a row a program, read twice
-    return Work(math.ceil(rows / per_program) * blocks, per_program // launch.rows, rows * features)
+    elements, blocks = rows * features, math.ceil(features / launch.block)
+    if not launch.looped:
+        per_program = max(launch.chunk, launch.rows)
+        return Work(math.ceil(rows / per_program), per_program // launch.rows, elements)
+    lines = Work(rows, 2 * blocks, elements)  # a row a program, read twice
+    if "LINES" not in variant.constants:
+        return lines
+    # and the programs of dγ and dβ: as many as there are, of as many steps as all have on average
+    programs = math.ceil(rows / launch.chunk) * variant.constants["BLOCKS"]
+    steps = programs * launch.chunk / variant.constants["ROWS"] + lines.programs * lines.steps
+    return Work(rows + programs, math.ceil(steps / (rows + programs)), elements)
+
+
+def work_on_tree(variant: v.Variant, chunks: int, elements: int) -> Work:
+    """The work on the sums of some chunks, whose bytes are counted with the kernel that wrote them."""
+    launch = variant.launch
+    blocks = math.ceil(variant.constants["N"] / launch.block)
+    return Work(2 * blocks, math.ceil(chunks / launch.rows), elements)
 
 
 def work_on_maps(variant: v.Variant, samples: int) -> Work:
@@ -102,12 +119,31 @@ def work_on_table(variant: v.Variant, elements: int) -> Work:
     return Work(math.ceil(elements / (launch.block * launch.rows * steps)), steps, elements)
 
 
+def traffic(variant: v.Variant, found: v.Resources, gpu: Gpu) -> tuple[float, float]:
+    """Bytes for each element that memory moves, and that the second-level cache hands out.
+
+    What a program reads again, the newest first, its first-level cache still has as far as it reaches; the rest and
+    what others read again is in the second-level cache, as far as that holds what is under way at once.
+    """
+    if not variant.again:
+        return variant.moved, 0.0
+    constants, programs = variant.constants, programs_at_once(variant, found, gpu)
+    lines, blocks = constants.get("LINES", 1), constants.get("BLOCKS", 0)
+    row = constants["N"] * variant.again  # bytes that are read of a row
+    lines_at_once = max(1.0, programs * lines / (lines + blocks))
+    again = variant.again * (1 - min(1.0, (gpu.first - programs * found.shared) / (lines_at_once * row)))
+    under_way = (programs * gpu.multiprocessors / (lines + blocks) + (blocks > 0)) * lines * row
+    lost = 1 - min(1.0, gpu.cache / under_way)
+    return variant.moved + lost * (again + variant.others), variant.again + again + variant.others
+
+
 def seconds(variant: v.Variant, found: v.Resources, gpu: Gpu, work: Work) -> float:
     """The time of one kernel: that of its bytes or that of its waves, whichever is longer, and the last program's."""
     slots = programs_at_once(variant, found, gpu) * gpu.multiprocessors
     one = LATENCY + work.steps * STEP
     waves = math.ceil(work.programs / slots)
-    moving = work.elements * variant.moved / (REACHABLE * gpu.bandwidth)
+    moved, handed = traffic(variant, found, gpu)
+    moving = work.elements * max(moved / (REACHABLE * gpu.bandwidth), handed / gpu.cache_bandwidth)
     return LAUNCH + max(moving, (waves - 1) * one) + one
 
 
@@ -121,8 +157,7 @@ def predicted_share(variants: list[v.Variant], gpu: Gpu, works: list[Work], byte
 
 def shown() -> list[v.Variant]:
     """The variants of the table: bf16 LayerNorm in every length."""
-    both = [make(features, "bf16") for make in (v.forward_variant, v.backward_variant) for features in v.FEATURES]
-    return [*both, v.sums_variant(16384, "bf16")]
+    return [make(features, "bf16") for make in (v.forward_variant, v.backward_variant) for features in v.FEATURES]
 
 
 def shown_channels() -> list[v.Variant]:
@@ -165,10 +200,11 @@ def prediction_table(gpu: Gpu, backward: bool) -> list[str]:
         cells = []
         for features in COLUMNS:
             variants = [v.backward_variant(features, "bf16") if backward else v.forward_variant(features, "bf16")]
-            if backward and variants[0].launch.looped:
-                variants.append(v.sums_variant(features, "bf16"))
-            works = [work_on_rows(one, rows) for one in variants]
-            share = predicted_share(variants, gpu, works, 6.0 if backward else 4.0, 2 if backward else 0)
+            works = [work_on_rows(variants[0], rows)]
+            if backward:
+                variants.append(v.tree_variant(features, "bf16"))
+                works.append(work_on_tree(variants[1], math.ceil(rows / variants[0].launch.chunk), works[0].elements))
+            share = predicted_share(variants, gpu, works, 6.0 if backward else 4.0, 0)
             cells.append(f"{share:.0%}".replace("%", " %"))
         lines.append(f"| {rows} | " + " | ".join(cells) + " |")
     return lines

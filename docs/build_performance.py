@@ -2,7 +2,8 @@
 
 Usage: python docs/build_performance.py results.json sweep.json [docs/performance.md]
 
-Beside the folder of the page lies the README, whose chart and caption stand between its markers.
+Beside the folder of the page lies the README, whose chart and caption stand between its markers. A run on a GPU,
+measurements/gpu.json beside the page, gets a section of its own.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 
 from build_readme import write_speed
 from charts import dot_chart, scatter_chart, write_chart
+from measured_gpu import gpu_section
 
 from benchmarks import timing
 from benchmarks.timing import MODEL_OWNERS, OURS
@@ -247,6 +249,9 @@ def main() -> None:
     lines += random_shapes(sweep, target.parent)
     for suite, found in suites.items():
         lines += section(suite, found, target.parent)
+    on_gpu = target.parent / "measurements" / "gpu.json"
+    if on_gpu.exists():
+        lines += gpu_section(json.loads(on_gpu.read_text(encoding="utf-8")), target.parent)
     write_text_atomically(target, "\n".join(lines))
     write_speed(run, sweep, target.parents[1] / "README.md")
     print(f"wrote {target}: {len(results)} cases, {missed} targets missed")

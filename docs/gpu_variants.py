@@ -58,6 +58,8 @@ class Variant:
         pointers: argument -> element type, None for one that is left out.
         constants: argument -> value.
         moved: bytes read and written for each element of a row; 0 where that is not the measure.
+        again: bytes that a program reads once more for each element, after it has been through its row.
+        others: bytes that other programs read once more.
         inner: elements from the start of a row, or of what lies innermost, to the next; 0 without such.
     """
 
@@ -68,6 +70,8 @@ class Variant:
     constants: dict[str, Any] = field(repr=False)
     moved: float = 0.0
     inner: int = 0
+    again: float = 0.0
+    others: float = 0.0
 
     @property
     def in_vectors(self) -> bool:
@@ -98,7 +102,6 @@ def options(features: int, launch: Launch, **more: Any) -> dict[str, Any]:
         "BLOCK": launch.block,
         "ROWS": launch.rows,
         "CHUNK": launch.chunk,
-        "SUMMED": SUMS_LAUNCH.block,
         "STATISTIC": MOMENTS,
         "EPS_MODE": 0,
         "EARLY": 0,
@@ -118,34 +121,37 @@ def forward_variant(features: int, dtype: str, label: str = "", residual: str | 
     pointers |= {"residual": residual, "total": residual}
     moved = 2 * BYTES[dtype] + (2 * BYTES[residual] if residual else 0)
     name = f"forward {label or 'LayerNorm'} {dtype} {features}"
-    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved, features)
+    again = BYTES[dtype] if launch.looped else 0
+    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved, features, again)
 
 
 def backward_variant(features: int, dtype: str, label: str = "", extra: str | None = None, **more: Any) -> Variant:
-    """The backward of LayerNorm, or of the statistic in ``more``; of long rows dx alone."""
-    launch = backward_launch(features)
+    """The backward of LayerNorm, or of the statistic in ``more``."""
+    launch = backward_launch(features, BYTES[dtype])
     kernel = backward.long_rows_backward_kernel if launch.looped else backward.rows_backward_kernel
     bias = dtype if more.get("STATISTIC", MOMENTS) == MOMENTS else None
     pointers = {"dy": dtype, "x": dtype, "residual": extra, "dsum": extra, "weight": dtype, "bias": bias}
     pointers |= {"statistics": "fp32", "dx": dtype, "dresidual": extra}
-    moved: float = 3 * BYTES[dtype]
+    pointers |= {"dweight": "fp32", "dbias": "fp32" if bias else None}
+    # the sums of a chunk are written, and read again
+    moved = 3 * BYTES[dtype] + 2 * 4 * (2 if bias else 1) / launch.chunk
+    constants, again = options(features, launch, **more), 0
     if launch.looped:
-        pointers |= {"sums": "fp32"}
-    else:
-        pointers |= {"dweight": "fp32", "dbias": "fp32" if bias else None}
-        moved += 2 * 4 * (2 if bias else 1) / launch.chunk  # the sums of a chunk are written, and read again
+        again = 2 * BYTES[dtype]
+        blocks = -(-features // SUMS_LAUNCH.block)
+        constants |= {"ROWS": SUMS_LAUNCH.rows, "COLUMNS": SUMS_LAUNCH.block, "LINES": launch.chunk, "BLOCKS": blocks}
     name = f"backward {label or 'LayerNorm'} {dtype} {features}"
-    return Variant(name, kernel, launch, pointers, options(features, launch, **more), moved, features)
+    return Variant(name, kernel, launch, pointers, constants, moved, features, again, again)
 
 
-def sums_variant(features: int, dtype: str) -> Variant:
-    """dγ and dβ of long rows, and the sums that their dx needs."""
-    pointers = {"dy": dtype, "x": dtype, "residual": None, "weight": dtype, "bias": dtype, "statistics": "fp32"}
-    pointers |= {"sums": "fp32", "dweight": "fp32", "dbias": "fp32"}
-    launch = SUMS_LAUNCH
-    moved = 2 * BYTES[dtype] + 2 * 4 * 2 / launch.chunk
-    name = f"sums LayerNorm {dtype} {features}"
-    return Variant(name, backward.long_rows_sums_kernel, launch, pointers, options(features, launch), moved, features)
+def tree_variant(features: int, dtype: str) -> Variant:
+    """The tree over the chunks."""
+    pointers: dict[str, str | None] = dict.fromkeys(("dweight_partial", "dbias_partial"), "fp32")
+    constants = {"N": features, "BLOCK": TREE_LAUNCH.block, "ROWS": TREE_LAUNCH.rows}
+    return Variant(
+        f"tree {dtype} {features}", backward.tree_kernel, TREE_LAUNCH, pointers | {"dweight": dtype, "dbias": dtype},
+        constants,
+    )  # fmt: skip
 
 
 def channel_variants(
@@ -193,13 +199,16 @@ def merging_variants() -> Iterator[Variant]:
     block = {"ROWS": merge.rows, "BLOCK": merge.block}
     saved: dict[str, str | None] = {"statistics": "fp32", "variances": "fp32"}
     kernel: Any = channels_forward.channels_merge_kernel
-    yield Variant("merge", kernel, merge, saved | {"partial": "fp64"}, eps | block)
+    moved: dict[str, str | None] = {"running_mean": "fp32", "running_var": "fp32"}
+    for name, share in (("merge", None), ("merge and move", "fp64")):
+        running = (moved if share else dict.fromkeys(moved)) | {"share": share}
+        yield Variant(name, kernel, merge, saved | {"partial": "fp64"} | running, eps | block)
     kernel = channels_forward.channels_remember_kernel
     alone = Launch(block=CHANNEL_BLOCK)
     given = saved | {"mean": "fp32", "variance": "fp32"}
     yield Variant("remember", kernel, alone, given, eps | {"C": 256, "BLOCK": alone.block})
     kernel = channels_forward.channels_update_kernel
-    given = saved | {"running_mean": "fp32", "running_var": "fp32"}
+    given = saved | moved
     yield Variant("update", kernel, alone, given, {"C": 256, "WIDTH": 4, "BLOCK": alone.block})
     kernel = channels_backward.channels_means_kernel
     given = {"partial": "fp64", "weight": "bf16", "means": "fp64"}
@@ -303,10 +312,8 @@ def variants() -> Iterator[Variant]:
             yield forward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
             yield backward_variant(features, dtype)
             yield backward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
-        yield sums_variant(16384, dtype)
     yield from modes()
-    constants = {"N": 4096, "BLOCK": TREE_LAUNCH.block, "ROWS": TREE_LAUNCH.rows}
-    yield Variant("tree 4096", backward.tree_kernel, TREE_LAUNCH, {"partial": "fp32", "out": "bf16"}, constants)
+    yield tree_variant(4096, "bf16")
     yield from all_channel_variants()
     yield from all_table_variants()
 

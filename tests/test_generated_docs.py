@@ -38,6 +38,19 @@ def result(name, seconds, limits, suite="rows"):
     return {"suite": suite, "name": name, "threads": 1, "seconds": seconds, "limits": limits}
 
 
+GPU_RESULTS = [
+    {
+        "norm": "layer_norm",
+        "shape": [4096, 8192],
+        "dtype": "torch.bfloat16",
+        "copy": 2e-5,
+        "evenkeel": {"forward": 1e-5, "forward share": 0.95, "backward share": 0.8, "eager": 7e-6},
+        "torch": {"error": "out of memory"},
+    },
+    {"norm": "training step", "torch": {"step": 2e-3}, "evenkeel": {"step": 1e-3}},
+]
+
+
 def test_the_performance_page_says_what_misses_its_target(tmp_path):
     run = {
         "date": "2026-01-02",
@@ -79,7 +92,8 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
     for name, results in (("run", run), ("sweep", sweep)):
         (tmp_path / f"{name}.json").write_text(json.dumps(results))
     page, readme = tmp_path / "docs" / "performance.md", tmp_path / "README.md"
-    page.parent.mkdir()
+    page.parent.joinpath("measurements").mkdir(parents=True)
+    page.parent.joinpath("measurements", "gpu.json").write_text(json.dumps({"results": GPU_RESULTS}))
     readme.write_text("above\n<!-- measured: speed -->\nold\n<!-- end -->\nbelow\n")
     subprocess.run(
         [sys.executable, DOCS / "build_performance.py", tmp_path / "run.json", tmp_path / "sweep.json", page],
@@ -100,6 +114,10 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path):
     for chart in ("performance-sweep.svg", "performance-rows-1.svg", "performance-model.svg"):
         assert f"(images/{chart})" in text
         ElementTree.parse(page.parent / "images" / chart)
+    assert "| 4096x8192 | 20.0 | 95% / 80% / 7 µs | out of memory |" in text
+    assert "Training step of a Llama-like model in bfloat16: torch 2.00 ms, evenkeel 1.00 ms." in text
+    for direction in ("forward", "backward"):
+        ElementTree.parse(page.parent / "images" / f"performance-gpu-layer_norm-bfloat16-{direction}.svg")
     above, start, picture, _, caption, *more, end, below = readme.read_text().splitlines()
     assert (above, start, end, below) == ("above", "<!-- measured: speed -->", "<!-- end -->", "below")
     assert picture == "![evenkeel's time as a share of torch's and scikit-learn's](docs/images/speed.svg)"

@@ -11,8 +11,9 @@ import sys
 import torch
 from channel_calls import MEASURED, errors
 from regimes import CHANNELS
-from triton_worker import kernels, main, random, same
+from triton_worker import count_calls, kernels, main, random, same
 
+import evenkeel as ek
 from evenkeel import functional as F
 from evenkeel._spec import ACTIVATIONS, EPS_MODES, ChannelOptions
 from evenkeel.functional import _batch_norm, _group_norm, _instance_norm
@@ -30,9 +31,10 @@ REGIMES = CHANNELS | {
 
 def use_tiles(elements):
     """Choose how many elements a tile has: with 32 a small tensor has several chunks of several tiles."""
-    from evenkeel.kernels.triton import _launch
+    from evenkeel.kernels.triton import _channels, _launch
 
     _launch.TILE = elements
+    _channels.found_call.cache_clear()
 
 
 def running(x):
@@ -230,6 +232,60 @@ def like_the_cpu(norms):
     return found
 
 
+def moving(last):
+    """Running statistics that the merge moves have the bits of those that a launch of their own moves.
+
+    With a mask they are close to the definition, and stay where nothing is valid.
+    """
+    use_tiles(32)
+    k, found = kernels(), {}
+    options = ChannelOptions(0, 1e-5, 0, 0.0, 0)
+    x, none = lay_out(random(4, 5, 3, 4), last), (None,) * 4
+    for dtype, momentum in itertools.product(
+        (torch.float32, torch.float16), (0.1, torch.tensor(1 / 3, dtype=torch.float64))
+    ):
+        moved, alone = ([t.to(dtype) for t in running(x)] for _ in range(2))
+        y, *statistics = k.channels_forward(x, *none, None, *options, moved=(*moved, momentum))
+        k.update_running(*alone, *statistics, float(momentum), 48)
+        found |= {f"{dtype} {momentum} {i}": same(a, b) for i, (a, b) in enumerate(zip(moved, alone, strict=True))}
+        found[f"{dtype} {momentum} y"] = same(y, k.channels_forward(x, *none, None, *options)[0])
+    mask = torch.rand(4, 1, 3, 4) < 0.6
+    moved, exact = running(x), [t.double() for t in running(x)]
+    k.channels_forward(x, *none, mask, *options, moved=(*moved, 0.1))
+    _batch_norm.batch_norm_reference(x.double(), *exact, training=True, momentum=0.1, mask=mask[:, 0])
+    for i, (a, b) in enumerate(zip(moved, exact, strict=True)):
+        found[f"masked {i} ulps"] = ulp_error(a[:, None], b[:, None])
+    moved = running(x)
+    k.channels_forward(x, *none, mask & False, *options, moved=(*moved, 0.1))
+    found |= {f"nothing valid {i}": same(a, b) for i, (a, b) in enumerate(zip(moved, running(x), strict=True))}
+    return found
+
+
+def modules():
+    """The modules, from the choice of the backend to gradients and running statistics, beside the reference."""
+    use_tiles(2048)
+    called, found = count_calls(), {}
+    x, dy, mask = random(3, 4, 5, 2), random(3, 4, 5, 2), torch.rand(3, 5, 2) < 0.7
+    makers = {
+        "BatchNorm2d": lambda **o: ek.nn.BatchNorm2d(4, activation="silu", **o),
+        "cumulative": lambda **o: ek.nn.BatchNorm2d(4, momentum=None, **o),
+        "GroupNorm": lambda **o: ek.nn.GroupNorm(2, 4, activation="relu", **o),
+        "InstanceNorm2d": lambda **o: ek.nn.InstanceNorm2d(4, affine=True, **o),
+    }
+    for name, make in makers.items():
+        results = []
+        for backend, dtype in (("triton", torch.float32), ("reference", torch.float64)):
+            module, leaf = make(backend=backend).to(dtype), x.to(dtype, copy=True).requires_grad_()
+            for _ in range(2):
+                y = module(leaf, mask)
+            gradients = torch.autograd.grad(y, [leaf, *module.parameters()], dy.to(dtype))
+            results.append([y.detach().flatten(1), gradients[0].flatten(1), *gradients[1:], *module.buffers()])
+        for i, (a, b) in enumerate(zip(*results, strict=True)):
+            found[f"{name} {i}{' ulps' if a.ndim else ''}"] = ulp_error(a, b) if a.ndim else float(a != b)
+    found["operators"] = float({"channels_forward", "channels_backward"} - set(called) != set())
+    return found
+
+
 def cancelling():
     """Statistics that are not of this input, with terms that cancel."""
     found = {}
@@ -264,6 +320,8 @@ FAST = {
     "nothing": (nothing, ()),
     "like the CPU": (like_the_cpu, (("group_norm",),)),
     "cancelling": (cancelling, ()),
+    "moving": (moving, (True,)),
+    "modules": (modules, ()),
 }  # fmt: skip
 SLOW = {
     **{f"regime, {norm}, {name}, {last}, {mode}": (regime, (norm, name, last, mode, (4, 4, 3, 6)))
@@ -271,7 +329,9 @@ SLOW = {
        if mode == "inside" or (norm == "batch_norm" and name in ("up to 3e38", "1e-30, eps 1e-80"))},
     **{f"extras, {norm}, {activation}, {masked}, {last}, {mode}": (extras, (norm, activation, masked, last, mode))
        for norm, activation, masked, last, mode in itertools.product(GROUPS, ACTIVATIONS, BOTH, BOTH, EPS_MODES)
-       if (not activation or norm != "instance_norm") and (mode == "inside" or (activation == "silu" and masked))},
+       if (not activation or norm != "instance_norm") and (
+           (ACTIVATIONS[activation] + masked + last) % 2 == 0 if mode == "inside"
+           else activation == "silu" and masked)},
     **{f"half, {norm}, {last}": (half, (norm, last)) for norm, last in itertools.product(GROUPS, BOTH)},
     **{f"shape, {norm}, {sizes}": (shape, (norm, *sizes))
        for norm, sizes in itertools.product(GROUPS, (
@@ -288,6 +348,7 @@ SLOW = {
     "shape, few positions": (shape, ("group_norm", 3, 6, 2, 2)),
     **{f"layouts, {norm}": (layouts, (norm,)) for norm in ("batch_norm", "group_norm")},
     "like the CPU, all": (like_the_cpu, (MEASURED,)),
+    "moving, contiguous": (moving, (False,)),
 }  # fmt: skip
 
 if __name__ == "__main__":

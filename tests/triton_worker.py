@@ -18,6 +18,7 @@ import warnings
 import torch
 from regimes import ROWS
 
+from evenkeel import functional as F
 from evenkeel.functional._rows_reference import add_rows_reference, rows_reference
 from evenkeel.functional._specs import row_spec
 from evenkeel.testing import ulp_error
@@ -68,23 +69,22 @@ def shorten_rows():
     from evenkeel.kernels.triton import _launch, _rows
 
     def short(launch):
-        long = _launch.Launch(block=32, looped=True)
-        return lambda features: long if features > 64 else launch(features)
+        long = _launch.Launch(block=32, chunk=8, looped=True)
+        return lambda features, *size: long if features > 64 else launch(features)
 
     _rows.forward_launch = short(_launch.forward_launch)
     _rows.backward_launch = short(_launch.backward_launch)
-    _rows.SUMS_LAUNCH = _launch.Launch(block=32, rows=4, chunk=8)
+    _rows.SUMS_LAUNCH = _launch.Launch(block=32, rows=4)
+    _rows.forward_program.cache_clear()
+    _rows.backward_program.cache_clear()
 
 
 def run(spec, x, weight, bias, dy, from_output=False):
     """y, dx, dweight and dbias of the kernels, those that there are."""
-    k = kernels()
-    y, _, statistics = k.rows_forward(x, None, weight, bias, 1, *spec.row_options, from_output)
-    source = y if from_output else x
-    flags = (True, False, weight is not None, bias is not None, from_output)
-    dx, _, dweight, dbias = k.rows_backward(
-        dy, None, source, None, weight, bias, statistics, 1, *spec.row_options, *flags
-    )
+    k, options = kernels(), spec.row_options
+    y, _, statistics = k.rows_forward(x, None, weight, bias, 1, *options, from_output)
+    source, flags = y if from_output else x, (True, False, weight is not None, bias is not None, from_output)
+    dx, _, dweight, dbias = k.rows_backward(dy, None, source, None, weight, bias, statistics, 1, *options, *flags)
     return [
         t for t, there in ((y, True), (dx, True), (dweight, weight is not None), (dbias, bias is not None)) if there
     ]
@@ -168,10 +168,8 @@ def residual(branch, stream, rounding):
     k, options = kernels(), spec.row_options
     y, total, statistics = k.rows_forward(x, r, weight, bias, 1, *options, False)
     dy, dtotal = random(6, 40, dtype=branch), random(6, 40, dtype=stream)
-    saved = (x, r) if rounding == "unrounded" else (total, None)
-    dx, dr, dweight, dbias = k.rows_backward(
-        dy, dtotal, *saved, weight, bias, statistics, 1, *options, True, True, True, True, False
-    )
+    saved, flags = (x, r) if rounding == "unrounded" else (total, None), (True, True, True, True, False)
+    dx, dr, *more = k.rows_backward(dy, dtotal, *saved, weight, bias, statistics, 1, *options, *flags)
     leaves = [t.double().requires_grad_() for t in (x, r, weight, bias)]
     # float64 sums the addends; of a rounded stream, its rounding is part of what is normalized
     exact_total = leaves[0] + leaves[1]
@@ -180,14 +178,9 @@ def residual(branch, stream, rounding):
     exact = rows_reference(exact_total, leaves[2], leaves[3], 1, spec)
     gradients = torch.autograd.grad([exact, exact_total], leaves, [dy.double(), dtotal.double()])
     _, stored = add_rows_reference(x, r, weight, bias, 1, spec)
-    return {
-        "y": ulp_error(y, exact.detach()),
-        "sum": same(total, stored),
-        "dx": ulp_error(dx, gradients[0]),
-        "dresidual": ulp_error(dr if dr.numel() else dx, gradients[1]),
-        "dweight": ulp_error(dweight, gradients[2]),
-        "dbias": ulp_error(dbias, gradients[3]),
-    }
+    results = dict(zip(("dx", "dresidual", "dweight", "dbias"), (dx, dr if dr.numel() else dx, *more), strict=True))
+    found = {name: ulp_error(t, wanted) for (name, t), wanted in zip(results.items(), gradients, strict=True)}
+    return found | {"y": ulp_error(y, exact.detach()), "sum": same(total, stored)}
 
 
 def layouts():
@@ -304,20 +297,19 @@ def strangers():
 
 
 def long(name, statistic):
-    """Rows in blocks: the same regimes."""
+    """Rows in blocks, whole ones or not: the same regimes."""
     shorten_rows()
-    return regime(name, statistic, features=200)
+    return regime(name, statistic, features=192 if statistic == "rms" else 200)
 
 
 def long_others():
-    """Rows in blocks: a residual, strides, batches, half precision, a first block unlike the rest."""
+    """Rows in blocks: strides, batches, half precision, a first block unlike the rest, gradients one at a time."""
     shorten_rows()
     spec = row_spec("norm", "moments", 1e-5)
     weight, bias = parameters("moments", 150)
     x, dy = random(5, 2, 200), random(5, 2, 150)
-    found = {}
     strided, dense = (run(spec, v, weight, bias, dy) for v in (x[..., 16:166], x[..., 16:166].contiguous()))
-    found |= {f"strided {i}": same(a, b) for i, (a, b) in enumerate(zip(strided, dense, strict=True))}
+    found = {f"strided {i}": same(a, b) for i, (a, b) in enumerate(zip(strided, dense, strict=True))}
     alone = run(spec, x[3, :1, 16:166], weight, bias, dy[3, :1])
     found |= {f"alone {i}": same(alone[i], dense[i][3, :1]) for i in (0, 1)}
     odd = random(4, 150)
@@ -325,9 +317,54 @@ def long_others():
     found |= {f"odd block {name}": value for name, value in errors(spec, odd, weight, bias).items()}
     half_x = random(4, 150, dtype=torch.float16)
     found |= {f"half {name}": value for name, value in errors(spec, half_x, weight.half(), bias.half()).items()}
-    found |= {
-        f"constant {v}": float((run(spec, torch.full((2, 150), v), None, None, dy[0])[0] != 0).sum()) for v in (3, 1e9)
+    constants = {v: run(spec, torch.full((2, 150), v), None, None, dy[0])[0] for v in (3, 1e9)}
+    found |= {f"constant {v}": float((y != 0).sum()) for v, y in constants.items()}
+    x, dy = random(19, 150), random(19, 150)
+    _, *whole = run(spec, x, weight, bias, dy)
+    _, _, statistics = kernels().rows_forward(x, None, weight, bias, 1, *spec.row_options, False)
+    for i, wanted in enumerate(whole):
+        flags = (i == 0, False, i == 1, i == 2, False)
+        one = kernels().rows_backward(dy, None, x, None, weight, bias, statistics, 1, *spec.row_options, *flags)
+        found[f"only {i}"] = same(one[i + (i > 0)], wanted)
+    return found
+
+
+def count_calls():
+    """Let every norm run here what `backend="triton"` runs on a GPU, and tell which operators are called."""
+    from evenkeel.kernels import _backends, _channels, _rows
+
+    called = []
+
+    class Spy:
+        def __getattr__(self, name):
+            called.append(name)
+            return getattr(kernels(), name)
+
+    _backends.BACKENDS["triton"] = _backends.BACKENDS["triton"]._replace(supports=lambda *call: "")
+    for doors in (_rows, _channels):
+        doors.is_direct, doors.kernels = (lambda x: True), Spy
+    return called
+
+
+def whole_calls():
+    """The public functions, from the choice of the backend to the gradients, beside the reference in float64."""
+    called, found = count_calls(), {}
+    tensors, dy = (random(7, 24), random(7, 24), random(24), random(24)), random(7, 24)
+    norms = {
+        "layer_norm": lambda x, r, w, b, **o: F.layer_norm(x, (24,), w, b, **o),
+        "rms_norm": lambda x, r, w, b, **o: F.rms_norm(x, (24,), w, cast="early", weight_offset=1.0, **o),
+        "normalize": lambda x, r, w, b, **o: F.normalize(x, **o),
+        "add_layer_norm": lambda x, r, w, b, **o: sum(F.add_layer_norm(x, r, (24,), w, b, **o)),
     }
+    for name, norm in norms.items():
+        results = []
+        for backend, dtype in (("triton", torch.float32), ("reference", torch.float64)):
+            leaves = [t.to(dtype).requires_grad_() for t in map(torch.clone, tensors)]
+            y = norm(*leaves, backend=backend)
+            gradients = torch.autograd.grad(y, leaves, dy.to(dtype), allow_unused=True)
+            results.append([y.detach(), *(g for g in gradients if g is not None)])
+        found |= {f"{name} {i} ulps": ulp_error(a, b) for i, (a, b) in enumerate(zip(*results, strict=True))}
+    found["operators"] = float({"rows_forward", "rows_backward"} - set(called) != set())
     return found
 
 
@@ -349,10 +386,12 @@ FAST = {
     "strangers": (strangers, ()),
     **{f"long, {s}, {name}": (long, (name, s)) for s in STATISTICS[:2] for name in ("1e18", "rare rows among others")},
     "long, others": (long_others, ()),
+    "whole calls": (whole_calls, ()),
 }  # fmt: skip
 SLOW = {
     **{f"regime, {s}, {mode}, {name}": (regime, (name, s, mode, 4, 768))
-       for name in REGIMES for s in STATISTICS for mode in MODES},
+       for name in REGIMES for s in STATISTICS for mode in MODES
+       if mode == "inside" or name in ("N(0,1)", "up to 3e38", "1e-30, eps 0", "rare rows among others")},
     **{f"long, {s}, {name}": (long, (name, s)) for name in REGIMES for s in STATISTICS},
     **{f"length, {n}": (length, (n,)) for n in (1000, 3000, 8193)},
 }  # fmt: skip

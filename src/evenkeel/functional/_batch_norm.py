@@ -18,9 +18,9 @@ from evenkeel.functional._channel_checks import (
 from evenkeel.functional._channel_kernels import (
     channels,
     effective_cast,
-    move_running,
     runs_channel_kernel,
     small_channels,
+    tracked_channels,
 )
 from evenkeel.functional._channels import tracked_reference
 from evenkeel.functional._common import check_tensor, overridden
@@ -139,10 +139,9 @@ def batch_norm(
     spec = effective_cast(spec, input, weight, bias)
     if not runs_channel_kernel(backend, spec, input, (weight, bias), running, valid):
         return tracked_reference(spec, input, running, weight, bias, valid, training, momentum)
-    y, statistics, variances = channels(spec, input, weight, bias, (None, None) if training else running, valid)
-    if training and running_mean is not None:
-        move_running(running, statistics, variances, momentum, input.shape, valid)
-    return y
+    if training and running_mean is not None and running_var is not None:
+        return tracked_channels(spec, input, (weight, bias), (running_mean, running_var), momentum, valid)
+    return channels(spec, input, weight, bias, (None, None) if training else running, valid)[0]
 
 
 def check_batch_norm(

@@ -20,8 +20,10 @@ from evenkeel.functional._common import compute_dtype, needs_gradient, reference
 from evenkeel.functional._specs import spec_of_channels
 from evenkeel.kernels import (
     channels_backward,
+    channels_forward,
     composite_required,
     is_compiling,
+    moves_with_launch,
     nodes,
     normalize_small_channels,
     runs_kernel,
@@ -35,11 +37,14 @@ if TYPE_CHECKING:
     from evenkeel._spec import NormSpec
     from evenkeel.functional._specs import CallSpec
 
+    Moved = tuple[Tensor, Tensor, float | Tensor]  # running mean and variance, and their momentum
+
 
 class ChannelsFunction(torch.autograd.Function):
     """First derivatives by the kernel; a backward that must itself be differentiable runs the reference.
 
-    It returns y, the statistics and their variances, or y where y and the statistics were ``computed`` already.
+    It returns y, the statistics and their variances, or y where that was ``computed`` already: y, the statistics, and
+    whether these are remembered. ``moved`` as in `channels`.
     """
 
     @staticmethod
@@ -51,19 +56,16 @@ class ChannelsFunction(torch.autograd.Function):
         remembered: tuple[Tensor, Tensor] | None,
         valid: Tensor | None,
         spec: CallSpec,
-        computed: tuple[Tensor, Tensor] | None = None,
-        is_remembered: bool = False,
+        computed: tuple[Tensor, Tensor, bool] | None = None,
+        moved: Moved | None = None,
     ) -> Any:
         ctx.spec = spec
         if computed is not None:
-            y, statistics = computed
-            ctx.remembered = is_remembered
+            y, statistics, ctx.remembered = computed
             ctx.save_for_backward(x, weight, bias, statistics, None)
             return y
-        mean, variance = remembered or (None, None)
-        y, statistics, variances = torch.ops.evenkeel.channels_forward.default(
-            x, weight, bias, mean, variance, valid, *spec.channel_options
-        )
+        given = remembered or (None, None)
+        y, statistics, variances = channels_forward(x, (weight, bias), given, valid, spec.channel_options, moved)
         ctx.remembered = remembered is not None
         ctx.set_materialize_grads(False)  # nobody needs zeros for the statistics
         ctx.mark_non_differentiable(statistics, variances)
@@ -163,7 +165,7 @@ def small_channels(
     trained = needs_gradient(input, weight, bias)
     small = computed = normalize_small_channels(input, (weight, bias), running, options, remembered, momentum, trained)
     if trained and computed is not None:
-        small = ChannelsFunction.apply(input, weight, bias, None, None, spec, computed, remembered)
+        small = ChannelsFunction.apply(input, weight, bias, None, None, spec, (*computed, remembered))
     return small
 
 
@@ -176,7 +178,7 @@ def move_running(
     running: tuple[Tensor | None, Tensor | None],
     statistics: Tensor,
     variances: Tensor,
-    momentum: float,
+    momentum: float | Tensor,
     shape: Sequence[int],
     valid: Tensor | None,
 ) -> None:
@@ -217,13 +219,33 @@ def channels(
     bias: Tensor | None,
     remembered: tuple[Tensor | None, Tensor | None],
     valid: Tensor | None,
+    moved: Moved | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Run the kernel: y, the statistics, of which the mean is the first column, and their biased variances."""
-    tensors = (input, weight, bias, *remembered, valid)
+    """Run the kernel: y, the statistics, of which the mean is the first column, and their biased variances.
+
+    ``moved`` only where `moves_with_launch`.
+    """
     results: tuple[Tensor, Tensor, Tensor]
     if needs_gradient(input, weight, bias):
         given = None if remembered[0] is None else remembered
-        results = ChannelsFunction.apply(input, weight, bias, given, valid, spec)
+        results = ChannelsFunction.apply(input, weight, bias, given, valid, spec, None, moved)
     else:
-        results = torch.ops.evenkeel.channels_forward.default(*tensors, *spec.channel_options)
+        results = channels_forward(input, (weight, bias), remembered, valid, spec.channel_options, moved)
     return results
+
+
+def tracked_channels(
+    spec: CallSpec,
+    input: Tensor,
+    parameters: tuple[Tensor | None, Tensor | None],
+    running: tuple[Tensor, Tensor],
+    momentum: float | Tensor,
+    valid: Tensor | None,
+) -> Tensor:
+    """Run the kernel with the input's statistics, towards which the running ones move."""
+    with_launch = moves_with_launch(input, running, momentum)
+    moved = (*running, momentum) if with_launch else None
+    y, statistics, variances = channels(spec, input, *parameters, (None, None), valid, moved)
+    if not with_launch:
+        move_running(running, statistics, variances, momentum, input.shape, valid)
+    return y

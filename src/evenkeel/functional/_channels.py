@@ -186,7 +186,11 @@ def count_shared(statistic: Tensor, shape: Sequence[int], dims: list[int], valid
 
 @torch.no_grad()
 def update_running(
-    running: tuple[Tensor | None, Tensor | None], momentum: float, mean: Tensor, variance: Tensor, count: Tensor | int
+    running: tuple[Tensor | None, Tensor | None],
+    momentum: float | Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    count: Tensor | int,
 ) -> None:
     """running <- (1 - momentum) running + momentum statistic, in place, with the unbiased variance.
 

@@ -22,7 +22,7 @@ from evenkeel.functional._out import deliver, prepare_out, writable
 from evenkeel.functional._rows_autograd import RowsFunction, small_rows
 from evenkeel.functional._rows_reference import add_rows_reference, rows_reference
 from evenkeel.functional._shards import is_distributed, rows_of_shards
-from evenkeel.kernels import composite_required, rows_inference, runs_kernel
+from evenkeel.kernels import composite_required, rows_forward, rows_inference, runs_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -214,9 +214,7 @@ def add_rows(
     if needs_gradient(input, residual, weight, bias):
         both: tuple[Tensor, Tensor] = RowsFunction.apply(input, residual, weight, bias, len(shape), spec, False)
         return both
-    y, total, _ = torch.ops.evenkeel.rows_forward.default(
-        input, residual, weight, bias, len(shape), *spec.row_options, False
-    )
+    y, total, _ = rows_forward(input, residual, weight, bias, len(shape), spec.row_options, False)
     return y, total
 
 

@@ -10,7 +10,7 @@ from evenkeel._errors import InvalidInputError
 from evenkeel.functional._common import compute_dtype, needs_gradient, reference_gradients
 from evenkeel.functional._rows_reference import rows_reference, sum_dtype
 from evenkeel.functional._specs import spec_of_rows
-from evenkeel.kernels import composite_required, is_compiling, nodes, normalize_small, rows_backward
+from evenkeel.kernels import composite_required, is_compiling, nodes, normalize_small, rows_backward, rows_forward
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,9 +44,7 @@ class RowsFunction(torch.autograd.Function):
         if computed is not None:
             y, statistics = computed
         else:
-            y, total, statistics = torch.ops.evenkeel.rows_forward.default(
-                x, residual, weight, bias, axes, *spec.row_options, from_output
-            )
+            y, total, statistics = rows_forward(x, residual, weight, bias, axes, spec.row_options, from_output)
         ctx.axes, ctx.spec, ctx.from_output = axes, spec, from_output
         if residual is None:
             # the following layer keeps y anyway, so that it costs nothing to keep it here

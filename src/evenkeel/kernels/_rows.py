@@ -1,4 +1,7 @@
-"""The doors to the row operators: small tensors go past torch's dispatcher, which takes longer than their work."""
+"""The doors to the row operators: small tensors, and those on a GPU, go past torch's dispatcher.
+
+It takes longer than the work on the ones and the start of a kernel for the others.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import torch
 from evenkeel.kernels._operators import MISSING
 from evenkeel.kernels._small import differentiate, normalize
 from evenkeel.kernels._state import unobserved
+from evenkeel.kernels._triton import is_direct, kernels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,8 +44,25 @@ def normalize_small(
 def rows_inference(x: Tensor, weight: Tensor | None, bias: Tensor | None, axes: int, options: RowOptions) -> Tensor:
     """Normalize the trailing axes where no gradient will be asked for."""
     operator = torch.ops.evenkeel.rows_inference.default if torch.compiler.is_compiling() else _inference
+    if is_direct(x):
+        operator = kernels().rows_inference
     y: Tensor = operator(x, weight, bias, axes, *options)
     return y
+
+
+def rows_forward(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    axes: int,
+    options: RowOptions,
+    recomputable: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y, the sum with a residual, and the statistics; ``recomputable`` asks for a y to go back from."""
+    operator = kernels().rows_forward if is_direct(x) else torch.ops.evenkeel.rows_forward.default
+    results: tuple[Tensor, Tensor, Tensor] = operator(x, residual, weight, bias, axes, *options, recomputable)
+    return results
 
 
 def rows_backward(
@@ -67,6 +88,6 @@ def rows_backward(
         )
         if small is not None:
             return small[0], None, small[1], small[2]
-    operator = torch.ops.evenkeel.rows_backward.default
+    operator = kernels().rows_backward if is_direct(x) else torch.ops.evenkeel.rows_backward.default
     gradients: Gradients = operator(dy, dsum, *saved, axes, *options, *needed, from_output)
     return gradients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import torch
 
 from evenkeel.kernels import _cpu
 from evenkeel.kernels._operators import MISSING, OPERATORS
+from evenkeel.kernels._state import unobserved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,11 +91,22 @@ def facts() -> dict[str, str]:
     return {"triton": version, "gpu": torch.cuda.get_device_name()}
 
 
+@cache
+def kernels() -> Any:
+    """The operators on the GPU, imported with the first call: Triton takes a second."""
+    return import_module("evenkeel.kernels.triton")
+
+
+def is_direct(x: Tensor) -> bool:
+    """Whether the operators may be called past torch's dispatcher, which takes longer than a kernel's start."""
+    return x.is_cuda and unobserved()
+
+
 def operator(name: str) -> Callable[..., Any]:
-    """An operator whose kernels are imported with its first call: Triton takes a second."""
+    """An operator for the dispatcher."""
 
     def call(*arguments: Any) -> Any:
-        return getattr(import_module("evenkeel.kernels.triton"), name)(*arguments)
+        return getattr(kernels(), name)(*arguments)
 
     return call
 

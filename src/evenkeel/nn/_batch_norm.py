@@ -38,7 +38,8 @@ class BatchNormForward(NormOptions):
         if self.training and counter is not None and is_batch:
             counter.add_(1 if mask is None else mask.any())
             if self.momentum is None:  # the plain average over all batches so far
-                momentum = 1.0 / max(1.0, float(counter))
+                # a number on the GPU would have to be waited for
+                momentum = counter.double().reciprocal() if counter.is_cuda else 1.0 / max(1.0, float(counter))
         mean, variance = held(self, "running_mean"), held(self, "running_var")
         remember = not self.training or self.track_running_stats
         return F.batch_norm(

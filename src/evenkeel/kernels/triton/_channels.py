@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,12 +15,14 @@ from evenkeel.kernels.triton import channels_backward_kernels as backward_kernel
 from evenkeel.kernels.triton import channels_forward_kernels as forward_kernels
 from evenkeel.kernels.triton._launch import ALIGNMENT, CHANNEL_BLOCK, Launch, channel_launch, merge_launch
 from evenkeel.kernels.triton._layout import dense
-from evenkeel.kernels.triton._rows import UNFUSED, on_device, smallest_scaled
+from evenkeel.kernels.triton._rows import smallest_scaled
+from evenkeel.kernels.triton._start import Program, on_device, program
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     Gradients = tuple[Tensor, Tensor, Tensor]
+    Moved = tuple[Tensor, Tensor, float | Tensor]
 
 FEW_ELEMENTS = 64  # of a statistic: their gradients are computed in float64
 FEWEST_LAST = 16  # positions of a sample from which on groups are summed where the channels lie innermost
@@ -90,27 +93,37 @@ class Walk(NamedTuple):
             "CHANNELS": launch.rows,
             "BLOCK": launch.block,
             "WIDE": max(reached, self.positions) >= 2**30,
-            "num_warps": launch.warps,
-            **UNFUSED,
         }
 
 
-class Call:
-    """A tensor with its layout, options and mask; the launches that both directions share."""
+class Step(NamedTuple):
+    """A launch but for its tensors; ``size`` is how many parts or statistics it writes."""
 
-    def __init__(self, x: Tensor, mask: Tensor | None, options: ChannelOptions, remembered: bool) -> None:
-        self.remembered = remembered
-        self.options = options._replace(
-            groups=0 if remembered else x.shape[1] if options.groups < 0 else options.groups
-        )
-        self.samples, self.channels, self.positions = x.shape[0], x.shape[1], math.prod(x.shape[2:])
-        groups = self.options.groups
-        layout = channels_last_of(x)
+    program: Program
+    grid: tuple[int, ...]
+    integers: tuple[int, ...]
+    floats: tuple[float, ...] = ()
+    size: int = 0
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        self.program(self.grid, tensors, self.integers, self.floats)
+
+
+class Call:
+    """The launches of calls with one shape, layout and options, forward and backward; found once for each."""
+
+    def __init__(
+        self, shape: tuple[int, ...], layout: torch.memory_format | None, options: ChannelOptions, remembered: bool,
+        masked: bool,
+    ) -> None:  # fmt: skip
+        self.remembered, self.masked = remembered, masked
+        groups = 0 if remembered else shape[1] if options.groups < 0 else options.groups
+        self.options = options._replace(groups=groups)
+        self.samples, self.channels, self.positions = shape[0], shape[1], math.prod(shape[2:])
         if groups and self.positions < FEWEST_LAST:
             layout = None
         self.layout = layout or torch.contiguous_format
         self.last = layout is not None or (not groups and self.positions == 1)
-        self.mask = None if mask is None else dense(mask.contiguous().view(torch.uint8))
 
     @property
     def share(self) -> int:
@@ -162,89 +175,102 @@ class Call:
             "REMEMBERED": self.remembered,
         }
 
-    def measure(self, x: Tensor, statistics: Tensor, variances: Tensor) -> None:
-        """Sums of chunks, and the statistics from them."""
+    @cached_property
+    def measure(self) -> Step:
+        """(x, mask, partial): sums of chunks."""
         walk = self.measured()
         launch = walk.launch()
-        chunks, count = walk.chunks(launch.chunk), walk.parts(launch.chunk)
-        partial = torch.empty((3, count), dtype=torch.float64, device=x.device)
-        forward_kernels.channels_measure_kernel[walk.programs(launch, launch.chunk)](
-            x, self.mask, partial, self.samples, chunks, launch.chunk // launch.block, count,
-            smallest_scaled(self.options), CHUNK=launch.chunk, **walk.constants(launch),
-        )  # fmt: skip
-        entries = count // self.statistics
+        kernel = program(
+            forward_kernels.channels_measure_kernel, launch.warps, CHUNK=launch.chunk, **walk.constants(launch)
+        )
+        count = walk.parts(launch.chunk)
+        integers = (self.samples, walk.chunks(launch.chunk), launch.chunk // launch.block, count)
+        return Step(kernel, walk.programs(launch, launch.chunk), integers, (smallest_scaled(self.options),), count)
+
+    @cached_property
+    def merge(self) -> Step:
+        """(partial, statistics, variances, running_mean, running_var, share): the statistics from the sums."""
+        entries = self.measure.size // self.statistics
         merge = merge_launch(entries)
-        forward_kernels.channels_merge_kernel[(-(-self.statistics // merge.rows),)](
-            partial, statistics, variances, self.statistics, entries, ROWS=merge.rows, BLOCK=merge.block,
-            num_warps=merge.warps, **self.eps(), **UNFUSED,
-        )  # fmt: skip
+        kernel = program(
+            forward_kernels.channels_merge_kernel, merge.warps, ROWS=merge.rows, BLOCK=merge.block, **self.eps()
+        )
+        return Step(kernel, (-(-self.statistics // merge.rows),), (self.statistics, entries), (0.0, 0.0))
 
-    def remember(self, mean: Tensor, variance: Tensor, statistics: Tensor, variances: Tensor) -> None:
-        """The statistics that are given."""
-        forward_kernels.channels_remember_kernel[(-(-self.channels // CHANNEL_BLOCK),)](
-            dense(mean), dense(variance), statistics, variances, C=self.channels, BLOCK=CHANNEL_BLOCK, **self.eps(),
-            **UNFUSED,
-        )  # fmt: skip
+    @cached_property
+    def remember(self) -> Step:
+        """(mean, variance, statistics, variances): the statistics that are given."""
+        kernel = program(forward_kernels.channels_remember_kernel, C=self.channels, BLOCK=CHANNEL_BLOCK, **self.eps())
+        return Step(kernel, (-(-self.channels // CHANNEL_BLOCK),), ())
 
-    def write(self, x: Tensor, parameters: tuple[Tensor | None, Tensor | None], statistics: Tensor, y: Tensor) -> None:
-        """y from the statistics."""
+    @cached_property
+    def write(self) -> Step:
+        """(x, weight, bias, mask, statistics, y): y from the statistics."""
+        return self.whole(forward_kernels.channels_write_kernel)
+
+    def whole(self, kernel: Any, **more: Any) -> Step:
+        """What goes through a tensor tile by tile."""
         walk = self.walk(summed=False)
         launch = walk.launch()
-        forward_kernels.channels_write_kernel[walk.programs(launch, launch.block)](
-            x, *parameters, self.mask, statistics, y, self.samples, walk.chunks(launch.block),
-            self.options.weight_offset, **walk.constants(launch), **self.affine(),
-        )  # fmt: skip
+        found = program(kernel, launch.warps, **walk.constants(launch), **self.affine(), **more)
+        integers = (self.samples, walk.chunks(launch.block))
+        return Step(found, walk.programs(launch, launch.block), integers, (self.options.weight_offset,))
 
-    def sums(
-        self, dy: Tensor, x: Tensor, parameters: tuple[Tensor | None, Tensor | None], statistics: Tensor
-    ) -> tuple[Tensor, int]:
-        """Each channel's sums over chunks of positions, and how many chunks there are."""
+    @cached_property
+    def sums(self) -> Step:
+        """(dy, x, weight, bias, mask, statistics, partial): each channel's sums over chunks of positions."""
         walk = self.walk(summed=True)
         launch = walk.launch()
-        chunks, count = walk.chunks(launch.chunk), walk.parts(launch.chunk)
-        partial = statistics.new_empty((2 if self.mask is None else 3, count), dtype=torch.float64)
-        backward_kernels.channels_sums_kernel[walk.programs(launch, launch.chunk)](
-            dy, x, *parameters, self.mask, statistics, partial, self.samples, chunks, launch.chunk // launch.block,
-            count, self.options.weight_offset, CHUNK=launch.chunk, FEW=self.few, **walk.constants(launch),
-            **self.affine(),
+        constants = walk.constants(launch) | self.affine() | {"CHUNK": launch.chunk, "FEW": self.few}
+        kernel = program(backward_kernels.channels_sums_kernel, launch.warps, **constants)
+        count = walk.parts(launch.chunk)
+        integers = (self.samples, walk.chunks(launch.chunk), launch.chunk // launch.block, count)
+        return Step(
+            kernel, walk.programs(launch, launch.chunk), integers, (self.options.weight_offset,), count
         )  # fmt: skip
-        return partial, chunks
 
-    def means(self, partial: Tensor, chunks: int, weight: Tensor | None) -> Tensor:
-        """What the sums say of each statistic."""
-        means = partial.new_empty((self.statistics, 2))
+    @cached_property
+    def means(self) -> Step:
+        """(partial, weight, means): what the sums say of each statistic."""
+        chunks = self.sums.integers[1]
         merge = merge_launch(chunks * self.share)
-        backward_kernels.channels_means_kernel[(-(-self.statistics // merge.rows),)](
-            partial, weight, means, self.statistics, chunks, self.elements, self.options.weight_offset,
-            SHARE=self.share, PARAMETERS=self.options.groups or self.channels, MASKED=self.mask is not None,
-            ROWS=merge.rows, BLOCK=merge.block, num_warps=merge.warps, **UNFUSED,
+        kernel = program(
+            backward_kernels.channels_means_kernel, merge.warps, SHARE=self.share,
+            PARAMETERS=self.options.groups or self.channels, MASKED=self.masked, ROWS=merge.rows, BLOCK=merge.block,
         )  # fmt: skip
-        return means
+        integers = (self.statistics, chunks, self.elements)
+        return Step(kernel, (-(-self.statistics // merge.rows),), integers, (self.options.weight_offset,))
 
-    def parameters(self, partial: Tensor, chunks: int, dweight: Tensor | None, dbias: Tensor | None) -> None:
-        """dγ and dβ from the sums."""
+    @cached_property
+    def parameters(self) -> Step:
+        """(partial, dweight, dbias): dγ and dβ from the sums."""
+        chunks, samples = self.sums.integers[1], self.samples if self.options.groups else 1
         merge = merge_launch(chunks)
-        samples = self.samples if self.options.groups else 1
-        backward_kernels.channels_parameters_kernel[(-(-self.channels // merge.rows),)](
-            partial, dweight, dbias, samples, chunks, partial.shape[1], C=self.channels, CHANNELS=merge.rows,
-            BLOCK=merge.block, num_warps=merge.warps, **UNFUSED,
+        kernel = program(
+            backward_kernels.channels_parameters_kernel, merge.warps, C=self.channels, CHANNELS=merge.rows,
+            BLOCK=merge.block,
         )  # fmt: skip
+        return Step(kernel, (-(-self.channels // merge.rows),), (samples, chunks, self.sums.size))
 
-    def gradient(
-        self,
-        tensors: tuple[Tensor, Tensor],
-        parameters: tuple[Tensor | None, Tensor | None],
-        statistics: Tensor,
-        means: Tensor | None,
-        dx: Tensor,
-    ) -> None:
-        """dx from the means."""
-        walk = self.walk(summed=False)
-        launch = walk.launch()
-        backward_kernels.channels_gradient_kernel[walk.programs(launch, launch.block)](
-            *tensors, *parameters, self.mask, statistics, means, dx, self.samples, walk.chunks(launch.block),
-            self.options.weight_offset, FEW=self.few, **walk.constants(launch), **self.affine(),
-        )  # fmt: skip
+    @cached_property
+    def gradient(self) -> Step:
+        """(dy, x, weight, bias, mask, statistics, means, dx): dx from the means."""
+        return self.whole(backward_kernels.channels_gradient_kernel, FEW=self.few)
+
+
+found_call = lru_cache(maxsize=4096)(Call)
+
+
+def call_of(x: Tensor, mask: Tensor | None, options: ChannelOptions, remembered: bool) -> tuple[Call, Tensor | None]:
+    """The launches for a tensor, and the mask as bytes."""
+    call = found_call(x.shape, channels_last_of(x), options, remembered, mask is not None)
+    return call, None if mask is None else dense(mask.contiguous().view(torch.uint8))
+
+
+def parts_of(momentum: float) -> tuple[float, float]:
+    """A number as the sum of two of float32, which a kernel's numbers are."""
+    high = ctypes.c_float(momentum).value
+    return high, momentum - high
 
 
 def channels_forward(
@@ -255,22 +281,40 @@ def channels_forward(
     variance: Tensor | None,
     mask: Tensor | None,
     *options: Any,
+    moved: Moved | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """y, the statistics of each channel or group as columns, and their variances."""
+    """y, the statistics of each channel or group as columns, and their variances.
+
+    ``moved`` are running statistics and their momentum, a number or a tensor: they move in the same launch.
+    """
     y, statistics, variances = _fakes.channels_forward(x, weight, bias, mean, variance, mask, *options)
     if x.numel() == 0:
         return y, statistics.zero_(), variances.zero_()
-    call = Call(x, mask, ChannelOptions(*options), mean is not None)
+    call, valid = call_of(x, mask, ChannelOptions(*options), mean is not None)
     with on_device(x):
         source, written = laid_out(x, call.layout), call.place(y)
         if mean is not None and variance is not None:
-            call.remember(mean, variance, statistics, variances)
+            call.remember(dense(mean), dense(variance), statistics, variances)
         else:
-            call.measure(source, statistics, variances)
-        call.write(source, (dense(weight), dense(bias)), statistics, written)
+            partial = torch.empty((3, call.measure.size), dtype=torch.float64, device=x.device)
+            call.measure(source, valid, partial)
+            merge_and_move(call.merge, (partial, statistics, variances), moved)
+        call.write(source, dense(weight), dense(bias), valid, statistics, written)
     if written is not y:
         y.copy_(written)
     return y, statistics, variances
+
+
+def merge_and_move(merge: Step, tensors: tuple[Tensor, ...], moved: Moved | None) -> None:
+    """Merge the sums, and move running statistics with a momentum towards what comes out."""
+    if moved is None:
+        merge(*tensors, None, None, None)
+        return
+    mean, variance, momentum = moved
+    if isinstance(momentum, torch.Tensor):
+        merge(*tensors, mean, variance, momentum)
+    else:
+        merge._replace(floats=parts_of(momentum))(*tensors, mean, variance, None)
 
 
 def channels_backward(
@@ -290,20 +334,22 @@ def channels_backward(
         for t in gradients:
             t.zero_()
         return gradients
-    call = Call(x, mask, ChannelOptions(*arguments[:-3]), remembered)
-    tensors = (laid_out(dy, call.layout), laid_out(x, call.layout))
-    affine, saved = (dense(weight), dense(bias)), statistics.contiguous()
+    call, valid = call_of(x, mask, ChannelOptions(*arguments[:-3]), remembered)
+    tensors = (laid_out(dy, call.layout), laid_out(x, call.layout), dense(weight), dense(bias), valid)
+    saved = statistics.contiguous()
     with on_device(x):
         means = None
         if dweight is not None or dbias is not None or not remembered:
-            partial, chunks = call.sums(*tensors, affine, saved)
+            partial = saved.new_empty((2 if valid is None else 3, call.sums.size), dtype=torch.float64)
+            call.sums(*tensors, saved, partial)
             if dweight is not None or dbias is not None:
-                call.parameters(partial, chunks, dweight, dbias)
+                call.parameters(partial, dweight, dbias)
             if dx is not None and not remembered:
-                means = call.means(partial, chunks, affine[0])
+                means = partial.new_empty((call.statistics, 2))
+                call.means(partial, tensors[2], means)
         if dx is not None:
             written = call.place(dx)
-            call.gradient(tensors, affine, saved, means, written)
+            call.gradient(*tensors, saved, means, written)
             if written is not dx:
                 dx.copy_(written)
     return gradients
@@ -313,12 +359,11 @@ def update_running(
     running_mean: Tensor, running_var: Tensor, statistics: Tensor, variances: Tensor, momentum: float, count: int
 ) -> None:
     """Move running statistics towards those of a batch of ``count`` values a channel, in one launch."""
-    high = ctypes.c_float(momentum).value  # a kernel's numbers are float32
     channels = variances.numel()
     if channels == 0:
         return
+    constants = {"C": channels, "WIDTH": statistics.shape[1], "BLOCK": CHANNEL_BLOCK}
+    update = program(forward_kernels.channels_update_kernel, **constants)
     with on_device(variances):
-        forward_kernels.channels_update_kernel[(-(-channels // CHANNEL_BLOCK),)](
-            running_mean, running_var, statistics, variances, high, momentum - high, count, C=channels,
-            WIDTH=statistics.shape[1], BLOCK=CHANNEL_BLOCK, **UNFUSED,
-        )  # fmt: skip
+        tensors = (running_mean, running_var, statistics, variances)
+        update((-(-channels // CHANNEL_BLOCK),), tensors, (count,), parts_of(momentum))

@@ -11,7 +11,7 @@ from evenkeel.kernels import _fakes
 from evenkeel.kernels.triton import columns_kernels
 from evenkeel.kernels.triton._launch import ALIGNMENT, TABLE_TILE, table_launch, table_merge_launch, table_tiles
 from evenkeel.kernels.triton._layout import dense
-from evenkeel.kernels.triton._rows import UNFUSED, on_device
+from evenkeel.kernels.triton._start import on_device, program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,18 +97,21 @@ def column_moments(x: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
     with on_device(x):
         if chunks:
             row = walk.width if walk.fold > 1 else source.stride(2)
-            columns_kernels.columns_sum_kernel[(tables * chunks * -(-walk.width // launch.block),)](
-                source, dense(weight), partial, walk.rows, chunks, tiles, tables, walk.inner, *source.stride()[:2], row,
-                ROWS=launch.rows, BLOCK=launch.block, ALIGNED=walk.aligned, NESTED=walk.inner > 1,
-                WIDE=x.dtype in WIDE_TYPES, ROUNDED=not x.dtype.is_floating_point, num_warps=launch.warps,
-                **walk.constants(), **UNFUSED,
+            sums = program(
+                columns_kernels.columns_sum_kernel, launch.warps, ROWS=launch.rows, BLOCK=launch.block,
+                ALIGNED=walk.aligned, NESTED=walk.inner > 1, WIDE=x.dtype in WIDE_TYPES,
+                ROUNDED=not x.dtype.is_floating_point, **walk.constants(),
             )  # fmt: skip
+            sums(
+                (tables * chunks * -(-walk.width // launch.block),),
+                (source, dense(weight), partial),
+                (walk.rows, chunks, tiles, tables, walk.inner, *source.stride()[:2], row),
+            )
         entries = chunks * walk.fold
         merge = table_merge_launch(entries)
-        columns_kernels.columns_merge_kernel[(-(-tables * walk.columns // merge.rows),)](
-            partial, *fields, tables, chunks, entries, ROWS=merge.rows, BLOCK=merge.block, num_warps=merge.warps,
-            **walk.constants(), **UNFUSED,
-        )  # fmt: skip
+        constants = {"ROWS": merge.rows, "BLOCK": merge.block, **walk.constants()}
+        merged = program(columns_kernels.columns_merge_kernel, merge.warps, **constants)
+        merged((-(-tables * walk.columns // merge.rows),), (partial, *fields), (tables, chunks, entries))
     return fields
 
 
@@ -164,12 +167,16 @@ def map_columns(
     chunks, blocks = -(-rows // launch.rows), -(-width // launch.block)
     found = None if infinite is None else infinite.view(torch.uint8)
     with on_device(x):
-        columns_kernels.columns_map_kernel[(grid.tables * chunks * blocks,)](
-            as_numbers(x), *map(dense, parameters), found, y, grid.rows, chunks, grid.outer, steps[0], target.outer,
-            steps[1], COLUMNS=grid.columns, FOLD=fold, WIDTH=width, ROWS=launch.rows, BLOCK=launch.block,
-            ALIGNED=math.gcd(width, grid.outer, target.outer, *steps, ALIGNMENT), LOW=clip[0], HIGH=clip[1],
-            num_warps=launch.warps, **UNFUSED,
+        mapped = program(
+            columns_kernels.columns_map_kernel, launch.warps, COLUMNS=grid.columns, FOLD=fold, WIDTH=width,
+            ROWS=launch.rows, BLOCK=launch.block, LOW=clip[0], HIGH=clip[1],
+            ALIGNED=math.gcd(width, grid.outer, target.outer, *steps, ALIGNMENT),
         )  # fmt: skip
+        mapped(
+            (grid.tables * chunks * blocks,),
+            (as_numbers(x), *map(dense, parameters), found, y),
+            (grid.rows, chunks, grid.outer, steps[0], target.outer, steps[1]),
+        )
     return True
 
 

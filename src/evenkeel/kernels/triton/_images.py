@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -12,7 +12,7 @@ from evenkeel.kernels.triton import images_kernels
 from evenkeel.kernels.triton._columns import as_numbers
 from evenkeel.kernels.triton._launch import ALIGNMENT, IMAGE_BLOCK
 from evenkeel.kernels.triton._layout import dense, merged_axes
-from evenkeel.kernels.triton._rows import UNFUSED, on_device
+from evenkeel.kernels.triton._start import on_device, program
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,13 +81,14 @@ def image_normalize_out(x: Tensor, mean: Tensor, std: Tensor, max_value: float, 
     with on_device(x):
         if x.dtype == torch.uint8 and out.dtype != torch.float64:
             forms = torch.empty((images.channels, 5), dtype=torch.float32, device=x.device)
-            images_kernels.images_form_kernel[(images.channels,)](centre, spread, forms, LARGEST=max_value, **UNFUSED)
-        tensors = (source, centre, spread, forms, out, chunks, images.image)
-        constants = {"AREA": images.area, "BLOCK": block, "LARGEST": max_value, **UNFUSED}
+            form = program(images_kernels.images_form_kernel, LARGEST=max_value)
+            form((images.channels,), (centre, spread, forms), ())
+        tensors, grid = (source, centre, spread, forms, out), (images.number * chunks,)
+        constants: dict[str, Any] = {"AREA": images.area, "BLOCK": block, "LARGEST": max_value}
         if in_words:
-            images_kernels.images_pixels_kernel[(images.number * chunks,)](*tensors, **constants)
+            program(images_kernels.images_pixels_kernel, **constants)(grid, tensors, (chunks, images.image))
             return
-        images_kernels.images_map_kernel[(images.number * chunks,)](
-            *tensors, images.channel, images.row, CHANNELS=images.channels, WIDTH=images.width, STEP=images.pixel,
-            ALIGNED=math.gcd(images.image, images.channel, ALIGNMENT), **constants,
-        )  # fmt: skip
+        aligned = math.gcd(images.image, images.channel, ALIGNMENT)
+        constants |= {"CHANNELS": images.channels, "WIDTH": images.width, "STEP": images.pixel, "ALIGNED": aligned}
+        steps = (images.image, images.channel, images.row)
+        program(images_kernels.images_map_kernel, **constants)(grid, tensors, (chunks, *steps))

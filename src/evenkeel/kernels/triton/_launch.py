@@ -47,22 +47,29 @@ def resident(features: int) -> tuple[int, int, int]:
 def forward_launch(features: int) -> Launch:
     """The launch of the forward."""
     if features > LONGEST_FORWARD:
-        return Launch(block=8192, warps=16, looped=True)
+        # one program a multiprocessor where the second-level cache could not hold the rows of more
+        warps = 16 if features <= 65536 else 32
+        return Launch(block=512 * warps, warps=warps, looped=True)
     block, rows, warps = resident(features)
     return Launch(block=block, rows=rows, warps=warps)
 
 
-def backward_launch(features: int) -> Launch:
-    """The launch of the backward; its sums over the rows are 4 to 16 long, which costs no bits in float32."""
+def backward_launch(features: int, size: int = 2) -> Launch:
+    """The launch of the backward of elements of so many bytes; its sums over the rows are 8 to 16 long.
+
+    That costs no bits in float32.
+    """
     if features > LONGEST_BACKWARD:
-        return Launch(block=2048, looped=True)
+        # so many rows at a time that the second-level cache keeps them for whoever reads them again
+        return Launch(block=4096, warps=8, chunk=32 if features * size <= 2**16 else 16, looped=True)
     block, rows, warps = resident(features)
-    rows = max(1, rows // 2)  # beside the sums, tiles of two rows and more spill a few registers
-    return Launch(block=block, rows=rows, warps=warps, chunk=max(16, 4 * rows))
+    if block <= 2048:
+        warps = 8  # 8 elements a thread: beside the sums, tiles of two rows and more spill with 16
+    return Launch(block=block, rows=rows, warps=warps, chunk=16 if block > 2048 else max(32, 4 * rows))
 
 
-SUMS_LAUNCH = Launch(block=1024, rows=2, chunk=32)  # dγ, dβ and the rows' sums, if longer than LONGEST_BACKWARD
-TREE_LAUNCH = Launch(block=32, rows=64)  # the tree over the chunks
+SUMS_LAUNCH = Launch(block=1024, rows=2, warps=8)  # tiles of dγ and dβ, if rows are longer than LONGEST_BACKWARD
+TREE_LAUNCH = Launch(block=8, rows=512, warps=8)  # the tree over the chunks: whole sectors of memory, many programs
 
 TABLE_TILE = 1024  # elements whose sums are kept in float64; twice as many are mapped at once
 FEWEST_TILES, MOST_TILES, MOST_CHUNKS = 32, 16384, 1024  # of a chunk of a table; of a column, before chunks grow

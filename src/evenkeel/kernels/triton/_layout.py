@@ -21,12 +21,13 @@ class Rows(NamedTuple):
     Attributes:
         tensors: the given ones, or contiguous copies of those that cannot be reached.
         inner: rows along the inner of two axes, 1 where there is only one.
-        strides: for each tensor, elements from a row to the next along the outer axis and the inner one.
+        strides: for each tensor one after the other, elements from a row to the next along the outer axis and the
+            inner one.
     """
 
     tensors: list[Tensor | None]
     inner: int
-    strides: list[tuple[int, int]]
+    strides: list[int]
 
 
 def merged_axes(t: Tensor, axes: int) -> list[tuple[int, int]] | None:
@@ -68,16 +69,20 @@ def reach(tensors: Sequence[Tensor | None], axes: int, features: int) -> Rows:
             reached.append(t)
             layouts.append([])
             continue
+        if t.is_contiguous() and t.data_ptr() % ALIGNMENT == 0:
+            reached.append(t)
+            layouts.append([(0, features)])
+            continue
         merged = merged_axes(t, axes)
         if merged is not None and len(merged) == 2 and inner == 1:
             inner = merged[1][0]
         fits = merged is not None and (len(merged) < 2 or (len(merged) == 2 and merged[1][0] == inner))
         if merged is None or not fits or not is_aligned(t, merged, features):
             t = t.clone(memory_format=torch.contiguous_format)
-            merged = [(t.numel() // features, features)]
+            merged = [(0, features)]
         reached.append(t)
         layouts.append(merged)
-    return Rows(reached, inner, [strides_of(merged, inner) for merged in layouts])
+    return Rows(reached, inner, [stride for merged in layouts for stride in strides_of(merged, inner)])
 
 
 def strides_of(merged: Sequence[tuple[int, int]], inner: int) -> tuple[int, int]:

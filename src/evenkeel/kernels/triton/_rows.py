@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,15 +12,13 @@ from evenkeel._spec import RowOptions
 from evenkeel.kernels import _fakes
 from evenkeel.kernels.triton._launch import SUMS_LAUNCH, TREE_LAUNCH, Launch, backward_launch, forward_launch
 from evenkeel.kernels.triton._layout import Rows, alignment, dense, is_aligned, merged_axes, reach
-from evenkeel.kernels.triton.rows_backward_kernels import (
-    long_rows_backward_kernel,
-    long_rows_sums_kernel,
-    rows_backward_kernel,
-    tree_kernel,
-)
+from evenkeel.kernels.triton._start import Program, on_device, program
+from evenkeel.kernels.triton.rows_backward_kernels import long_rows_backward_kernel, rows_backward_kernel, tree_kernel
 from evenkeel.kernels.triton.rows_forward_kernels import long_rows_forward_kernel, rows_forward_kernel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from evenkeel._spec import ChannelOptions
@@ -29,12 +27,6 @@ if TYPE_CHECKING:
 
 # Beyond these the output does not determine the normalized row: its errors would grow by as much.
 SMALLEST_RECOMPUTABLE_WEIGHT, MOST_SHIFT_OF_WEIGHT = 2.0**-10, 16.0
-UNFUSED = {"enable_fp_fusion": False}  # what is fused says so: one order of roundings on every GPU
-
-
-def on_device(x: Tensor) -> Any:
-    """A context in which kernels are launched where a tensor lies."""
-    return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
 def split(x: Tensor, axes: int) -> tuple[int, int]:
@@ -56,20 +48,28 @@ def smallest_scaled(options: RowOptions | ChannelOptions) -> float:
     return min(max(size, 2.0**-126), 2.0**126)
 
 
-def common(launch: Launch, features: int, options: RowOptions, rows: Rows) -> dict[str, Any]:
+def common(launch: Launch, features: int, statistic: int, eps_mode: int) -> dict[str, Any]:
     """The compile-time arguments that the kernels share."""
     return {
         "N": features,
         "BLOCK": launch.block,
-        "ROWS": launch.rows,
-        "STATISTIC": options.statistic,
-        "EPS_MODE": options.eps_mode,
-        "ROUNDED": options.rounded,
-        "NESTED": rows.inner > 1,
+        "STATISTIC": statistic,
+        "EPS_MODE": eps_mode,
         "ALIGNED": alignment(features),
-        "num_warps": launch.warps,
-        **UNFUSED,
     }
+
+
+@cache
+def forward_program(
+    features: int, statistic: int, eps_mode: int, early: int, rounded: bool, nested: bool
+) -> tuple[Launch, Program]:
+    """The forward kernel of rows with these features."""
+    launch = forward_launch(features)
+    kernel = long_rows_forward_kernel if launch.looped else rows_forward_kernel
+    constants = common(launch, features, statistic, eps_mode)
+    return launch, program(
+        kernel, launch.warps, ROWS=launch.rows, EARLY=early, ROUNDED=rounded, NESTED=nested, **constants
+    )
 
 
 def normalize(
@@ -85,18 +85,17 @@ def normalize(
     count, features = split(y, axes)
     if count == 0 or features == 0:
         return
-    launch = forward_launch(features)
-    rows = reach((*addends, y), axes, features)
-    x, residual, written = rows.tensors
-    weight, bias = map(dense, parameters)
-    kernel = long_rows_forward_kernel if launch.looped else rows_forward_kernel
-    strides = [stride for pair in rows.strides for stride in pair]
+    (x, residual, written), inner, strides = reach((*addends, y), axes, features)
+    weight, bias = parameters
+    early = early_code(options, addends[0], weight)
+    launch, kernel = forward_program(features, options.statistic, options.eps_mode, early, options.rounded, inner > 1)
     with on_device(y):
-        kernel[(-(-count // launch.rows),)](
-            x, residual, weight, bias, written, total, statistics, count, features, rows.inner, *strides,
-            options.eps, smallest_scaled(options), options.weight_offset,
-            EARLY=early_code(options, addends[0], weight), **common(launch, features, options, rows),
-        )  # fmt: skip
+        kernel(
+            (-(-count // launch.rows),),
+            (x, residual, dense(weight), dense(bias), written, total, statistics),
+            (count, features, inner, *strides),
+            (options.eps, smallest_scaled(options), options.weight_offset),
+        )
     if written is not y and written is not None:
         y.copy_(written)
 
@@ -162,85 +161,76 @@ def rows_backward(
     """dx, dresidual, dweight and dbias; one that is not needed is empty, and so is dresidual in dx's dtype."""
     options = RowOptions(*arguments[:6])
     gradients = _fakes.rows_backward(dy, dsum, x, residual, weight, bias, statistics, axes, *arguments)
-    count, features = split(x, axes)
-    dx, dresidual, dweight, dbias = (t if t.numel() else None for t in gradients)
-    if features == 0:
-        return gradients
-    rows = reach((dy, dsum, x, residual), axes, features)
-    call = Backward(
-        rows, (dense(weight), dense(bias)), statistics.contiguous(), count, features, options, arguments[-1]
-    )
-    with on_device(x):
-        call.run(dx, dresidual, dweight, dbias)
+    _, features = split(x, axes)
+    if features:
+        rows = reach((dy, dsum, x, residual), axes, features)
+        saved = (dense(weight), dense(bias), statistics.contiguous())
+        places = [t if t.numel() else None for t in gradients]
+        with on_device(x):
+            differentiate(rows, saved, features, options, arguments[-1], places)
     return gradients
 
 
-class Backward:
-    """The launches of one backward."""
+@cache
+def backward_program(
+    features: int,
+    size: int,
+    options: tuple[int, int, bool],
+    from_output: bool,
+    nested: bool,
+    lines: bool,
+    columns: bool,
+) -> tuple[Launch, int, Program]:
+    """The backward kernel of rows with these features, and how many programs a chunk of long ones has.
 
-    def __init__(
-        self,
-        rows: Rows,
-        parameters: tuple[Tensor | None, Tensor | None],
-        statistics: Tensor,
-        count: int,
-        features: int,
-        options: RowOptions,
-        from_output: bool,
-    ) -> None:
-        self.rows, self.parameters, self.statistics = rows, parameters, statistics
-        self.count, self.features, self.options, self.from_output = count, features, options, from_output
-        self.launch = backward_launch(features)
+    An element has ``size`` bytes. ``lines`` says whether it writes the gradients of rows, ``columns`` whether the sums
+    for dγ and dβ.
+    """
+    launch = backward_launch(features, size)
+    statistic, eps_mode, rounded = options
+    constants = common(launch, features, statistic, eps_mode)
+    constants |= {"ROUNDED": rounded, "FROM_OUTPUT": from_output, "NESTED": nested, "CHUNK": launch.chunk}
+    if not launch.looped:
+        return launch, 1, program(rows_backward_kernel, launch.warps, ROWS=launch.rows, **constants)
+    sums = SUMS_LAUNCH
+    kinds = {"LINES": launch.chunk if lines else 0, "BLOCKS": -(-features // sums.block) if columns else 0}
+    constants |= kinds
+    found = program(long_rows_backward_kernel, launch.warps, ROWS=sums.rows, COLUMNS=sums.block, **constants)
+    return launch, sum(kinds.values()), found
 
-    def run(self, dx: Tensor | None, dresidual: Tensor | None, dweight: Tensor | None, dbias: Tensor | None) -> None:
-        """Write the gradients that have a place."""
-        chunk = SUMS_LAUNCH.chunk if self.launch.looped else self.launch.chunk
-        chunks = -(-self.count // chunk)
-        partials = [
-            None if out is None else self.statistics.new_empty((chunks, self.features)) for out in (dweight, dbias)
-        ]
-        if chunks and self.launch.looped:
-            self.run_long(dx, dresidual, partials, chunks)
-        elif chunks:
-            self.run_resident(dx, dresidual, partials, chunks)
-        for partial, out in zip(partials, (dweight, dbias), strict=True):
-            if partial is not None:
-                tree = TREE_LAUNCH
-                tree_kernel[(-(-self.features // tree.block),)](
-                    partial, out, chunks, N=self.features, BLOCK=tree.block, ROWS=tree.rows, num_warps=tree.warps,
-                    **UNFUSED,
-                )  # fmt: skip
 
-    def compiled(self, launch: Launch) -> dict[str, Any]:
-        """The compile-time arguments."""
-        return {**common(launch, self.features, self.options, self.rows), "FROM_OUTPUT": self.from_output}
+@cache
+def tree_program(features: int) -> Program:
+    """The tree over the chunks."""
+    tree = TREE_LAUNCH
+    return program(tree_kernel, tree.warps, N=features, BLOCK=tree.block, ROWS=tree.rows)
 
-    def run_resident(
-        self, dx: Tensor | None, dresidual: Tensor | None, partials: list[Tensor | None], chunks: int
-    ) -> None:
-        """One kernel for all: a program has a chunk of rows."""
-        strides = [stride for pair in self.rows.strides for stride in pair]
-        rows_backward_kernel[(chunks,)](
-            *self.rows.tensors, *self.parameters, self.statistics, dx, dresidual, *partials, self.count,
-            self.rows.inner, *strides, self.options.weight_offset,
-            CHUNK=self.launch.chunk, **self.compiled(self.launch),
-        )  # fmt: skip
 
-    def run_long(self, dx: Tensor | None, dresidual: Tensor | None, partials: list[Tensor | None], chunks: int) -> None:
-        """Sums of rows and for the parameters, a program a chunk of rows and block of columns; then dx from them."""
-        strides = [stride for pair in self.rows.strides for stride in pair]
-        offset, launch = self.options.weight_offset, SUMS_LAUNCH
-        dy, _, x, residual = self.rows.tensors
-        blocks, sums = -(-self.features // launch.block), None
-        if dx is not None or dresidual is not None:
-            sums = torch.empty((self.count, blocks, 2), dtype=torch.float32, device=self.statistics.device)
-        if sums is not None or partials != [None, None]:
-            long_rows_sums_kernel[(chunks, blocks)](
-                dy, x, residual, *self.parameters, self.statistics, sums, *partials, self.count, self.rows.inner,
-                *strides[:2], *strides[4:], offset, CHUNK=launch.chunk, **self.compiled(launch),
-            )  # fmt: skip
-        if sums is not None:
-            long_rows_backward_kernel[(self.count * -(-self.features // self.launch.block),)](
-                *self.rows.tensors, *self.parameters, self.statistics, sums, dx, dresidual, self.count,
-                self.rows.inner, *strides, offset, SUMMED=launch.block, **self.compiled(self.launch),
-            )  # fmt: skip
+def differentiate(
+    rows: Rows,
+    saved: tuple[Tensor | None, Tensor | None, Tensor],
+    features: int,
+    options: RowOptions,
+    from_output: bool,
+    gradients: Sequence[Tensor | None],
+) -> None:
+    """Write dx, dresidual, dweight and dbias, those that have a place; ``saved`` are weight, bias and statistics."""
+    (dy, dsum, x, residual), inner, strides = rows
+    dx, dresidual, *summed = gradients
+    statistics, columns = saved[2], any(out is not None for out in summed)
+    launch, programs, kernel = backward_program(
+        features, x.element_size() if x is not None else 0, (options.statistic, options.eps_mode, options.rounded),
+        from_output, inner > 1, dx is not None or dresidual is not None, columns,
+    )  # fmt: skip
+    count = statistics.shape[0]
+    chunks = -(-count // launch.chunk)
+    partials = [None if out is None else statistics.new_empty((chunks, features)) for out in summed]
+    if chunks and programs:
+        kernel(
+            (chunks * programs,),
+            (dy, dsum, x, residual, *saved, dx, dresidual, *partials),
+            (count, features, inner, *strides),
+            (options.weight_offset,),
+        )
+    if columns:
+        tree_program(features)((-(-features // TREE_LAUNCH.block), 2), (*partials, *summed), (chunks,))

@@ -9,6 +9,7 @@ from evenkeel.kernels.triton.channels_forward_kernels import UNSPECIALIZED
 from evenkeel.kernels.triton.channels_shared_kernels import (
     backward_tile,
     exact_reciprocal,
+    open_tile,
     per_channel,
     program_place,
     read_tile,
@@ -131,19 +132,11 @@ def channels_gradient_kernel(
     ACTIVATION: tl.constexpr, REMEMBERED: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
     """A tile of dx = (g - mean(g) - x_hat * mean(g * x_hat)) / scale; remembered statistics have no such means."""
-    outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
-    start = chunk * BLOCK
-    base, offsets, inside = tile_at(outer, first, start, samples, C, P, LAST, SPANS, CHANNELS, BLOCK, WIDE)
-    kept = inside
-    if mask is not None:
-        kept = kept & valid_at(mask, outer, start, samples, P, PERIOD, SPANS, BLOCK)
-    channel = first + tl.arange(0, CHANNELS)
-    there = channel < C
-    index = statistic_of(outer, channel, SHARE, GROUPS)
-    scale, mean, rest, reciprocal, bend = restore_statistic(statistics, index, there, EPS_MODE)
-    w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
-    b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
-    v = read_tile(x, base, offsets, kept)
+    v, base, offsets, inside, kept, index, there, restored, w, b = open_tile(
+        x, weight, bias, mask, statistics, samples, chunks, weight_offset, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK,
+        WIDE, SHARE, GROUPS, EPS_MODE,
+    )  # fmt: skip
+    scale, mean, rest, reciprocal, bend = restored
     upstream, normalized = backward_tile(
         v, read_tile(dy, base, offsets, kept), statistics, index, there, scale, mean, rest, reciprocal, w, b,
         EPS_MODE, ACTIVATION, REMEMBERED, FEW,

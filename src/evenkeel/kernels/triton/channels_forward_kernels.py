@@ -10,12 +10,10 @@ from evenkeel.kernels.triton.channels_shared_kernels import (
     activate,
     affine_tile,
     normalized_tile,
-    per_channel,
+    open_tile,
     program_place,
     read_tile,
-    restore_statistic,
     save_statistic,
-    statistic_of,
     tile_at,
     valid_at,
 )
@@ -144,12 +142,35 @@ def channels_measure_kernel(
     tl.store(own + 2 * planes, wide, mask=channel < C)
 
 
+@triton.jit
+def move_running(running_mean, running_var, share, momentum, momentum_rest, channel, kept, mean, variance, number):
+    """Move running statistics towards those of a batch of ``number`` values a channel, rounded once.
+
+    A channel without values stays where it is. The momentum is in memory (``share``), or in two parts.
+    """
+    if share is not None:
+        part = tl.load(share).to(tl.float64)
+    else:
+        part = tl.cast(momentum, tl.float64) + tl.cast(momentum_rest, tl.float64)
+    kept = kept & (number > 0)
+    unbiased = variance.to(tl.float64) * (number / tl.maximum(number - 1.0, 1.0))
+    before = tl.load(running_mean + channel, mask=kept, other=0.0).to(tl.float64)
+    spread = tl.load(running_var + channel, mask=kept, other=0.0).to(tl.float64)
+    moved = (1.0 - part) * before + part * mean.to(tl.float64)
+    tl.store(running_mean + channel, moved.to(running_mean.dtype.element_ty), mask=kept)
+    moved = (1.0 - part) * spread + part * unbiased
+    tl.store(running_var + channel, moved.to(running_var.dtype.element_ty), mask=kept)
+
+
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_merge_kernel(
-    partial, statistics, variances, count, entries, EPS: tl.constexpr, EPS_MODE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    partial, statistics, variances, running_mean, running_var, share, count, entries, momentum, momentum_rest,
+    EPS: tl.constexpr, EPS_MODE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The statistics, ``count`` of them, from the ``entries`` parts of each, in float64 and a fixed tree."""
+    """The statistics, ``count`` of them, from the ``entries`` parts of each, in float64 and a fixed tree.
+
+    Running statistics, where there are any, move towards them.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < count
     planes = tl.cast(count, tl.int64) * entries
@@ -180,8 +201,15 @@ def channels_merge_kernel(
     variance = tl.sum(squares, 1) / n - offset * offset
     variance = tl.where(variance < 0, 0.0, variance)
     variance = tl.where(number > 0, variance, 1.0)  # nothing valid: any statistics will do that are finite
-    save_statistic(statistics, row, there, shift + offset, variance, EPS, EPS_MODE)
-    tl.store(variances + row, variance.to(tl.float32), mask=there)
+    mean = shift + offset
+    save_statistic(statistics, row, there, mean, variance, EPS, EPS_MODE)
+    rounded = variance.to(tl.float32)
+    tl.store(variances + row, rounded, mask=there)
+    if running_mean is not None:
+        rounded_mean = mean.to(tl.float32)
+        move_running(
+            running_mean, running_var, share, momentum, momentum_rest, row, there, rounded_mean, rounded, number
+        )
 
 
 @triton.jit
@@ -206,19 +234,11 @@ def channels_write_kernel(
     REMEMBERED: tl.constexpr,
 ):  # fmt: skip
     """A tile of y: read once, written once, rounded once."""
-    outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
-    start = chunk * BLOCK
-    base, offsets, inside = tile_at(outer, first, start, samples, C, P, LAST, SPANS, CHANNELS, BLOCK, WIDE)
-    kept = inside
-    if mask is not None:
-        kept = kept & valid_at(mask, outer, start, samples, P, PERIOD, SPANS, BLOCK)
-    v = read_tile(x, base, offsets, kept)
-    channel = first + tl.arange(0, CHANNELS)
-    there = channel < C
-    index = statistic_of(outer, channel, SHARE, GROUPS)
-    scale, mean, rest, reciprocal, _ = restore_statistic(statistics, index, there, EPS_MODE)
-    w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
-    b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
+    v, base, offsets, inside, kept, index, there, restored, w, b = open_tile(
+        x, weight, bias, mask, statistics, samples, chunks, weight_offset, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK,
+        WIDE, SHARE, GROUPS, EPS_MODE,
+    )  # fmt: skip
+    scale, mean, rest, reciprocal, _ = restored
     normalized = normalized_tile(v, scale, mean, rest, reciprocal)
     result = activate(
         affine_tile(v, normalized, statistics, index, there, w, b, EPS_MODE, REMEMBERED), ACTIVATION
@@ -230,19 +250,15 @@ def channels_write_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_update_kernel(
-    running_mean, running_var, statistics, variances, momentum, momentum_rest, count, C: tl.constexpr,
+    running_mean, running_var, statistics, variances, count, momentum, momentum_rest, C: tl.constexpr,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Move running statistics towards those of a batch of ``count`` values a channel, rounded once."""
+    """Move running statistics towards those that a batch of ``count`` values a channel has given."""
     channel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = channel < C
-    share = tl.cast(momentum, tl.float64) + tl.cast(momentum_rest, tl.float64)
-    number = tl.cast(count, tl.float64)
-    mean = tl.load(statistics + channel * WIDTH, mask=there, other=0.0).to(tl.float64)
-    variance = tl.load(variances + channel, mask=there, other=0.0).to(tl.float64) * (number / (number - 1.0))
-    before = tl.load(running_mean + channel, mask=there, other=0.0).to(tl.float64)
-    spread = tl.load(running_var + channel, mask=there, other=0.0).to(tl.float64)
-    moved = (1.0 - share) * before + share * mean
-    tl.store(running_mean + channel, moved.to(running_mean.dtype.element_ty), mask=there)
-    moved = (1.0 - share) * spread + share * variance
-    tl.store(running_var + channel, moved.to(running_var.dtype.element_ty), mask=there)
+    mean = tl.load(statistics + channel * WIDTH, mask=there, other=0.0)
+    variance = tl.load(variances + channel, mask=there, other=0.0)
+    number = tl.full([BLOCK], 0.0, tl.float64) + tl.cast(count, tl.float64)
+    move_running(
+        running_mean, running_var, None, momentum, momentum_rest, channel, there, mean, variance, number
+    )  # fmt: skip

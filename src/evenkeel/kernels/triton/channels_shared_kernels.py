@@ -291,3 +291,30 @@ def exact_reciprocal(statistics, index, kept, EPS_MODE: tl.constexpr):
     saved = tl.load(own + 2, mask=kept, other=1.0).to(tl.float64)
     rest = tl.load(own + 3, mask=kept, other=0.0).to(tl.float64)
     return (tl.abs(saved) + rest) * tl.where(saved < 0, LOWER, 1.0)
+
+
+@triton.jit
+def open_tile(
+    x, weight, bias, mask, statistics, samples, chunks, weight_offset, C: tl.constexpr, P: tl.constexpr,
+    PERIOD: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    WIDE: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr,
+):  # fmt: skip
+    """A program's tile of x, and all that is known of it.
+
+    These are base and offsets, which elements exist and which of them are valid; index and existence of the channels'
+    statistics, these as `restore_statistic` gives them, weight and bias.
+    """
+    outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
+    start = chunk * BLOCK
+    base, offsets, inside = tile_at(outer, first, start, samples, C, P, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+    kept = inside
+    if mask is not None:
+        kept = kept & valid_at(mask, outer, start, samples, P, PERIOD, SPANS, BLOCK)
+    v = read_tile(x, base, offsets, kept)
+    channel = first + tl.arange(0, CHANNELS)
+    there = channel < C
+    index = statistic_of(outer, channel, SHARE, GROUPS)
+    restored = restore_statistic(statistics, index, there, EPS_MODE)
+    w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
+    b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
+    return v, base, offsets, inside, kept, index, there, restored, w, b

@@ -74,7 +74,7 @@ def write_gradient(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def rows_backward_kernel(
-    dy, dsum, x, residual, weight, bias, statistics, dx, dresidual, dweight, dbias, rows, inner,
+    dy, dsum, x, residual, weight, bias, statistics, dx, dresidual, dweight, dbias, rows, features, inner,
     dy_outer, dy_inner, dsum_outer, dsum_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset,
     N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STATISTIC: tl.constexpr,
     EPS_MODE: tl.constexpr, ROUNDED: tl.constexpr, FROM_OUTPUT: tl.constexpr, NESTED: tl.constexpr,
@@ -117,21 +117,59 @@ def rows_backward_kernel(
         tl.store(dbias + own, tl.sum(dbias_sums, 0), mask=columns < N)
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def long_rows_sums_kernel(
-    dy, x, residual, weight, bias, statistics, sums, dweight, dbias, rows, inner,
+@triton.jit
+def long_row_gradient(
+    dy, dsum, x, residual, weight, bias, statistics, dx, dresidual, row, features, inner,
+    dy_outer, dy_inner, dsum_outer, dsum_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset,
+    N: tl.constexpr, BLOCK: tl.constexpr, STATISTIC: tl.constexpr, EPS_MODE: tl.constexpr, ROUNDED: tl.constexpr,
+    FROM_OUTPUT: tl.constexpr, NESTED: tl.constexpr, ALIGNED: tl.constexpr,
+):  # fmt: skip
+    """dx of a row in blocks: one pass for its two sums, and one back to its start, which meets the caches' newest."""
+    row = row + tl.arange(0, 1)
+    there = row >= 0
+    place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
+    residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
+    dy_place = place_of(row, inner, dy_outer, dy_inner, NESTED, ALIGNED)
+    dsum_place = place_of(row, inner, dsum_outer, dsum_inner, NESTED, ALIGNED)
+    scale, mean, rest, reciprocal, bend = restore(statistics, row, there, STATISTIC, EPS_MODE)
+    gradients = tl.zeros([1, BLOCK], tl.float32)
+    products = tl.zeros([1, BLOCK], tl.float32)
+    for start in range(0, features, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        kept = (columns < N)[None, :]
+        normalized = normalized_of(
+            x, residual, place, residual_place, columns, kept, scale, mean, rest, reciprocal,
+            weight, bias, weight_offset, N, STATISTIC, ROUNDED, FROM_OUTPUT,
+        )  # fmt: skip
+        g = weighted(read(dy, dy_place, columns, kept), weight, columns, weight_offset, N)
+        gradients += g
+        product = g * normalized
+        if N % BLOCK != 0:  # the mask takes registers
+            product = tl.where(kept, product, 0.0)
+        products += product
+    shift, slope = slopes_of(tl.sum(gradients, 1), tl.sum(products, 1), bend, N, STATISTIC)
+    for start in range(0, features, BLOCK):
+        columns = (N - 1) // BLOCK * BLOCK - start + tl.arange(0, BLOCK)
+        kept = (columns < N)[None, :]
+        normalized = normalized_of(
+            x, residual, place, residual_place, columns, kept, scale, mean, rest, reciprocal,
+            weight, bias, weight_offset, N, STATISTIC, ROUNDED, FROM_OUTPUT,
+        )  # fmt: skip
+        write_gradient(
+            dx, dresidual, dsum, dsum_place, row, columns, kept, read(dy, dy_place, columns, kept), weight,
+            weight_offset, normalized, shift, slope, reciprocal, scale, N, ALIGNED,
+        )  # fmt: skip
+
+
+@triton.jit
+def sum_columns(
+    dy, x, residual, weight, bias, statistics, dweight, dbias, chunk, block, rows, inner,
     dy_outer, dy_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset,
     N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, STATISTIC: tl.constexpr,
     EPS_MODE: tl.constexpr, ROUNDED: tl.constexpr, FROM_OUTPUT: tl.constexpr, NESTED: tl.constexpr,
     ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """A chunk of long rows in a block of columns: what it adds to dγ and dβ, and to the two sums of each row.
-
-    These are in ``sums``: of the gradients of x_hat and of their products with it, for each row and block.
-    """
-    chunk = tl.program_id(0)
-    block = tl.program_id(1)
-    blocks: tl.constexpr = (N + BLOCK - 1) // BLOCK
+    """What a chunk of rows in a block of columns adds to dγ and dβ."""
     columns = block * BLOCK + tl.arange(0, BLOCK)
     dweight_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     dbias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
@@ -140,7 +178,7 @@ def long_rows_sums_kernel(
         there = row < rows
         kept = there[:, None] & (columns < N)[None, :]
         upstream = read(dy, place_of(row, inner, dy_outer, dy_inner, NESTED, ALIGNED), columns, kept)
-        if dweight is not None or sums is not None:
+        if dweight is not None:
             scale, mean, rest, reciprocal, _ = restore(statistics, row, there, STATISTIC, EPS_MODE)
             place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
             residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
@@ -148,16 +186,10 @@ def long_rows_sums_kernel(
                 x, residual, place, residual_place, columns, kept, scale, mean, rest, reciprocal,
                 weight, bias, weight_offset, N, STATISTIC, ROUNDED, FROM_OUTPUT,
             )  # fmt: skip
-            if dweight is not None:
-                dweight_sums += tl.where(kept, upstream * normalized, 0.0)
-            if sums is not None:
-                g = weighted(upstream, weight, columns, weight_offset, N)
-                own = sums + (row.to(tl.int64) * blocks + block) * 2
-                tl.store(own, tl.sum(g, 1), mask=there)
-                tl.store(own + 1, tl.sum(tl.where(kept, g * normalized, 0.0), 1), mask=there)
+            dweight_sums += tl.where(kept, upstream * normalized, 0.0)
         if dbias is not None:
             dbias_sums += upstream
-    own = chunk.to(tl.int64) * N + columns
+    own = tl.cast(chunk, tl.int64) * N + columns
     if dweight is not None:
         tl.store(dweight + own, tl.sum(dweight_sums, 0), mask=columns < N)
     if dbias is not None:
@@ -166,48 +198,54 @@ def long_rows_sums_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def long_rows_backward_kernel(
-    dy, dsum, x, residual, weight, bias, statistics, sums, dx, dresidual, rows, inner,
+    dy, dsum, x, residual, weight, bias, statistics, dx, dresidual, dweight, dbias, rows, features, inner,
     dy_outer, dy_inner, dsum_outer, dsum_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset,
-    N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, SUMMED: tl.constexpr, STATISTIC: tl.constexpr,
-    EPS_MODE: tl.constexpr, ROUNDED: tl.constexpr, FROM_OUTPUT: tl.constexpr, NESTED: tl.constexpr,
-    ALIGNED: tl.constexpr,
+    N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, CHUNK: tl.constexpr,
+    LINES: tl.constexpr, BLOCKS: tl.constexpr, STATISTIC: tl.constexpr, EPS_MODE: tl.constexpr,
+    ROUNDED: tl.constexpr, FROM_OUTPUT: tl.constexpr, NESTED: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """dx of a block of a row, from the row's sums over blocks of SUMMED columns."""
-    blocks: tl.constexpr = (N + BLOCK - 1) // BLOCK
-    parts: tl.constexpr = (N + SUMMED - 1) // SUMMED
-    part = tl.arange(0, triton.next_power_of_2(parts))
-    row = tl.program_id(0) // blocks + tl.arange(0, ROWS)
-    columns = tl.program_id(0) % blocks * BLOCK + tl.arange(0, BLOCK)
-    there = row < rows
-    kept = (columns < N)[None, :]
-    place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
-    residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
-    dy_place = place_of(row, inner, dy_outer, dy_inner, NESTED, ALIGNED)
-    dsum_place = place_of(row, inner, dsum_outer, dsum_inner, NESTED, ALIGNED)
-    scale, mean, rest, reciprocal, bend = restore(statistics, row, there, STATISTIC, EPS_MODE)
-    upstream = read(dy, dy_place, columns, kept)
-    normalized = normalized_of(
-        x, residual, place, residual_place, columns, kept, scale, mean, rest, reciprocal,
-        weight, bias, weight_offset, N, STATISTIC, ROUNDED, FROM_OUTPUT,
-    )  # fmt: skip
-    own = sums + (row.to(tl.int64) * parts)[:, None] * 2 + part[None, :] * 2
-    gradients = tl.load(own, mask=(part < parts)[None, :], other=0.0)
-    products = tl.load(own + 1, mask=(part < parts)[None, :], other=0.0)
-    shift, slope = slopes_of(tl.sum(gradients, 1), tl.sum(products, 1), bend, N, STATISTIC)
-    write_gradient(
-        dx, dresidual, dsum, dsum_place, row, columns, kept, upstream, weight, weight_offset,
-        normalized, shift, slope, reciprocal, scale, N, ALIGNED,
-    )  # fmt: skip
+    """Chunks of long rows: LINES programs have a row each, for dx, and BLOCKS a block of its columns, for dγ and dβ.
+
+    Programs start in the order of memory, so that a chunk is read from there once, and then from the second-level
+    cache. None waits for another.
+    """
+    chunk = tl.program_id(0) // (LINES + BLOCKS)
+    part = tl.program_id(0) % (LINES + BLOCKS)
+    row = chunk * CHUNK + part
+    if (part < LINES) & (row < rows):
+        long_row_gradient(
+            dy, dsum, x, residual, weight, bias, statistics, dx, dresidual, row, features, inner, dy_outer, dy_inner,
+            dsum_outer, dsum_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset, N, BLOCK,
+            STATISTIC, EPS_MODE, ROUNDED, FROM_OUTPUT, NESTED, ALIGNED,
+        )  # fmt: skip
+    if part >= LINES:
+        sum_columns(
+            dy, x, residual, weight, bias, statistics, dweight, dbias, chunk, part - LINES, rows, inner, dy_outer,
+            dy_inner, x_outer, x_inner, residual_outer, residual_inner, weight_offset, N, COLUMNS, ROWS, CHUNK,
+            STATISTIC, EPS_MODE, ROUNDED, FROM_OUTPUT, NESTED, ALIGNED,
+        )  # fmt: skip
+
+
+@triton.jit
+def add_chunks(partial, out, chunks, N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """The sum over the chunks: every ROWS-th one after the other, then a tree, in float64."""
+    if out is not None:
+        columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        sums = tl.zeros([ROWS, BLOCK], tl.float64)
+        for start in range(0, chunks, ROWS):
+            chunk = start + tl.arange(0, ROWS)
+            kept = (chunk < chunks)[:, None] & (columns < N)[None, :]
+            places = chunk.to(tl.int64)[:, None] * N + columns[None, :]
+            sums += tl.load(partial + places, mask=kept, other=0.0).to(tl.float64)
+        tl.store(out + columns, tl.sum(sums, 0).to(out.dtype.element_ty), mask=columns < N)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
-def tree_kernel(partial, out, chunks, N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """The sum over the chunks: every ROWS-th one after the other, then a tree, in float64."""
-    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    sums = tl.zeros([ROWS, BLOCK], tl.float64)
-    for start in range(0, chunks, ROWS):
-        chunk = start + tl.arange(0, ROWS)
-        kept = (chunk < chunks)[:, None] & (columns < N)[None, :]
-        places = chunk.to(tl.int64)[:, None] * N + columns[None, :]
-        sums += tl.load(partial + places, mask=kept, other=0.0).to(tl.float64)
-    tl.store(out + columns, tl.sum(sums, 0).to(out.dtype.element_ty), mask=columns < N)
+def tree_kernel(
+    dweight_partial, dbias_partial, dweight, dbias, chunks, N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
+):
+    """dγ and dβ from what the chunks add to them."""
+    if tl.program_id(1) == 0:
+        add_chunks(dweight_partial, dweight, chunks, N, BLOCK, ROWS)
+    else:
+        add_chunks(dbias_partial, dbias, chunks, N, BLOCK, ROWS)

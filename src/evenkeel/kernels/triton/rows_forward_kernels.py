@@ -138,7 +138,7 @@ def long_rows_forward_kernel(
     N: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, STATISTIC: tl.constexpr, EPS_MODE: tl.constexpr,
     EARLY: tl.constexpr, ROUNDED: tl.constexpr, NESTED: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
-    """A row in blocks: one pass for its statistics, one that writes it, while the second-level cache has it."""
+    """A row in blocks: one pass for its statistics, and one back to its start that writes it while caches have it."""
     row = tl.program_id(0) + tl.arange(0, ROWS)
     there = row < rows
     place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
@@ -174,7 +174,7 @@ def long_rows_forward_kernel(
     own = place_of(row, 1, N, 0, False, ALIGNED)
     y_place = place_of(row, inner, y_outer, y_inner, NESTED, ALIGNED)
     for start in range(0, features, BLOCK):
-        columns = start + tl.arange(0, BLOCK)
+        columns = (N - 1) // BLOCK * BLOCK - start + tl.arange(0, BLOCK)
         kept = (columns < N)[None, :]
         v = read_sum(x, residual, place, residual_place, columns, kept, ROUNDED)
         if residual is not None:

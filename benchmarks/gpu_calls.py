@@ -1,0 +1,194 @@
+"""What `benchmarks.gpu` checks of calls beyond their values, and the training step that it times.
+
+Views have the bits of contiguous tensors, running statistics move as their definition says; on a GPU, calls in a CUDA
+graph, in compiled code without a graph break, on another device and on more than 2^31 elements have the bits of plain
+ones.
+"""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import evenkeel as ek
+from benchmarks.networks import HuggingFaceRMSNorm, Norms, Transformer, norms_of
+from evenkeel import functional as F
+from evenkeel.testing import ulp_error
+
+Call = Callable[..., Tensor]
+SHAPE = (8, 64, 16, 16)  # of what is captured and compiled: rows of 16 features, or maps
+HUGE = {"layer_norm": (70_000, 32_768), "instance_norm": (9, 256, 1000, 1000), "batch_norm": (9, 256, 1000, 1000)}
+SANITIZER = "compute-sanitizer"
+
+
+def trained(call: Call, x: Tensor, dy: Tensor, parameters: list[Tensor], **options: Any) -> list[Tensor]:
+    """y, dx and the gradients of the parameters that there are."""
+    leaves = [t.detach().requires_grad_() for t in (x, *parameters)]
+    y = call(*leaves, **options)
+    return [y.detach(), *(g for g in torch.autograd.grad(y, leaves, dy, allow_unused=True) if g is not None)]
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    """Whether all bits are."""
+    return all(torch.equal(s, t) for s, t in zip(a, b, strict=True))
+
+
+def view_problems(device: str, backend: str) -> Iterator[str]:
+    """Queries and keys of a fused projection, and a y to go back from."""
+    whole, dy = torch.randn(6, 33, 3, 128, device=device), torch.randn(6, 33, 128, device=device)
+    parameters = [torch.rand(128, device=device) + 0.5, torch.randn(128, device=device)]
+    norm = partial(F.layer_norm, normalized_shape=(128,), backend=backend)
+
+    def call(x: Tensor, w: Tensor, b: Tensor, **options: Any) -> Tensor:
+        return norm(x, weight=w, bias=b, **options)
+
+    view = whole[:, :, 1]
+    plain = trained(call, view.contiguous(), dy, parameters)
+    if not same(trained(call, view, dy, parameters), plain):
+        yield "a view of every third row has other bits than a copy"
+    kept = trained(call, view, dy, parameters, memory_efficient=True)
+    if not all(torch.allclose(a, b, rtol=1e-4, atol=1e-4) for a, b in zip(kept, plain, strict=True)):
+        yield "memory_efficient gives other gradients"
+
+
+def running_problems(device: str, backend: str) -> Iterator[str]:
+    """Running statistics with a number and with the plain average, with a mask and without."""
+    x = 3 + torch.randn(7, 40, 9, 5, device=device)
+    mask = torch.rand(7, 9, 5, device=device) < 0.6
+    for momentum in (0.1, None):
+        for valid in (None, mask):
+            norm = ek.nn.BatchNorm2d(40, momentum=momentum, backend=backend, device=device)
+            exact = ek.nn.BatchNorm2d(40, momentum=momentum, backend="reference", device=device).double()
+            for scale in (1.0, 2.0, 0.5):
+                norm(x * scale, valid)
+                exact((x * scale).double(), valid)
+            for name in ("running_mean", "running_var"):
+                error = ulp_error(getattr(norm, name), getattr(exact, name))
+                if not error <= 6.0:  # three updates; torch's operators round each four times
+                    yield f"momentum {momentum}, mask {valid is not None}: {name} is {error:.2f} ulps off"
+            if norm.num_batches_tracked != 3:
+                yield f"momentum {momentum}: {norm.num_batches_tracked} batches counted, not 3"
+
+
+def sample(device: str = "cuda") -> tuple[Tensor, Tensor, list[Tensor]]:
+    """x, dy and parameters of 64 channels, which rows have as features."""
+    x, dy = (torch.randn(SHAPE, device=device) for _ in range(2))
+    return x, dy, [torch.randn(64, device=device) for _ in range(2)]
+
+
+def rows_last(call: Call) -> Call:
+    """A row norm of a map's channels."""
+    return lambda x, *more, **options: call(x.flatten(2).transpose(1, 2).contiguous(), *more, **options).view(SHAPE)
+
+
+def graph_problems(norms: Mapping[str, Call], backend: str) -> Iterator[str]:
+    """Forward and backward captured once, and replayed on other values."""
+    for name, call in norms.items():
+        x, dy, parameters = sample()
+        run = partial(trained, call, x, dy, parameters, backend=backend)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = run()
+        x.copy_(torch.randn_like(x) * 3)
+        graph.replay()
+        if not same(captured, run()):
+            yield f"{name}: a replayed graph has other bits"
+
+
+def compiled_problems(norms: Mapping[str, Call], backend: str) -> Iterator[str]:
+    """Compiled without a graph break."""
+    for name, call in norms.items():
+        x, dy, parameters = sample()
+        whole = torch.compile(partial(call, backend=backend), fullgraph=True)
+        if not same(trained(whole, x, dy, parameters), trained(call, x, dy, parameters, backend=backend)):
+            yield f"{name}: compiled code has other bits"
+
+
+def huge_problems(backend: str) -> Iterator[str]:
+    """More than 2^31 elements: the last rows or sample have the bits that they have alone."""
+    for name, shape in HUGE.items():
+        x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+        channels, last = shape[1] if len(shape) > 2 else shape[-1], slice(-1, None)
+        w, b = (torch.randn(channels, device="cuda") for _ in range(2))
+        if name == "layer_norm":
+            call: Call = partial(F.layer_norm, normalized_shape=(channels,), weight=w, bias=b, backend=backend)
+        elif name == "instance_norm":
+            call = partial(F.instance_norm, weight=w, bias=b, backend=backend)
+        else:
+            mean, variance = torch.zeros_like(w), torch.ones_like(w)
+            call = partial(F.batch_norm, running_mean=mean, running_var=variance, weight=w, bias=b, backend=backend)
+        whole, alone = (trained(call, part, part, []) for part in (x, x[last]))
+        if not same([t[last] for t in whole], alone):
+            yield f"{name} of {x.numel()} elements: the last have other bits than alone"
+        del x, whole
+        torch.cuda.empty_cache()
+
+
+def device_problems(norms: Mapping[str, Call], backend: str) -> Iterator[str]:
+    """The second GPU, while the first is current."""
+    for name, call in norms.items():
+        x, dy, parameters = sample("cuda:0")
+        there = [t.to("cuda:1") for t in (x, dy, *parameters)]
+        first = trained(call, x, dy, parameters, backend=backend)
+        second = trained(call, there[0], there[1], there[2:], backend=backend)
+        if not same(first, [t.to("cuda:0") for t in second]):
+            yield f"{name}: the second GPU has other bits"
+
+
+def sanitizer_problems() -> Iterator[str]:
+    """What the sanitizer finds in a quick check, where it is installed."""
+    if shutil.which(SANITIZER) is None:
+        return
+    command = [SANITIZER, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-m", "benchmarks.gpu"]
+    result = subprocess.run([*command, "--check", "--quick"], capture_output=True, text=True, check=False)
+    if result.returncode:
+        yield f"{SANITIZER}: {(result.stdout + result.stderr).strip().splitlines()[-1][:200]}"
+
+
+def problems(rows: Mapping[str, Call], maps: Mapping[str, Call], device: str, backend: str, quick: bool) -> list[str]:
+    """Everything that is wrong with calls."""
+    found = [*view_problems(device, backend), *running_problems(device, backend)]
+    if device.startswith("cuda"):
+        norms = {name: rows_last(call) for name, call in rows.items()} | dict(maps)
+        found += graph_problems(norms, backend)
+        if torch.cuda.device_count() > 1:
+            found += device_problems(norms, backend)
+        if not quick:
+            found += [*compiled_problems(norms, backend), *huge_problems(backend), *sanitizer_problems()]
+    return found
+
+
+# what makes the norms of a Llama-like model: transformers' own, torch's, and ours
+OWNERS = {
+    "Hugging Face": Norms({"rms": HuggingFaceRMSNorm}),
+    "torch": Norms(norms_of(torch.nn)),
+    "evenkeel": Norms(norms_of(ek.nn, cast="early", backend="triton")),
+}
+
+
+def training_steps(device: str = "cuda", width: int = 2048, depth: int = 8) -> Iterator[tuple[str, Callable[[], None]]]:
+    """A bf16 training step of a Llama-like model with each owner's norms."""
+    tokens = torch.randint(0, 1000, (4, 2048 if width > 64 else 8), device=device)
+    for owner, norms in OWNERS.items():
+        torch.manual_seed(0)
+        model = Transformer(norms, llama=True, width=width, depth=depth, context=tokens.shape[1])
+        model.to(device, torch.bfloat16)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+        def step(model: Transformer = model, optimizer: torch.optim.Optimizer = optimizer) -> None:
+            logits = model(tokens).flatten(0, 1).float()
+            torch.nn.functional.cross_entropy(logits[:-1], tokens.flatten()[1:]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        yield owner, step
