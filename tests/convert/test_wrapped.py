@@ -132,6 +132,7 @@ def test_half_precision_with_float32_norms_beside(dtype, mode):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("wrapper", list(convert_worker.WRAPPERS))
 def test_replicated_and_sharded_models(wrapper, parallel):
     for found in (run[wrapper] for run in parallel):

@@ -14,6 +14,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(evenkeel.__file__).parents[1]
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_ddp_and_fsdp_are_watched(tmp_path):
     commands = [[sys.executable, "-W", "ignore", WORKER, str(rank), "2", tmp_path / "meeting"] for rank in range(2)]
     options = {"env": ENVIRONMENT, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
