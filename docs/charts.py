@@ -43,17 +43,20 @@ def text(x: float, y: float, content: str, *, anchor: str = "start", size: int =
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within the axis, with 2 and 5 between them where there are few."""
+    """Powers of ten within the axis, with 2 and 5 or more between them where there are few."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    steps = (1, 2, 5) if high / low <= 300 else (1,)
+    steps: tuple[float, ...] = (1, 2, 5) if high / low <= 300 else (1,)
+    if high / low <= 4:
+        steps = (1, 1.1, 1.2, 1.5, 2, 3, 5, 7, 8, 9)
     every = max(1, len(decades) // 8)
-    return [f * 10.0**d for d in decades for f in steps if d % every == 0 and low <= f * 10.0**d <= high]
+    return [round(f * 10.0**d, 12 - d) for d in decades for f in steps if d % every == 0 and low <= f * 10.0**d <= high]
 
 
 def extent(values: Sequence[float], line: float) -> tuple[float, float]:
     """The ends of the axis: all finite positive values and the line, with some room."""
     drawn = [v for v in (*values, line) if math.isfinite(v) and v > 0]
-    return min(drawn) / 1.3, max(drawn) * 1.3
+    room = min(1.3, max(1.05, (max(drawn) / min(drawn)) ** 0.15))
+    return min(drawn) / room, max(drawn) * room
 
 
 def dot_chart(
@@ -87,7 +90,8 @@ def dot_chart(
     parts = [text(12, 24, title, size=16), text(12, 42, unit, colour=LIGHT["muted"])]
     for index, owner in enumerate(owners):
         colour, shape = DRAWN[index]
-        parts += [mark(shape, left + 150 * index, 58, colour, owner), text(left + 150 * index + 10, 62, owner)]
+        x = left + min(150, (width - left) / len(owners)) * index
+        parts += [mark(shape, x, 58, colour, owner), text(x + 10, 62, owner)]
     for tick in ticks(low, high):
         x = place(tick)
         parts.append(f'<path d="M{x:.1f} {TOP}V{bottom}" stroke="{LIGHT["grid"]}"/>')
