@@ -39,7 +39,8 @@ class BatchNormForward(NormOptions):
             counter.add_(1 if mask is None else mask.any())
             if self.momentum is None:  # the plain average over all batches so far
                 # a number on the GPU would have to be waited for
-                momentum = counter.double().reciprocal() if counter.is_cuda else 1.0 / max(1.0, float(counter))
+                count = counter.clamp(min=1).double()
+                momentum = count.reciprocal() if counter.is_cuda else 1.0 / float(count)
         mean, variance = held(self, "running_mean"), held(self, "running_var")
         remember = not self.training or self.track_running_stats
         return F.batch_norm(
