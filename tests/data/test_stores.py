@@ -3,6 +3,7 @@
 import functools
 import http.server
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -281,3 +282,12 @@ def test_memory_is_bounded_whatever_the_size(store):
     environment = os.environ | {"PYTHONPATH": str(Path(evenkeel.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert int(result.stdout) < 3 * (32 + 8)
+
+
+def test_a_store_goes_to_another_process_without_its_connection(store):
+    place = locate("s3://bucket/data", store.options)
+    assert place.store.filesystem is place.store.filesystem
+    sent = pickle.loads(pickle.dumps(place))
+    assert sent == place
+    assert sent.store == place.store
+    assert "filesystem" not in vars(sent.store)

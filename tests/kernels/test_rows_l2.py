@@ -75,3 +75,10 @@ def test_operators_pass_opcheck(mode):
     torch.library.opcheck(
         torch.ops.evenkeel.rows_backward, (dy, None, x, None, None, None, statistics, *options, *needed, False)
     )
+
+
+@pytest.mark.parametrize("dim", [0, 1, (0, 1)])
+def test_many_absolute_values_add_up_within_the_contracts_ulps(dim):
+    x = torch.randn(3000, 50, generator=torch.Generator().manual_seed(3))
+    y, expected = F.normalize(x, p=1.0, dim=dim), F.normalize_reference(x.double(), 1.0, dim)
+    assert ulp_error(y.reshape(1, -1), expected.reshape(1, -1)) < 3.0

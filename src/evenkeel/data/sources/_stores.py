@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -15,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
 from evenkeel._options.urls import AMAZON, AZURE, GOOGLE, HADOOP, HTTP, URL, check_url, scheme_of, unknown_scheme
 from evenkeel._packages import require_package
-from evenkeel.data.sources._transfers import one_line
+from evenkeel.data.sources._transfers import explained, one_line
 
 MANGLED = re.compile(rf"({'|'.join((*AMAZON, *GOOGLE, *AZURE, *HADOOP, *HTTP))}):/[^/]")
 # Where the usual chain of AWS keeps what PyArrow does not look for itself.
@@ -43,16 +44,18 @@ class Store:
     authority: str
     options: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
 
-    @property
+    @cached_property
     def filesystem(self) -> Any:
-        """PyArrow's filesystem of this store, made once in each process."""
-        # of items(), which took four times as long, most would be decoded for nothing
-        variables = {name: os.environ[name] for name in os.environ if name.startswith(VARIABLES)}
+        """PyArrow's filesystem of this store, made once in each process while the credentials stay the same."""
+        variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
         key = f"{self!r}{self.options!r}{variables!r}"  # a client keeps the credentials that it finds
         with CONNECTING:
             if key not in CONNECTED:
                 CONNECTED[key] = connect(self)
             return CONNECTED[key]
+
+    def __reduce__(self) -> tuple[type[Store], tuple[Any, ...]]:
+        return Store, (self.scheme, self.authority, self.options)  # another process connects by itself
 
     @property
     def files(self) -> Any:
@@ -186,10 +189,12 @@ def connect(store: Store) -> Any:
         return CONNECTORS.get(store.scheme, connect_fsspec)(store, options)
     except TypeError as error:
         raise InvalidArgumentError(f"storage_options: {store.scheme}:// does not take these: {error}") from error
-    except (ValueError, OSError) as error:
-        if isinstance(error, EvenkeelError):
-            raise
+    except EvenkeelError:
+        raise
+    except ValueError as error:
         raise SourceError(f"{store.scheme}://{store.authority}: cannot be connected to: {one_line(error)}") from error
+    except OSError as error:
+        raise explained(f"{store.scheme}://{store.authority}", error, 1) from error
 
 
 def connect_s3(store: Store, options: dict[str, Any]) -> Any:
