@@ -15,10 +15,11 @@ import pyarrow.fs as pf
 import torch
 
 from benchmarks.parquet import FILES, ROWS, SCAN_LIMIT, write_directory
-from benchmarks.timing import Case
+from benchmarks.timing import Case, repeated
 from evenkeel.data import fit_statistics
 
 COLUMNS = [f"c{index}" for index in range(0, 8, 2)]
+RUNS = 3  # in a row: a call finds the memory as the one before it left it, which in use is one of its kind
 
 
 def start_server(folder: Path) -> dict[str, Any]:
@@ -57,6 +58,6 @@ def cases() -> Iterator[Case]:
     options = start_server(write_directory(8, "none"))
     yield Case(
         name=f"fit statistics of 4 of 8 columns in an S3 server, {FILES}x{ROWS}x8 float32",
-        calls={"evenkeel": partial(fit, options), "scan": partial(scan, options)},
+        calls={"evenkeel": repeated(partial(fit, options), RUNS), "scan": repeated(partial(scan, options), RUNS)},
         limits={"scan": SCAN_LIMIT},
     )
