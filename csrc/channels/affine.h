@@ -40,7 +40,8 @@ struct Projection {
     slope = static_cast<C>(along);
     shift = static_cast<C>((mean_g - static_cast<double>(s.mean_rest) * along) * exact);
   }
-  V operator()(V g, V x) const { return (g * weight - shift) - ((x - mean) * reciprocal) * slope; }
+  V operator()(V g, V x) const { return (*this)(V{} + weight, g, x); }
+  V operator()(V own_weight, V g, V x) const { return (g * own_weight - shift) - ((x - mean) * reciprocal) * slope; }
 };
 
 // Whether the sums of the backward may be of floats in their shortest parts. Where few channels share a parameter's
@@ -57,6 +58,18 @@ bool sums_hold(double gradient, double product) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
   const bool finite = std::abs(gradient) < infinity && std::abs(product) < infinity;
   return finite & ((std::abs(product) >= 0x1p-90) | ((product == 0) & (gradient == 0)));
+}
+
+// Whether surely all sums hold, by their exponents: without a comparison g++ takes vectors of every instruction set.
+inline bool all_hold(const double* gradient, const double* product, int64_t lanes) {
+  constexpr int64_t smallest = 1023 - 90, largest = 2046;
+  int64_t beyond = 0;  // negative where an exponent is
+  for (int64_t i = 0; i < lanes; ++i) {
+    const auto of_product = static_cast<int64_t>(bits_as<uint64_t>(product[i]) >> 52 & 0x7ff);
+    const auto of_gradient = static_cast<int64_t>(bits_as<uint64_t>(gradient[i]) >> 52 & 0x7ff);
+    beyond |= (of_product - smallest) | (largest - of_product) | (largest - of_gradient);
+  }
+  return beyond >= 0;
 }
 
 // Whether (x - mean) * scale + bias can be far smaller than its terms, which with statistics of this very input it

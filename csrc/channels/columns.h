@@ -107,6 +107,16 @@ void for_each_strip(const ChannelsGeometry& g, int64_t begin, int64_t end, const
   }
 }
 
+// Whether the gradient of an outer index is computed in double.
+template <bool extras>
+bool is_exact(const ChannelsCall& a, int64_t outer) {
+  return extras && has_few_elements(a, outer * a.geometry.statistics_per_block);
+}
+template <bool extras>
+bool is_short(const ChannelsCall& a, int64_t outer) {
+  return sums_are_short(a) && !is_exact<extras>(a, outer);
+}
+
 // The affine of neighbouring statistics of an outer index; their means, where a gradient takes no more.
 template <class C>
 void fill_affine(const ChannelsCall& a, const StatisticsStrip<C>& s, int64_t first, int64_t statistics) {
@@ -122,16 +132,6 @@ void fill_affine(const ChannelsCall& a, const StatisticsStrip<C>& s, int64_t fir
   for (int64_t i = 0; i < statistics; ++i) {
     for_each_run(g, first + i, [&](int64_t lane, int64_t lanes) { fill(s.at(i), lane, lanes); });
   }
-}
-
-// Whether the gradient of an outer index is computed in double.
-template <bool extras>
-bool is_exact(const ChannelsCall& a, int64_t outer) {
-  return extras && has_few_elements(a, outer * a.geometry.statistics_per_block);
-}
-template <bool extras>
-bool is_short(const ChannelsCall& a, int64_t outer) {
-  return sums_are_short(a) && !is_exact<extras>(a, outer);
 }
 
 // Calls body(tile, position of its vector t, first row, end) for the tiles of so many vectors; returns where they end.
@@ -205,7 +205,8 @@ struct ColumnStatistics {
       exact_reciprocal[longest_strip], exact_mean_g[longest_strip], exact_slope[longest_strip];
   bool any_cancels = false;
 
-  ColumnStatistics(const ChannelsCall& a, const Block& b) {
+  // `for_sums`: only what the sums of a gradient need
+  ColumnStatistics(const ChannelsCall& a, const Block& b, bool for_sums = false) : for_sums_(for_sums) {
     const ChannelsGeometry& g = a.geometry;
     const int64_t block = b.outer * g.statistics_per_block;
     StatisticsStrip<C> s;
@@ -244,22 +245,19 @@ struct ColumnStatistics {
   }
 
  private:
+  const bool for_sums_;
+
   // Lanes [begin, end) of the strip, of the statistics from `first` on, or where the step is 0 all of that one.
   template <class Statistics>
   void fill(const ChannelsCall& a, const Block& b, const Statistics& s, int64_t first, int64_t begin, int64_t end,
             int64_t step) {
     const int64_t each = a.geometry.per_channel, lane = b.first_lane + begin;
-    double means_g[longest_strip], means_gx[longest_strip];
-    for (int64_t i = 0; i < end - begin; ++i) {
-      means_g[i] = a.means ? a.means[(first + i * step) * 2] : 0;
-      means_gx[i] = a.means ? a.means[(first + i * step) * 2 + 1] : 0;
-    }
     const auto spread = [&](auto* values, const auto& value) {
       const auto put = [&](auto* to) {
         for_each_position<double>(end - begin, [&](auto at) { store_rounded(at, to, value(at)); });
       };
       if (each == 1) return put(values + begin);
-      std::remove_pointer_t<decltype(values)> lanes[longest_strip] = {};
+      std::remove_pointer_t<decltype(values)> lanes[longest_strip];
       put(lanes);
       repeat_each(lanes, end - begin, each, values + begin * each);
     };
@@ -268,15 +266,24 @@ struct ColumnStatistics {
     };
     const auto reciprocal = [&](auto at) { return s.exact_reciprocal(at.i); };
     const auto own_weight = [&](auto at) { return parameter(at, a.weight, 1); };
-    spread(mean, [&](auto at) { return s.wide_mean(at.i); });
-    spread(mean_rest, [&](auto at) { return s.wide_mean_rest(at.i); });
-    spread(weight, own_weight);
-    spread(bias, [&](auto at) { return parameter(at, a.bias, 0); });
     spread(exact_mean, [&](auto at) { return s.wide_mean(at.i) + s.wide_mean_rest(at.i); });
-    spread(exact_reciprocal, reciprocal);
-    spread(exact_scale, [&](auto at) { return reciprocal(at) * own_weight(at); });
-    spread(exact_mean_g, [&](auto at) { return at.load(means_g); });
-    spread(exact_slope, [&](auto at) { return reciprocal(at) * s.wide_bend(at.i) * at.load(means_gx); });
+    if (sizeof(C) == sizeof(double)) spread(mean, [&](auto at) { return s.wide_mean(at.i); });
+    if (sizeof(C) == sizeof(double) || !for_sums_) spread(mean_rest, [&](auto at) { return s.wide_mean_rest(at.i); });
+    if (a.options.activation != Activation::none) {
+      spread(exact_scale, [&](auto at) { return reciprocal(at) * own_weight(at); });
+      spread(bias, [&](auto at) { return parameter(at, a.bias, 0); });
+    }
+    if (!for_sums_) {
+      double means_g[longest_strip], means_gx[longest_strip];
+      for (int64_t i = 0; i < end - begin; ++i) {
+        means_g[i] = a.means ? a.means[(first + i * step) * 2] : 0;
+        means_gx[i] = a.means ? a.means[(first + i * step) * 2 + 1] : 0;
+      }
+      spread(weight, own_weight);
+      spread(exact_reciprocal, reciprocal);
+      spread(exact_mean_g, [&](auto at) { return at.load(means_g); });
+      spread(exact_slope, [&](auto at) { return reciprocal(at) * s.wide_bend(at.i) * at.load(means_gx); });
+    }
     for (int64_t i = begin; a.remembered && i < end; ++i) {
       const auto own = restore_statistics<C>(a, first + (i - begin) * step);
       any_cancels |= may_cancel(own, a.weight_of(b.first_lane + i), a.bias_of(b.first_lane + i));

@@ -125,6 +125,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const double n = count_of(a, statistic), mean_g = sum_of_lanes(total) / n, mean_gx = sum_of_lanes(total_product) / n;
   a.means[statistic * 2] = mean_g;
   a.means[statistic * 2 + 1] = mean_gx;
+  if (is_exact<extras>(a, outer)) return;
   const auto all = [](double value) { return [value](auto) { return Doubles{} + value; }; };
   for_each_run(g, statistic, [&](int64_t lane, int64_t lanes) {
     lane_factors<C>(a, outer, lane).set_gradient(s, lanes, from(a.weight, lane), all(mean_g), all(mean_gx));
@@ -160,6 +161,7 @@ void merge_sums_range(const ChannelsCall& a, int64_t begin, int64_t end) {
       a.means[2 * (first + i)] = mean_g[i];
       a.means[2 * (first + i) + 1] = mean_gx[i];
     }
+    if (is_exact<extras>(a, outer)) return;
     const auto of = [](const double* values) { return [values](auto at) { return at.load(values); }; };
     lane_factors<C>(a, outer, lane).set_gradient(s, lanes, weights, of(mean_g), of(mean_gx));
     spread_gradient<C>(a, outer, lane, lanes);

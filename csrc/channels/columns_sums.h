@@ -103,7 +103,7 @@ void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, doubl
   const int64_t width = a.geometry.width;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
-  const ColumnStatistics<C> s(a, block);
+  const ColumnStatistics<C> s(a, block, true);
   const Upstream<T, extras> upstream(a, block, factors, s);
   const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
   sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
@@ -157,18 +157,6 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
       });
     });
   });
-}
-
-// Whether surely all sums hold, by their exponents: without a comparison g++ takes vectors of every instruction set.
-inline bool all_hold(const double* gradient, const double* product, int64_t lanes) {
-  constexpr int64_t smallest = 1023 - 90, largest = 2046;
-  int64_t beyond = 0;  // negative where an exponent is
-  for (int64_t i = 0; i < lanes; ++i) {
-    const auto of_product = static_cast<int64_t>(bits_as<uint64_t>(product[i]) >> 52 & 0x7ff);
-    const auto of_gradient = static_cast<int64_t>(bits_as<uint64_t>(gradient[i]) >> 52 & 0x7ff);
-    beyond |= (of_product - smallest) | (largest - of_product) | (largest - of_gradient);
-  }
-  return beyond >= 0;
 }
 
 // Lanes whose sums floats do not hold, in double.

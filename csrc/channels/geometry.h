@@ -19,7 +19,8 @@ inline int64_t repeats_of(int64_t rows, int64_t columns) {
 }
 
 // Contiguous groups of few positions are rows of their own: short runs, of a channel each, would take longer. From 16
-// positions on that is so for short rows alone, longer ones in the backward; a group of one channel where all of it is
+// positions on that is so for short rows alone, longer ones in the backward, where with several samples a block it takes
+// less time and with one more: the samples' number must not change the bits. A group of one channel where all of it is
 // computed in double.
 inline bool are_rows(int64_t positions, int64_t share, bool backward) {
   constexpr int64_t few = 16;
@@ -27,7 +28,7 @@ inline bool are_rows(int64_t positions, int64_t share, bool backward) {
   const int64_t count = share * positions;
   if (positions < few) return true;
   if (!backward) return positions < 2 * few && count <= 512;
-  const int64_t longest = positions <= 2 * few ? 65536 : positions <= 3 * few ? 8192 : positions < 100 ? 400 : 0;
+  const int64_t longest = positions < 25 ? 6144 : positions <= 2 * few ? 1024 : positions < 100 ? 400 : 0;
   return count <= longest;
 }
 

@@ -69,6 +69,51 @@ inline void for_each_output(const T* y, int64_t n, const Body& body, bool stream
   if (i < n) body(Rest<C>{i, static_cast<int>(n - i)});
 }
 
+// Calls body(position in y, factors) along runs that follow each other, of channels from one on: vectors go on from one
+// run to the next, none of which is shorter. Each of `factors` has a value for every channel.
+template <class C, class T, int K, class Body>
+EVENKEEL_INLINE void walk_runs(const ChannelsCall& a, const T* y, int64_t runs, int64_t channel,
+                               const C* const (&factors)[K], const Body& body) {
+  using V = Vector<C>;
+  constexpr int64_t width = Lanes<C>::width;
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t n = runs * g.positions;
+  const auto walk = [&](auto at) __attribute__((always_inline)) {
+    int64_t stop = g.positions;
+    const auto enter_next = [&] {
+      if (++channel == g.channels) channel = 0;
+      stop += g.positions;
+    };
+    const auto of = [&](int k) { return V{} + factors[k][channel]; };
+    V own[K];
+    if constexpr (!std::is_same_v<decltype(at), Whole<C>>) {
+      for (const int64_t head = std::min(elements_to_line(y), n); at.i < head;) {
+        if (at.i == stop) enter_next();
+        for (int k = 0; k < K; ++k) own[k] = of(k);
+        const int64_t count = std::min({head, stop, at.i + width}) - at.i;
+        body(Rest<C>{at.i, static_cast<int>(count)}, own);
+        at.i += count;
+      }
+    }
+    while (true) {
+      for (int k = 0; k < K; ++k) own[k] = of(k);
+      for (; at.i + width <= stop; at.i += width) body(at, own);
+      if (stop == n) {
+        if (at.i < n) body(Rest<C>{at.i, static_cast<int>(n - at.i)}, own);
+        return;
+      }
+      const int64_t own_stop = stop;
+      enter_next();
+      if (at.i == own_stop) continue;
+      const auto lanes = lanes_below<C>(static_cast<int>(own_stop - at.i));
+      for (int k = 0; k < K; ++k) own[k] = choose(lanes, own[k], of(k));
+      body(at, own);
+      at.i += width;
+    }
+  };
+  a.streamed ? walk(Streamed<C>{{0}}) : walk(Whole<C>{0});
+}
+
 // The mask's run for that of x from an offset on.
 template <bool extras>
 ValidLanes valid_lanes(const ChannelsCall& a, int64_t offset) {

@@ -145,22 +145,71 @@ void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<
 }
 
 template <class T, bool extras>
+void sum_part(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, double* partial) {
+  double sums[2];
+  if (sums_are_short(a) && !(extras && is_exact(a, part, s))) {
+    sum_short<T, extras>(a, part, s, sums);
+    sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
+  } else {
+    const Upstream<T, extras> upstream(a, part, s);
+    sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  }
+  partial[0] = sums[0];
+  partial[1] = sums[1];
+}
+
+// Sums in floats of so many runs of a statistic at once: to add the lanes of each by itself takes longer than short runs
+// do. Returns whether floats hold all of them.
+constexpr int abreast = 8;
+template <class T>
+bool sum_abreast(const ChannelsCall& a, const Runs& runs, int64_t first, const ChannelStatistics<Opmath<T>>& s,
+                 double* partial) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  Doubles gradients[abreast], products[abreast];
+  for (int i = 0; i < abreast; ++i) {
+    const int64_t offset = runs.base + (first + i) * runs.stride;
+    const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
+    Doubles totals[2] = {};
+    add_terms<C>(runs.length, totals, [&](auto at, V(&out)[2]) {
+      out[0] = at.load(dy);
+      out[1] = out[0] * (at.load(x) - s.mean);
+    });
+    gradients[i] = totals[0];
+    products[i] = totals[1];
+  }
+  double sums[2][abreast];
+  sums_of_lanes(gradients, sums[0]);
+  sums_of_lanes(products, sums[1]);
+  for (int i = 0; i < abreast; ++i) {
+    partial[2 * i] = sums[0][i];
+    partial[2 * i + 1] = sums[1][i] - static_cast<double>(s.mean_rest) * sums[0][i];
+  }
+  return all_hold(sums[0], sums[1], abreast);
+}
+
+template <class T, bool extras>
 void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
-  const bool is_short = sums_are_short(a);
-  for_each_part<C>(a, begin, end, [&](int64_t item, const Part& part, const ChannelStatistics<C>& s) {
-    double sums[2];
-    if (is_short && !(extras && is_exact(a, part, s))) {
-      sum_short<T, extras>(a, part, s, sums);
-      sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
-    } else {
-      const Upstream<T, extras> upstream(a, part, s);
-      sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  const ChannelsGeometry& g = a.geometry;
+  const auto partial_of = [&](int64_t item) { return a.partial + (item - a.first_item) * 2; };
+  const auto one_by_one = [&](int64_t first, int64_t last) {
+    for_each_part<C>(a, first, last, [&](int64_t item, const Part& part, const ChannelStatistics<C>& s) {
+      sum_part<T, extras>(a, part, s, partial_of(item));
+    });
+  };
+  if (extras || g.parts > 1 || g.sum_items < abreast || !sums_are_short(a)) return one_by_one(begin, end);
+  while (begin < end) {
+    const int64_t statistic = begin / g.sum_items, first = statistic * g.sum_items;
+    const int64_t stop = std::min(end, first + g.sum_items);
+    const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+    const Runs runs = runs_of(g, statistic);
+    for (; begin + abreast <= stop; begin += abreast) {
+      if (!sum_abreast<T>(a, runs, begin - first, s, partial_of(begin))) one_by_one(begin, begin + abreast);
     }
-    double* partial = a.partial + (item - a.first_item) * 2;
-    partial[0] = sums[0];
-    partial[1] = sums[1];
-  });
+    one_by_one(begin, stop);
+    begin = stop;
+  }
 }
 
 template <class T, bool>
@@ -240,26 +289,91 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
   over([&](auto at, V value) { return upstream.at(at, value); });
 }
 
-// Statistics of neighbouring channels, sample by sample.
+// Whether a measured gradient goes on from one run to the next.
+template <class C>
+bool goes_on(const ChannelsCall& a) {
+  return !a.remembered && a.geometry.parts == 1 && a.geometry.positions >= Lanes<C>::width;
+}
+
+// dx of runs that follow each other; `ahead` elements further is what will be read next. project(factors, dy, x) is dx.
+template <class T, int K, class Project>
+void write_gradient_runs(const ChannelsCall& a, int64_t run, int64_t runs, int64_t ahead,
+                         const Opmath<T>* const (&factors)[K], const Project& project) {
+  const int64_t offset = run * a.geometry.positions;
+  const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
+  T* dx = static_cast<T*>(a.out) + offset;
+  walk_runs(a, dx, runs, 0, factors, [&](const auto& at, const Vector<Opmath<T>>(&own)[K])
+      __attribute__((always_inline)) {
+    if (ahead) {
+      fetch(x + at.i + ahead);
+      fetch(dy + at.i + ahead);
+    }
+    at.store(dx, project(own, at.load(dy), at.load(x)));
+  });
+}
+
+// Runs of a group, from one on: its channels differ in their weights alone.
+template <class T>
+void write_group_gradient(const ChannelsCall& a, int64_t statistic, int64_t first, int64_t runs) {
+  using C = Opmath<T>;
+  const ChannelsGeometry& g = a.geometry;
+  const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+  const Projection<C> project(s, 1, a.means[statistic * 2], a.means[statistic * 2 + 1]);
+  const int64_t channel = statistic % g.groups * g.sum_items + first;
+  C weights[most_together];
+  for (int64_t i = 0; i < runs; ++i) weights[i] = scale_of(s, a.weight_of(channel + i));
+  const C* const factors[] = {weights};
+  write_gradient_runs<T>(a, statistic * g.sum_items + first, runs, fetched_ahead(g, false), factors,
+                         [&](const auto& own, auto dy, auto x) { return project(own[0], dy, x); });
+}
+
+// Statistics of neighbouring channels, sample by sample: in memory their runs follow each other.
 template <class T, bool extras>
 void write_gradients_together(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
-  const int64_t first = begin / g.sum_items, last = end / g.sum_items;
-  for (int64_t sample = 0; sample < g.outer; ++sample) {
-    for (int64_t i = first; i < last; ++i) {
-      const Part part{i, i, (sample * g.channels + i) * g.positions, g.positions, sample * g.positions};
-      write_gradient_part<T, extras>(a, part, restore_statistics<Opmath<T>>(a, i));
+  const int64_t first = begin / g.sum_items, count = end / g.sum_items - first;
+  if (extras || !goes_on<C>(a)) {
+    for (int64_t sample = 0; sample < g.outer; ++sample) {
+      for (int64_t i = first; i < first + count; ++i) {
+        const Part part{i, i, (sample * g.channels + i) * g.positions, g.positions, sample * g.positions};
+        write_gradient_part<T, extras>(a, part, restore_statistics<C>(a, i));
+      }
     }
+    return;
+  }
+  C values[5][most_together];
+  for (int64_t i = 0; i < count; ++i) {
+    const double* const means = a.means + 2 * (first + i);
+    const Projection<C> own(restore_statistics<C>(a, first + i), a.weight_of(first + i), means[0], means[1]);
+    int k = 0;
+    for (C value : {own.mean, own.reciprocal, own.weight, own.shift, own.slope}) values[k++][i] = value;
+  }
+  const C* const factors[] = {values[0], values[1], values[2], values[3], values[4]};
+  for (int64_t sample = 0; sample < g.outer; ++sample) {
+    write_gradient_runs<T>(a, sample * g.channels + first, count, count * g.positions, factors,
+                           [](const auto& own, auto dy, auto x) {
+                             return (dy * own[2] - own[3]) - ((x - own[0]) * own[1]) * own[4];
+                           });
   }
 }
 
 template <class T, bool extras>
 void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
+  const ChannelsGeometry& g = a.geometry;
   if (a.together > 1) return write_gradients_together<T, extras>(a, begin, end);
-  for_each_part<C>(a, begin, end, [&](int64_t, const Part& part, const ChannelStatistics<C>& s) {
-    write_gradient_part<T, extras>(a, part, s);
-  });
+  if (extras || !g.groups || !goes_on<C>(a)) {
+    for_each_part<C>(a, begin, end, [&](int64_t, const Part& part, const ChannelStatistics<C>& s) {
+      write_gradient_part<T, extras>(a, part, s);
+    });
+    return;
+  }
+  for (int64_t runs; begin < end; begin += runs) {
+    const int64_t statistic = begin / g.sum_items, first = begin - statistic * g.sum_items;
+    runs = std::min({end - begin, g.sum_items - first, most_together});
+    write_group_gradient<T>(a, statistic, first, runs);
+  }
 }
 
 }  // namespace

@@ -118,69 +118,27 @@ void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ah
 // What is subtracted, multiplied and added in neighbouring channels.
 template <class C>
 struct Affines {
-  const C *mean, *scale, *shift;
+  const C* factors[3];
 };
 
-// Whole runs that follow each other, of channels from one on: vectors go on from one run to the next. `ahead` elements
-// further is what will be read next.
-template <class T, bool extras, bool streamed>
+// Whole runs that follow each other, of channels from one on. `ahead` elements further is what will be read next.
+template <class T, bool extras>
 void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t channel, int64_t ahead,
                 const Affines<Opmath<T>>& affines) {
   using C = Opmath<T>;
   using V = Vector<C>;
-  constexpr int64_t width = Lanes<C>::width;
   const ChannelsGeometry& g = a.geometry;
   const T* x = static_cast<const T*>(a.x) + begin * g.positions;
   T* y = static_cast<T*>(a.out) + begin * g.positions;
-  const int64_t n = (end - begin) * g.positions;
-  const bool fetches_output = a.remembered || a.together > 1 || fetches_much(g);
+  const bool fetches_output = !a.streamed && (a.remembered || a.together > 1 || fetches_much(g));
   with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
-    using At = std::conditional_t<streamed, Streamed<C>, Whole<C>>;
-    const auto position = [](int64_t i) { At at;
-      at.i = i;
-      return at; };
-    const auto write = [&](const auto& at, V mean, V scale, V shift) {
+    walk_runs(a, y, end - begin, channel, affines.factors, [&](const auto& at, const V (&affine)[3]) {
       if (ahead) fetch(x + at.i + ahead);
-      if (!streamed && fetches_output) fetch_to_write(y + at.i + soon);
-      at.store(y, activate<decltype(activation)::value, C>((at.load(x) - mean) * scale + shift));
-    };
-    int64_t i = 0, stop = g.positions;
-    const auto enter_next = [&] {
-      if (++channel == g.channels) channel = 0;
-      stop += g.positions;
-    };
-    const auto of = [&](const C* values) { return V{} + values[channel]; };
-    if constexpr (streamed) {
-      for (const int64_t head = std::min(elements_to_line(y), n); i < head;) {
-        if (i == stop) enter_next();
-        const int64_t count = std::min({head, stop, i + width}) - i;
-        write(Rest<C>{i, static_cast<int>(count)}, of(affines.mean), of(affines.scale), of(affines.shift));
-        i += count;
-      }
-    }
-    while (true) {
-      const V mean = of(affines.mean), scale = of(affines.scale), shift = of(affines.shift);
-      for (; i + width <= stop; i += width) write(position(i), mean, scale, shift);
-      if (stop == n) {
-        if (i < n) write(Rest<C>{i, static_cast<int>(n - i)}, mean, scale, shift);
-        return;
-      }
-      const int64_t own_stop = stop;
-      enter_next();
-      if (i == own_stop) continue;
-      const auto own = lanes_below<C>(static_cast<int>(own_stop - i));
-      const auto either = [&](V mine, const C* next) { return choose(own, mine, of(next)); };
-      write(position(i), either(mean, affines.mean), either(scale, affines.scale), either(shift, affines.shift));
-      i += width;
-    }
+      if (fetches_output) fetch_to_write(y + at.i + soon);
+      const V v = (at.load(x) - affine[0]) * affine[1] + affine[2];
+      at.store(y, activate<decltype(activation)::value, C>(v));
+    });
   });
-}
-
-template <class T, bool extras>
-void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t channel, int64_t ahead,
-                const Affines<Opmath<T>>& affines) {
-  a.streamed ? write_runs<T, extras, true>(a, begin, end, channel, ahead, affines)
-             : write_runs<T, extras, false>(a, begin, end, channel, ahead, affines);
 }
 
 // The affines of neighbouring channels, which the statistics(i) of the i-th of them give.
@@ -196,7 +154,7 @@ class MeasuredAffines {
       shift_[i] = affine.shift;
     }
   }
-  operator Affines<C>() const { return {mean_, scale_, shift_}; }
+  operator Affines<C>() const { return {{mean_, scale_, shift_}}; }
 
  private:
   C mean_[most_together], scale_[most_together], shift_[most_together];
@@ -283,7 +241,7 @@ void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
       const int64_t start = run;
       do next_run();
       while (run < end && !(a.may_cancel && factors.cancels[channel]));
-      write_runs<T, extras>(a, start, run, start % g.channels, soon, {factors.mean, factors.scale, factors.shift});
+      write_runs<T, extras>(a, start, run, start % g.channels, soon, {{factors.mean, factors.scale, factors.shift}});
       continue;
     } else {
       write_run<T, extras>(a, offset, length, 0, factors.affine_of(channel));

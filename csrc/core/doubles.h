@@ -104,6 +104,19 @@ EVENKEEL_INLINE double sum_of_lanes(Doubles v) {
   const HalfDoubles h = fold(v);
   return (h[0] + h[2]) + (h[1] + h[3]);
 }
+// The sums of the lanes of eight vectors, each as sum_of_lanes adds.
+EVENKEEL_INLINE void sums_of_lanes(const Doubles (&v)[8], double (&sums)[8]) {
+#if defined(EVENKEEL_HAS_SHUFFLE)
+  for (int i = 0; i < 8; i += 4) {
+    const HalfDoubles a = fold(v[i]), b = fold(v[i + 1]), c = fold(v[i + 2]), d = fold(v[i + 3]);
+    const HalfDoubles ac = __builtin_shufflevector(a, c, 0, 1, 4, 5) + __builtin_shufflevector(a, c, 2, 3, 6, 7);
+    const HalfDoubles bd = __builtin_shufflevector(b, d, 0, 1, 4, 5) + __builtin_shufflevector(b, d, 2, 3, 6, 7);
+    store_bytes_of(sums + i, __builtin_shufflevector(ac, bd, 0, 4, 2, 6) + __builtin_shufflevector(ac, bd, 1, 5, 3, 7));
+  }
+#else
+  for (int i = 0; i < 8; ++i) sums[i] = sum_of_lanes(v[i]);
+#endif
+}
 EVENKEEL_INLINE float sum_of_lanes(Floats v) {
   const HalfFloats h = fold(v);
   return ((h[0] + h[4]) + (h[2] + h[6])) + ((h[1] + h[5]) + (h[3] + h[7]));
