@@ -215,6 +215,13 @@ class AmazonStore(ObjectStore):
         keys = {"access_key": "test", "secret_key": "test", "region": "us-east-1"}
         return keys | {"endpoint_override": "http://{}:{}".format(*address), "scheme": "http"}
 
+    @property
+    def variables(self):
+        """The options as the variables of AWS."""
+        names = {"access_key": "ACCESS_KEY_ID", "secret_key": "SECRET_ACCESS_KEY", "region": "REGION"}
+        names["endpoint_override"] = "ENDPOINT_URL_S3"
+        return {f"AWS_{names[name]}": value for name, value in self.options.items() if name in names}
+
     def connect(self):
         files = pf.S3FileSystem(**self.options_at(self.address), allow_bucket_creation=True)
         files.create_dir("bucket")

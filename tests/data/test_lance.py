@@ -93,6 +93,14 @@ def test_in_a_store(store, table):
     assert fit_statistics(url, columns=["a", "b"], storage_options=store.options).to_bytes() == expected
 
 
+def test_in_the_store_that_a_variable_names(store, table, monkeypatch):
+    url = store.upload(table, "people.lance")
+    for name, value in store.variables.items():
+        monkeypatch.setenv(name, value)
+    expected = fit_statistics(table, columns=["a", "b"]).to_bytes()
+    assert fit_statistics(url, columns=["a", "b"]).to_bytes() == expected
+
+
 def test_the_commands(table, tmp_path, capsys):
     out, copy = tmp_path / "s.json", tmp_path / "scaled.parquet"
     assert main(["data", "fit", str(table), "--numeric", "--out", str(out), "--quiet"]) == 0
@@ -117,3 +125,4 @@ def test_what_is_wrong_is_one_line(table, tmp_path):
     with pytest.raises(EvenkeelError, match="this Lance table cannot be read: ") as caught:
         fit(table, columns=["a"])
     assert "\n" not in str(caught.value)
+    assert ".rs:" not in str(caught.value)

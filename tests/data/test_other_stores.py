@@ -198,7 +198,7 @@ def test_the_commands(cloud, folder, capsys):
     ("source", "message"),
     [
         ("bucket/none.csv", "there is no object or directory"),
-        ("nobody/x.csv", "there is no object or directory|there is no such bucket"),
+        ("nobody/x.csv", "there is no bucket .nobody.; check its name"),
         ("bucket/none-*.csv", "no object matches"),
         ("nobody/*.csv", "nobody: there is no such object"),
     ],

@@ -66,7 +66,7 @@ def parts(request):
         (403, "SignatureDoesNotMatch", "the secret key is not that of the access key|access denied"),
         (403, "InvalidAccessKeyId", "the credentials are unknown or expired|access denied"),
         (301, "PermanentRedirect", "the bucket is in another region"),
-        (404, "NoSuchBucket", "there is no such|there is no object or directory"),
+        (404, "NoSuchBucket", "there is no such|there is no bucket|there is no object"),
     ],
 )
 @pytest.mark.parametrize("which", ["heads", "parts"])

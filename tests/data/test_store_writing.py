@@ -114,7 +114,7 @@ def test_statistics_are_saved_in_the_store(suffix, store, scaler):
     assert save(scaler, url, storage_options=store.options) == url
     found = load(url, storage_options=store.options)
     assert found.statistics_.to_bytes() == scaler.statistics_.to_bytes()
-    with pytest.raises(EvenkeelError, match="there is no such object"):
+    with pytest.raises(EvenkeelError, match="there is no object or directory"):
         load(f"s3://bucket/none.{suffix}", storage_options=store.options)
 
 
@@ -167,7 +167,7 @@ def test_the_commands_keep_statistics_in_the_store(store, folder, tmp_path, caps
     both = load("s3://bucket/both.json", storage_options=store.options)
     assert both.statistics_.rows == 2 * fit_statistics(folder).rows
     assert main(["data", "show", "s3://bucket/none.json", *store.typed]) == 2
-    assert "there is no such object" in capsys.readouterr().err
+    assert "there is no object or directory" in capsys.readouterr().err
     assert list(tmp_path.glob("*.partial")) == []
 
 

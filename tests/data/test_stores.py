@@ -1,14 +1,12 @@
 """Data in stores: the bits of local files, only the bytes that are needed, and one line where something is wrong."""
 
-import functools
-import http.server
 import os
 import pickle
-import re
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import fsspec
@@ -22,7 +20,8 @@ from PIL import Image
 
 import evenkeel
 from evenkeel import EvenkeelError, InvalidArgumentError, SourceError
-from evenkeel.data import ImageNormalize, fit, fit_statistics
+from evenkeel._options.urls import parse_storage_options
+from evenkeel.data import ImageNormalize, fit, fit_statistics, load, save
 from evenkeel.data.sources import list_files, locate, numeric_columns, open_source
 
 
@@ -156,57 +155,6 @@ def test_images_and_their_constants(store, tmp_path):
     assert (found.mean, found.std) == (expected.mean, expected.std)
 
 
-@pytest.fixture
-def web(tmp_path):
-    """A web server without ranges, and one with them, which serve the same directory."""
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    class Ranged(Quiet):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self):
-            data = Path(self.translate_path(self.path)).read_bytes()
-            start, stop = map(int, re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"]).groups())
-            part = data[start : stop + 1]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {start}-{stop}/{len(data)}")
-            self.send_header("Content-Length", str(len(part)))
-            self.end_headers()
-            self.wfile.write(part)
-
-        def end_headers(self):
-            self.send_header("Accept-Ranges", "bytes")
-            super().end_headers()
-
-    handlers = [functools.partial(kind, directory=tmp_path) for kind in (Quiet, Ranged)]
-    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) for handler in handlers]
-    threads = [threading.Thread(target=server.serve_forever, args=(0.05,)) for server in servers]
-    for thread in threads:
-        thread.start()
-    yield [f"http://127.0.0.1:{server.server_address[1]}" for server in servers]
-    for server, thread in zip(servers, threads, strict=True):
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def test_a_web_address_is_read_in_ranges(web, folder, monkeypatch):
-    monkeypatch.setattr("evenkeel.data.sources._objects.SMALL", 0)
-    plain, ranged = web
-    assert bits(f"{ranged}/data/part-3.parquet?signature=secret") == bits(folder / "part-3.parquet")
-    names = [f"{ranged}/data/part-{number}.parquet" for number in range(3)]
-    assert bits(names) == bits([folder / Path(name).name for name in names])
-    label = open_source(f"{ranged}/data/part-3.parquet?signature=secret").description
-    assert label == f"{ranged}/data/part-3.parquet"
-    with pytest.raises(SourceError, match="does not serve parts of files"):
-        fit(f"{plain}/data/part-3.parquet")
-    with pytest.raises(SourceError, match="there is no such object"):
-        fit(f"{ranged}/data/none.parquet")
-
-
 def test_any_filesystem_of_fsspec(folder):
     memory = fsspec.filesystem("memory")
     for path in folder.iterdir():
@@ -226,13 +174,26 @@ def test_a_file_url_is_a_path(folder):
     ("source", "changes", "message"),
     [
         ("s3://bucket/none.csv", {}, "there is no object or directory s3://bucket/none.csv"),
-        ("s3://nobody/x.csv", {}, "there is no object or directory s3://nobody/x.csv; check its name, and the"),
+        ("s3://nobody", {}, "s3://nobody: there is no bucket 'nobody'"),
+        ("s3://nobody/x.csv", {}, "s3://nobody/x.csv: there is no bucket 'nobody'; check its name"),
         ("s3://bucket/none-*.csv", {}, "no object matches s3://bucket/none-"),
         ("s3://bucket/x.xyz", {}, "x.xyz: the name tells no format"),
         ("s3://bucket/x.csv", {"endpoint_override": "http://127.0.0.1:1"}, "the store cannot be reached"),
-        ("s3://bucket/x.csv", {"colour": "red"}, "storage_options: s3:// does not take these: .*colour"),
+        ("s3://bucket/x.csv", {"colour": "red"}, "s3:// does not take these: colour; it takes access_key, .*region, "),
+        ("s3://bucket/x.csv", {"anonymous": "maybe"}, "storage_options: anonymous must be true or false"),
+        (
+            "s3://bucket/x.csv",
+            {"endpoint_override": "http://127.0.0.1:99999"},
+            "the endpoint is no URL: Port out of range",
+        ),
+        ("s3://bucket/a//x.csv", {}, "s3://bucket/a//x.csv: a name between two slashes is empty"),
+        ("s3://bucket/odd", {}, "s3://bucket/odd//x.csv: a name between two slashes is empty"),
+        ("simplecache::s3://bucket/x.csv", {}, "simplecache::s3://… chains filesystems; give the URL of the file"),
+        ("zip://x.csv::s3://key:hidden@bucket/x.zip", {}, "zip://… chains filesystems"),
+        ("file://there/x.csv", {}, "file://there/x.csv names the machine 'there'; .* is file:///path"),
+        ("duckdb:///?query=SELECT 1.5 AS a", {}, "not for duckdb:///"),
         ("foo://bucket/x.csv", {}, "no filesystem is known for foo:// URLs; there are s3"),
-        ("s3://key:secret@bucket/x.csv", {}, "must hold no user and no password; give those in storage_options"),
+        ("s3://key:hidden@bucket/x.csv", {}, "must hold no user and no password; give those in storage_options"),
         ("s3:/bucket/x.csv", {}, "was a URL that a Path took a slash from"),
         ("x.csv", {}, "storage_options are for URLs such as"),
     ],
@@ -241,17 +202,52 @@ def test_a_file_url_is_a_path(folder):
 def test_what_is_wrong_is_one_line(source, changes, message, store):
     store.put("x.xyz", b"1")
     store.put("x.csv", b"a\n1\n")
+    store.put_directly("odd//x.csv", b"a\n1\n")
     options = store.options | changes if not source.startswith("foo") else {}
     with pytest.raises(EvenkeelError, match=message) as caught:
         fit(source, storage_options=options)
     assert "\n" not in str(caught.value)
-    assert "secret" not in str(caught.value)
+    assert "hidden" not in str(caught.value)
 
 
 def test_options_are_for_urls_and_secrets_are_not_shown(store):
     with pytest.raises(InvalidArgumentError, match="not for ndarray"):
         fit(np.eye(2), storage_options={"region": "x"})
+    with pytest.raises(InvalidArgumentError, match="not for ndarray"):
+        ImageNormalize.fit(np.zeros((2, 2, 3)), definition="pooled", storage_options={"region": "x"})
+    for wrong in ("region=x", ["region=x"], {1: "x"}, 5):
+        for call in (fit, load, partial(ImageNormalize.fit, definition="pooled"), partial(save, fit(np.eye(2)))):
+            with pytest.raises(InvalidArgumentError, match=r"^storage_options must be a dict such as .* but got \w+$"):
+                call("s3://bucket/x.json", storage_options=wrong)
     assert "test" not in repr(locate("s3://bucket/x", store.options))
+
+
+@pytest.mark.parametrize("word", ["false", "No", "0", "FALSE", False])
+def test_words_are_truth_values(word, store):
+    store.put("x.csv", b"a\n1\n3\n")
+    assert fit("s3://bucket/x.csv", storage_options=store.options | {"anonymous": word}).mean_ == [2.0]
+    keys = ("access_key", "secret_key")
+    options = {name: value for name, value in store.options.items() if name not in keys} | {"anonymous": "Yes"}
+    assert fit("s3://bucket/x.csv", storage_options=options).mean_ == [2.0]
+
+
+def test_options_are_typed_once_and_for_stores():
+    typed = parse_storage_options(["anonymous=False", "request_timeout=5"], "s3://bucket/x")
+    assert typed == {"anonymous": False, "request_timeout": 5.0}
+    with pytest.raises(InvalidArgumentError, match="--storage-option: region is given twice"):
+        parse_storage_options(["region=a", "region=b"], "s3://bucket/x")
+    with pytest.raises(InvalidArgumentError, match="is for URLs such as"):
+        parse_storage_options(["region=a"], "duckdb:///?query=SELECT 1", "out.json")
+
+
+def test_an_address_without_tls_is_given_up_at_once(store):
+    secure = {"endpoint_override": store.options["endpoint_override"].replace("http", "https"), "scheme": "https"}
+    with (
+        store.watched(),
+        pytest.raises(SourceError, match=r"does not speak TLS at this port; write http:// for") as told,
+    ):
+        fit("s3://bucket/x.csv", storage_options=store.options | secure)
+    assert "times" not in str(told.value)
 
 
 MEASURED = """

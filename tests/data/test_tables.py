@@ -11,6 +11,7 @@ import pytest
 from evenkeel import SourceError
 from evenkeel.cli import main
 from evenkeel.data import fit, fit_statistics, load
+from evenkeel.data.sources._transfers import one_line
 
 
 @pytest.fixture
@@ -125,6 +126,28 @@ def test_a_delta_table_in_a_store(delta, store):
     url = store.upload(delta, "table")
     found = fit_statistics(url, columns=["a", "part"], storage_options=store.options)
     assert found.to_bytes() == fit_statistics(delta, columns=["a", "part"]).to_bytes()
+
+
+def test_a_delta_table_in_the_store_that_a_variable_names(delta, store, monkeypatch):
+    url = store.upload(delta, "table")
+    expected = fit_statistics(delta, columns=["a", "part"]).to_bytes()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")  # which the options overrule
+    options = store.options | {"connect_timeout": 5, "request_timeout": 2.5, "anonymous": "no"}
+    assert fit_statistics(url, columns=["a", "part"], storage_options=options).to_bytes() == expected
+    for name, value in store.variables.items():
+        monkeypatch.setenv(name, value)
+    assert fit_statistics(url, columns=["a", "part"]).to_bytes() == expected
+
+
+def test_what_a_library_says_of_itself_is_left_out(delta):
+    for path in (delta / "_delta_log").iterdir():
+        path.write_bytes(b"broken" * 30)
+    with pytest.raises(SourceError, match="this Delta table cannot be read: ") as caught:
+        fit(delta, columns=["a"])
+    assert not any(noise in str(caught.value) for noise in ("\n", "\x1b", "unknown>", ".rs:", "nptl"))
+    text = "LanceError(IO): \x1b[31mbroken\x1b[0m, /home/user/lance-io/utils.rs:172:20\n   0: <unknown>\n   1: main"
+    assert one_line(OSError(text)) == "LanceError(IO): broken"
+    assert one_line(OSError("cannot open part: 3.csv\n  at row 5")) == "cannot open part: 3.csv at row 5"
 
 
 def test_a_delta_table_with_deleted_rows_is_refused(delta, monkeypatch):

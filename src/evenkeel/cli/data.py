@@ -17,7 +17,7 @@ import evenkeel
 from evenkeel import data as library
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._files import path_as_text
-from evenkeel._options.urls import scheme_of
+from evenkeel._options.urls import in_store, scheme_of
 from evenkeel.cli import interrupts
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.cli.output import Output, print_json
@@ -79,8 +79,8 @@ def fit_files(
 
 
 def stored(place: str, storage: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the options of the store that a place lies in; a path has none."""
-    return storage if scheme_of(place) else None
+    """Return the options of the store that a place lies in; a path and a query have none."""
+    return storage if in_store(place) else None
 
 
 def refuse_existing(out: str, storage: dict[str, Any], *, force: bool) -> None:

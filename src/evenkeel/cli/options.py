@@ -14,7 +14,7 @@ from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._options.formats import format_name, known_endings, without_data
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
-from evenkeel._options.urls import CLIENTS, HTTP, check_url, scheme_of, unknown_scheme
+from evenkeel._options.urls import CLIENTS, HTTP, check_url, scheme_of, unknown_scheme, without_scheme
 from evenkeel._options.workers import Workers
 from evenkeel._packages import check_packages, require_package
 
@@ -34,8 +34,8 @@ def parse_path(value: str) -> Path:
 
 def parse_source(value: str) -> str:
     """Return what names data: a file or directory that is there, a pattern that may stand for some, or a URL."""
-    if scheme_of(value):
-        return parse_url(value)
+    if scheme_of(value := parse_url(value)):
+        return value
     plain = parse_path(value.partition("::")[0])
     if problem := missing_source(plain):
         raise typer.BadParameter(problem)
@@ -58,12 +58,14 @@ def missing_source(path: Path) -> str:
 
 
 def parse_url(value: str) -> str:
-    """Return a URL of which something is known."""
+    """Return a URL of which something is known, or a path."""
     try:
         check_url(value)
     except EvenkeelError as error:
         raise typer.BadParameter(str(error)) from error
     scheme = scheme_of(value)
+    if not scheme:
+        return without_scheme(value)
     client = CLIENTS.get(scheme, "fsspec")
     check_packages(client)
     if client == "fsspec" and scheme not in require_package(client).available_protocols():
@@ -73,7 +75,7 @@ def parse_url(value: str) -> str:
 
 def parse_target(value: str) -> str:
     """Return a path to write or a URL, as typed."""
-    return parse_url(value) if scheme_of(value) else str(parse_path(value))
+    return value if scheme_of(value := parse_url(value)) else str(parse_path(value))
 
 
 def parse_statistics(value: str) -> str:

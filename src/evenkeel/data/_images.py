@@ -17,7 +17,7 @@ from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import check_integer
 from evenkeel.data._arrays import as_tensor, dtype_name
 from evenkeel.data._contract import OnMismatch, report
-from evenkeel.data.sources import IMAGES, locate, read_images
+from evenkeel.data.sources import IMAGES, StoredFile, locate_all, read_images
 from evenkeel.data.statistics import Definition, ImageStatistics, Layout, check_definition
 from evenkeel.functional import image_normalize
 from evenkeel.nn import PixelNormalize
@@ -302,8 +302,9 @@ def _depth(image: Any) -> float:
 
 def _images_of(images: Any, storage_options: Mapping[str, Any] | None) -> Iterator[Any]:
     """Yield the images of a folder in the order of their paths, of an iterable, or the one batch itself."""
-    if isinstance(images, str | Path):
-        yield from read_images(locate(images, storage_options))
+    images = locate_all(images, storage_options)
+    if isinstance(images, Path | StoredFile):
+        yield from read_images(images)
     elif hasattr(images, "shape") or hasattr(images, "getbands"):
         yield images
     else:

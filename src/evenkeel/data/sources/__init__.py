@@ -19,7 +19,7 @@ from evenkeel.data.sources._objects import opened, pinned
 from evenkeel.data.sources._open import open_source
 from evenkeel.data.sources._source import Fragment, Skip, Source
 from evenkeel.data.sources._sql import is_query
-from evenkeel.data.sources._stores import Place, StoredFile, locate
+from evenkeel.data.sources._stores import Place, StoredFile, locate, locate_all
 from evenkeel.data.sources._writing import WRITERS, inside, open_writer, write_bytes, writing
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "list_files",
     "list_objects",
     "locate",
+    "locate_all",
     "numeric_columns",
     "open_source",
     "open_writer",

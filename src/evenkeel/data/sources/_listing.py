@@ -17,7 +17,7 @@ from evenkeel._options.urls import GOOGLE, HTTP
 from evenkeel._packages import require_package
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
-from evenkeel.data.sources._stores import Place, StoredFile
+from evenkeel.data.sources._stores import Place, StoredFile, missing
 from evenkeel.data.sources._tables import DELTA_LOG, delta_keys, refuse_splits
 from evenkeel.data.sources._transfers import retried
 
@@ -118,11 +118,6 @@ def list_objects(place: StoredFile) -> Listing:
     if place.store.scheme not in HTTP and not place_exists(place):  # of a web address reading tells more
         raise missing(place)
     return Listing([place], place.beside(""), False)
-
-
-def missing(place: StoredFile) -> SourceError:
-    """The error about a URL that names nothing."""
-    return SourceError(f"there is no object or directory {place}; check its name, and the endpoint and region")
 
 
 def matching_files(place: StoredFile) -> Listing:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import SourceError
+from evenkeel._options.urls import HTTP
 from evenkeel._packages import require_package
-from evenkeel.data.sources._stores import Place, StoredFile, beneath
+from evenkeel.data.sources._stores import Place, StoredFile, beneath, missing, refused_options
 from evenkeel.data.sources._transfers import retried
 
 Range = tuple[int, int]  # first byte, and the one after the last
@@ -121,14 +122,30 @@ def probed(place: StoredFile) -> tuple[int, str, Any]:
     """The answer to one request; see `probe`."""
     filesystem = place.store.filesystem
     if files := beneath(filesystem):
-        info = files.info(place.path)
-        if info.get("size") is None or info.get("partial") is False:
+        web = place.store.scheme in HTTP
+        info = web_facts(place) if web else files.info(place.path)
+        if (size := info.get("size")) is None or info.get("partial") is False:
             raise whole_only(place)
-        return int(info["size"]), version_in(info) or str(files.ukey(place.path)), None
-    handle = filesystem.open_input_file(place.path)
+        # fsspec takes an address of the web for a version.
+        instead = f"{info.get('Last-Modified', '')} {size}" if web else ""
+        return int(size), version_in(info) or instead or str(files.ukey(place.path)), None
+    try:
+        handle = filesystem.open_input_file(place.path)
+    except FileNotFoundError as error:
+        raise missing(place) from error
     facts = {name: value.decode() for name, value in handle.metadata().items()}
     version = version_in(facts) or str(filesystem.get_file_info([place.path])[0].mtime_ns)
     return handle.size(), version, handle
+
+
+def web_facts(place: StoredFile) -> dict[str, Any]:
+    """What a server of the web says of an object; its errors as they are, which fsspec tells as a missing file."""
+    try:
+        return dict(place.store.files.info(place.path))
+    except FileNotFoundError as error:
+        if isinstance(error.__cause__, TypeError):
+            raise refused_options(place.store, error.__cause__) from error
+        raise error.__cause__ or error from None
 
 
 def whole_only(place: StoredFile) -> SourceError:

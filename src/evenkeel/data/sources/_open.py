@@ -17,7 +17,7 @@ from evenkeel.data.sources._lance import is_lance, open_tables
 from evenkeel.data.sources._memory import is_frame, open_array, open_frame
 from evenkeel.data.sources._source import Source
 from evenkeel.data.sources._sql import is_query, open_query
-from evenkeel.data.sources._stores import StoredFile, locate_all
+from evenkeel.data.sources._stores import StoredFile, check_options, locate_all
 from evenkeel.data.sources._stream import open_stream
 
 
@@ -44,6 +44,7 @@ def open_source(
     if isinstance(source, Source):
         return source
     if is_query(source):
+        check_options(storage_options, source)
         return open_query(source, columns)
     source = locate_all(source, storage_options)
     if isinstance(source, Path | StoredFile):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import os
 import re
 import threading
@@ -11,10 +13,23 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
-from evenkeel._options.urls import AMAZON, AZURE, GOOGLE, HADOOP, HTTP, URL, check_url, scheme_of, unknown_scheme
+from evenkeel._options.urls import (
+    AMAZON,
+    AZURE,
+    GOOGLE,
+    HADOOP,
+    HTTP,
+    check_address,
+    check_url,
+    in_store,
+    scheme_of,
+    truth_of,
+    unknown_scheme,
+    without_scheme,
+)
 from evenkeel._packages import require_package
 from evenkeel.data.sources._transfers import explained, one_line
 
@@ -28,6 +43,7 @@ TRIES, TOKEN_LIVES = 5, timedelta(hours=1)
 # Where the tools of Azure keep the account and its key, by the names of PyArrow's client.
 AZURE_ACCOUNT = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
 AZURE_KEYS = {"account_key": "AZURE_STORAGE_KEY", "sas_token": "AZURE_STORAGE_SAS_TOKEN"}
+ANY = "**"  # among the names of options: any others
 
 
 @dataclass(frozen=True)
@@ -128,19 +144,19 @@ def locate(source: str | os.PathLike[str] | StoredFile, storage_options: Mapping
         storage_options: for the client of the store, beside what it finds in the environment by itself.
 
     Raises:
-        InvalidArgumentError: options are given for a path, or the URL holds a password.
+        InvalidArgumentError: options are no mapping or given for a path, or the URL cannot be read or holds a password.
         SourceError: nothing is known of such URLs.
     """
     if isinstance(source, StoredFile):
         return source
     text = os.fspath(source)
-    if scheme := scheme_of(text):
-        return stored_file(text, scheme, storage_options or {})
     if MANGLED.match(text):
         raise InvalidArgumentError(f"{text} was a URL that a Path took a slash from; give URLs as text")
-    if storage_options:
-        raise InvalidArgumentError(f"storage_options are for URLs such as s3://bucket/key, but {text} is a path")
-    return Path(unquote(urlsplit(text).path)) if URL.match(text) else Path(text)
+    check_url(text)
+    check_options(storage_options, text)
+    if scheme := scheme_of(text):
+        return stored_file(text, scheme, storage_options or {})
+    return Path(without_scheme(text))
 
 
 def locate_all(source: Any, storage_options: Mapping[str, Any] | None) -> Any:
@@ -153,20 +169,40 @@ def locate_all(source: Any, storage_options: Mapping[str, Any] | None) -> Any:
         and all(isinstance(p, str | os.PathLike | StoredFile) for p in source)
     ):
         return [locate(path, storage_options) for path in source]
-    if storage_options:
-        raise InvalidArgumentError(
-            f"storage_options are for URLs such as s3://bucket/key, not for {type(source).__name__}"
-        )
+    check_options(storage_options, source)
     return source
+
+
+def check_options(options: Mapping[str, Any] | None, source: Any) -> None:
+    """Raise `InvalidArgumentError` unless options are a mapping, and the source one that takes them."""
+    if options is None:
+        return
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise InvalidArgumentError(
+            f"storage_options must be a dict such as {{'region': 'eu-west-1'}}, but got {type(options).__name__}"
+        )
+    if options and not in_store(source):
+        what = source.partition("?")[0] if isinstance(source, str) else type(source).__name__
+        raise InvalidArgumentError(f"storage_options are for URLs such as s3://bucket/key, not for {what}")
 
 
 def stored_file(url: str, scheme: str, options: Mapping[str, Any]) -> StoredFile:
     """What a URL names."""
     plain, _, member = url.partition("::")
-    check_url(plain)
     store = Store(scheme, urlsplit(plain).netloc, tuple(sorted(options.items())))
     shown = plain.partition("?")[0] if scheme in HTTP else plain  # what follows may be a signature
     return StoredFile(shown, store, path_within(plain, store), member)
+
+
+def missing(place: StoredFile) -> SourceError:
+    """The error about a URL that names nothing, or whose bucket is not there where the store can tell."""
+    bucket, where = place.path.partition("/")[0], "check its name, and the endpoint and region"
+    if place.store.scheme in (*AMAZON, *GOOGLE, *AZURE):
+        with contextlib.suppress(Exception):  # whether it is there may not be asked
+            info = place.store.filesystem.get_file_info([bucket])[0]
+            if info.type == require_package("pyarrow.fs").FileType.NotFound:
+                return SourceError(f"{place}: there is no bucket {bucket!r}; {where}")
+    return SourceError(f"there is no object or directory {place}; {where}")
 
 
 def path_within(url: str, store: Store) -> str:
@@ -184,11 +220,10 @@ def path_within(url: str, store: Store) -> str:
 
 def connect(store: Store) -> Any:
     """Connect to a store: by PyArrow, or where that has no client by fsspec."""
-    options = dict(store.options)
     try:
-        return CONNECTORS.get(store.scheme, connect_fsspec)(store, options)
+        return CONNECTORS.get(store.scheme, connect_fsspec)(store)
     except TypeError as error:
-        raise InvalidArgumentError(f"storage_options: {store.scheme}:// does not take these: {error}") from error
+        raise refused_options(store, error) from error
     except EvenkeelError:
         raise
     except ValueError as error:
@@ -197,32 +232,73 @@ def connect(store: Store) -> Any:
         raise explained(f"{store.scheme}://{store.authority}", error, 1) from error
 
 
-def connect_s3(store: Store, options: dict[str, Any]) -> Any:
-    """PyArrow's client of S3 and of what speaks like it; credentials by the usual chain of AWS."""
+def refused_options(store: Store, reason: object) -> InvalidArgumentError:
+    """The error about options that the client of a store does not take."""
+    return InvalidArgumentError(f"storage_options: {store.scheme}:// does not take these: {reason}")
+
+
+def options_for(store: Store, client: Any) -> dict[str, Any]:
+    """The options of a store as its client takes them, words for truth values replaced.
+
+    Raises:
+        InvalidArgumentError: the client has no such option, or the value is none.
+    """
+    options, taken = dict(store.options), parameters_of(client)
+    if unknown := [name for name in options if name not in taken and ANY not in taken]:
+        raise refused_options(store, f"{', '.join(unknown)}; it takes {', '.join(taken)}")
+    return {name: truth_of(name, value) if taken.get(name) else value for name, value in options.items()}
+
+
+def parameters_of(client: Any) -> dict[str, bool]:
+    """The names of the options that a client takes, and whether each is a truth value; `ANY` stands for any others."""
+    if client.__module__.startswith("pyarrow"):  # which has its signatures only at the head of the documentation
+        head = (client.__doc__ or "").partition("\n")[0].partition("(")[2]
+        found = re.findall(r"(?:^|, )(?:\w+ )?(\w+)(?=[,:=)])(?:=(True|False))?", head)
+        return {name: bool(truth) for name, truth in found} or {ANY: False}
+    parameters = list(inspect.signature(client.__init__).parameters.values())[1:]
+    return {ANY if p.kind is p.VAR_KEYWORD else p.name: isinstance(p.default, bool) for p in parameters}
+
+
+def amazon_options(store: Store) -> dict[str, Any]:
+    """The options of a client of S3, with the endpoint and region by the usual chain of AWS."""
     fs = require_package("pyarrow.fs")
+    options = options_for(store, fs.S3FileSystem)
     endpoint = next((value for name in AWS_ENDPOINTS if (value := os.environ.get(name))), None)
     if endpoint and "endpoint_override" not in options:
         options["endpoint_override"] = endpoint
+    if "endpoint_override" in options:
+        address = str(options["endpoint_override"])
+        check_address(address if "://" in address else f"//{address}", "the endpoint")
     if "region" not in options and not any(os.environ.get(name) for name in AWS_REGIONS):
         if "endpoint_override" not in options:
             options["region"] = fs.resolve_s3_region(store.authority)
     elif "region" not in options:
         options["region"] = next(value for name in AWS_REGIONS if (value := os.environ.get(name)))
-    options.setdefault("retry_strategy", fs.AwsStandardS3RetryStrategy(max_attempts=READ_ATTEMPTS))
-    return fs.S3FileSystem(**options)
+    return options
 
 
-def connect_gcs(store: Store, options: dict[str, Any]) -> Any:
+def connect_s3(store: Store) -> Any:
+    """PyArrow's client of S3 and of what speaks like it; credentials by the usual chain of AWS."""
+    fs = require_package("pyarrow.fs")
+    retries = {"retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=READ_ATTEMPTS)}
+    return fs.S3FileSystem(**retries | amazon_options(store))
+
+
+def connect_gcs(store: Store) -> Any:
     """PyArrow's client of Google Cloud Storage; times may be numbers of seconds, a token's end is not needed."""
+    client = require_package("pyarrow.fs").GcsFileSystem
+    options = options_for(store, client)
     limit = options.get("retry_time_limit", TRIES)
     options["retry_time_limit"] = limit if isinstance(limit, timedelta) else timedelta(seconds=limit)
     if "access_token" in options:
         options.setdefault("credential_token_expiration", datetime.now(UTC) + TOKEN_LIVES)
-    return require_package("pyarrow.fs").GcsFileSystem(**options)
+    return client(**options)
 
 
-def connect_azure(store: Store, options: dict[str, Any]) -> Any:
+def connect_azure(store: Store) -> Any:
     """PyArrow's client of Azure; the account stands in the URL (container@account.…), the options or a variable."""
+    client = require_package("pyarrow.fs").AzureFileSystem
+    options = options_for(store, client)
     _, at, host = store.authority.rpartition("@")
     account = host.partition(".")[0] if at else next(filter(None, map(os.environ.get, AZURE_ACCOUNT)), None)
     if "account_name" not in options and not account:
@@ -234,14 +310,16 @@ def connect_azure(store: Store, options: dict[str, Any]) -> Any:
     if options.keys().isdisjoint((*AZURE_KEYS, "client_id")):
         found = [(name, value) for name, variable in AZURE_KEYS.items() if (value := os.environ.get(variable))]
         options |= dict(found[:1])
-    return require_package("pyarrow.fs").AzureFileSystem(**options)
+    return client(**options)
 
 
-def connect_hadoop(store: Store, options: dict[str, Any]) -> Any:
+def connect_hadoop(store: Store) -> Any:
     """PyArrow's client of HDFS, which needs Hadoop's libhdfs."""
+    client = require_package("pyarrow.fs").HadoopFileSystem
+    options = options_for(store, client)
     host, _, port = store.authority.partition(":")
     try:
-        return require_package("pyarrow.fs").HadoopFileSystem(host or "default", int(port or 0), **options)
+        return client(host or "default", int(port or 0), **options)
     except OSError as error:
         if not re.search("libhdfs|libjvm", str(error)):
             raise
@@ -251,14 +329,15 @@ def connect_hadoop(store: Store, options: dict[str, Any]) -> Any:
         ) from error
 
 
-def connect_fsspec(store: Store, options: dict[str, Any]) -> Any:
+def connect_fsspec(store: Store) -> Any:
     """A filesystem of fsspec as one of PyArrow's."""
     fsspec = require_package("fsspec")
     if store.scheme not in fsspec.available_protocols():
         raise SourceError(unknown_scheme(store.scheme))
     try:
         kind = fsspec.get_filesystem_class(store.scheme)
-        options = kind._get_kwargs_from_urls(f"{store.scheme}://{store.authority}") | options  # such as the host
+        found = kind._get_kwargs_from_urls(f"{store.scheme}://{store.authority}")  # such as the host
+        options = found | options_for(store, kind)
         files = fsspec.filesystem(store.scheme, skip_instance_cache=True, **options)
     except ImportError as error:
         raise SourceError(
@@ -268,7 +347,7 @@ def connect_fsspec(store: Store, options: dict[str, Any]) -> Any:
     return fs.PyFileSystem(fs.FSSpecHandler(files))
 
 
-CONNECTORS: dict[str, Callable[[Store, dict[str, Any]], Any]] = {
+CONNECTORS: dict[str, Callable[[Store], Any]] = {
     **dict.fromkeys(AMAZON, connect_s3),
     **dict.fromkeys(GOOGLE, connect_gcs),
     **dict.fromkeys(AZURE, connect_azure),

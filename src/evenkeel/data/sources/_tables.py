@@ -7,8 +7,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from evenkeel._errors import SourceError
+from evenkeel._options.urls import AMAZON
 from evenkeel._packages import require_package
-from evenkeel.data.sources._stores import Place, StoredFile
+from evenkeel.data.sources._stores import Place, StoredFile, amazon_options
+from evenkeel.data.sources._transfers import one_line
 
 DELTA_LOG, SPLITS = "_delta_log", "dataset_dict.json"
 # What a table may ask of its readers that reading its files by name does not do.
@@ -16,7 +18,7 @@ UNREAD = {
     "deletionVectors": "has rows that are marked as deleted; write it again with VACUUM or REORG … APPLY (PURGE)",
     "columnMapping": "stores its columns under other names; write it again without column mapping",
 }
-# The options of PyArrow's client of S3 by the names of that of Delta and Lance.
+# The options of PyArrow's client of S3 by the names of that of Delta and Lance, and those that they write as times.
 RUST_OPTIONS = {
     "access_key": "aws_access_key_id",
     "secret_key": "aws_secret_access_key",
@@ -24,7 +26,9 @@ RUST_OPTIONS = {
     "region": "aws_region",
     "endpoint_override": "aws_endpoint",
     "anonymous": "aws_skip_signature",
+    "request_timeout": "timeout",
 }
+RUST_TIMES = ("request_timeout", "connect_timeout")
 
 
 def refuse_splits(names: Collection[str], root: Place) -> None:
@@ -48,7 +52,7 @@ def delta_keys(root: Place) -> list[str]:
         features = table.protocol().reader_features or ()
         paths = require_package("pyarrow").table(table.get_add_actions())["path"].to_pylist()
     except Exception as error:  # of several classes of its own
-        raise SourceError(f"{root}: this Delta table cannot be read: {error}") from error
+        raise SourceError(f"{root}: this Delta table cannot be read: {one_line(error)}") from error
     if refused := [f"{feature}: it {UNREAD[feature]}" for feature in features if feature in UNREAD]:
         raise SourceError(f"{root}: this Delta table uses {refused[0]}")
     if table.protocol().min_reader_version == 2:
@@ -57,9 +61,14 @@ def delta_keys(root: Place) -> list[str]:
 
 
 def rust_options(root: StoredFile) -> dict[str, Any]:
-    """The options of a store by the names of the client that Delta and Lance share."""
-    given = dict(root.store.options)
-    options = {RUST_OPTIONS.get(name, name): str(value) for name, value in given.items() if name != "scheme"}
-    if given.get("scheme") == "http" or str(given.get("endpoint_override", "")).startswith("http://"):
-        options["aws_allow_http"] = "true"
+    """The options of a store by the names of the client that Delta and Lance share, which looks for fewer itself."""
+    store = root.store
+    given = amazon_options(store) if store.scheme in AMAZON else dict(store.options)
+    scheme = given.pop("scheme", None) or "https"
+    given |= {name: f"{float(given[name]) * 1000:.0f}ms" for name in RUST_TIMES if given.get(name) is not None}
+    options = {RUST_OPTIONS.get(name, name): str(value) for name, value in given.items() if value is not None}
+    if endpoint := options.get("aws_endpoint"):
+        options["aws_endpoint"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        options["aws_endpoint_url_s3"] = options["aws_endpoint"]  # or a variable would count more
+        options["aws_allow_http"] = str(options["aws_endpoint"].startswith("http://")).lower()
     return options

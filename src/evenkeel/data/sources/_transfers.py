@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from evenkeel._errors import EvenkeelError, SourceError
+from evenkeel._options.urls import EMPTY_NAME
 
 Result = TypeVar("Result")
 
@@ -42,14 +43,21 @@ REFUSALS = (
         r"Unauthorized|UNAUTHENTICATED",
         f"access denied: there are no credentials, or they may not do this; {CREDENTIALS}",
     ),
-    (r"NO_?SUCH_?KEY|RESOURCE_NOT_FOUND|HTTP status 404|\b404\b", "there is no such object"),
+    (r"NO_?SUCH_?KEY|RESOURCE_NOT_FOUND|HTTP status 404|(?<![^\s(:])404(?![^\s,:)])", "there is no such object"),
+    (r"Empty path component", EMPTY_NAME),
+    (
+        r"wrong.version.number|packet.length.too.long",
+        "the server does not speak TLS at this port; write http:// for https://, in storage_options= "
+        "(--storage-option) too: endpoint_override=http://…, scheme=http",
+    ),
     (
         r"InsufficientStorage|QuotaExceeded|EntityTooLarge|No space left|HTTP status 507",
         "no space is left in the store",
     ),
 )
 UNREACHABLE = re.compile(
-    r"resolve host|Couldn't connect|Could not connect|Cannot connect|Connection refused|getaddrinfo|Failed to connect",
+    r"resolve host|Couldn't connect|Could not connect|Cannot connect|Connection refused|getaddrinfo|Failed to connect|"
+    r"SSL connect error",
     re.IGNORECASE,
 )
 TRANSIENT = re.compile(
@@ -59,6 +67,10 @@ TRANSIENT = re.compile(
     re.IGNORECASE,
 )
 ADDRESS = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]*")  # and what may be a signature
+# What libraries say of themselves: colours, stacks, and places of their own source.
+NOISE = re.compile(
+    r"\x1b\[[\d;]*[A-Za-z]|\n\s*(?:0: |stack (?:backtrace|trace):).*|,? *\S+\.rs:\d+:\d+", re.DOTALL | re.I
+)
 
 
 def refusal(error: BaseException) -> str:
@@ -68,15 +80,9 @@ def refusal(error: BaseException) -> str:
     return next((words for pattern, words in REFUSALS if re.search(pattern, str(error), re.IGNORECASE)), "")
 
 
-def cause_of(error: Exception) -> BaseException:
-    """The error of a connection that fsspec's client of the web tells as a file that is not there, or the error."""
-    cause = error.__cause__
-    return cause if cause and isinstance(error, FileNotFoundError) and UNREACHABLE.search(str(cause)) else error
-
-
 def one_line(error: BaseException) -> str:
-    """An error's text in one line, without what may be the signature of a web address."""
-    return ADDRESS.sub(r"\1", " ".join(str(error).split()))[:300]
+    """An error's text in one line, without noise and without what may be the signature of a web address."""
+    return ADDRESS.sub(r"\1", " ".join(NOISE.sub("", str(error)).split()))[:300]
 
 
 def explained(url: str, error: BaseException, attempts: int) -> SourceError:
@@ -101,11 +107,10 @@ def retried(action: Callable[[], Result], url: str) -> Result:
             return action()
         except EvenkeelError:
             raise
-        except Exception as raised:  # fsspec's clients have errors of their own, with no base in common
-            error = cause_of(raised)
+        except Exception as error:  # fsspec's clients have errors of their own, with no base in common
             text = f"{type(error).__name__} {error}"
             most = UNREACHABLE_ATTEMPTS if UNREACHABLE.search(text) else ATTEMPTS
             if attempt >= most or refusal(error) or not TRANSIENT.search(text):
-                raise explained(url, error, attempt) from raised
+                raise explained(url, error, attempt) from error
             time.sleep(min(PAUSE * 2 ** (attempt - 1), LONGEST_PAUSE) * random.uniform(0.5, 1.0))
     raise AssertionError("the last attempt returns or raises")
