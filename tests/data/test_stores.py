@@ -75,7 +75,7 @@ def test_folders_named_key_value_give_columns_and_hidden_objects_do_not_count(st
     url = store.upload(tmp_path, "data")
     options = {"columns": ["a", "year", "part"]}
     assert bits(url, storage_options=store.options, **options) == bits(tmp_path, **options)
-    files, root, _ = list_files(locate(f"{url}/year=2024/*/*.parquet", store.options))
+    files, root, *_ = list_files(locate(f"{url}/year=2024/*/*.parquet", store.options))
     assert len(files) == 40
     assert str(root) == f"{url}/year=2024"
 

@@ -88,7 +88,7 @@ def transform_files(
     """
     check_on_mismatch(on_mismatch)
     place, target = locate_both(source, out, storage_options)
-    files, root, whole = list_files(place)
+    files, root, whole, *_ = list_files(place)
     check_target(target, place, files, whole=whole)
     task = Task(scaler, columns, on_mismatch)
     with writing(target) as temporary:
