@@ -264,7 +264,7 @@ def collect(source: Any, options: Options) -> Collected:
     if opened.fragments is None:
         if options.engine != "local" or options.resume is not None:
             raise InvalidArgumentError(
-                f"an {opened.description} is read once, in this process; use engine='local' without resume, or a path"
+                f"this {opened.description} is read once, in this process; use engine='local' without resume, or a path"
             )
         outcomes = stream_outcomes(opened, recipe)
     else:
