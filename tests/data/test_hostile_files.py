@@ -112,7 +112,7 @@ HOSTILE = {
     "cut.png": (png(50, 50, bytes(40)), "cannot be read"),
     "other.png": (
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
-        "no image of a known kind begins with b'%!PS-",
+        "no image is recognized; it begins with b'%!PS-",
     ),
     "empty.png": (b"", "empty.png: cannot be read: the file is empty"),
     "chunk.png": (png(50, 50)[:40] + b"\xff" * 60, "cannot be read"),

@@ -60,9 +60,13 @@ def test_all_that_follows_is_the_query(text, expected):
 
 
 def test_what_was_never_asked_has_no_rows_and_what_is_read_once_cannot_go_on(database, tmp_path):
-    message = r"^this connection has executed no query; call connection\.execute"
-    with duckdb.connect(str(database), read_only=True) as connection, pytest.raises(SourceError, match=message):
-        fit(connection)
+    message = r"^this connection holds no result; call its execute\('SELECT"
+    with duckdb.connect(str(database), read_only=True) as connection:
+        fetched = connection.cursor().execute("SELECT 1 AS a")
+        fetched.fetchall()
+        for source in (connection, fetched):
+            with pytest.raises(SourceError, match=message):
+                fit(source)
     with pytest.raises(InvalidArgumentError, match=r"^this query \(duckdb:///.*\) is read once, in this process"):
         fit(url_of(database, "SELECT a FROM people"), resume=tmp_path / "states")
 

@@ -101,7 +101,7 @@ def decoded(path: Readable) -> Any:
     except require_package("PIL").UnidentifiedImageError as error:  # which names the file by its object
         with python_file(path) as unknown:
             beginning = unknown.read(SHOWN)
-        reason = f"no image of a known kind begins with {beginning!r}" if beginning else "the file is empty"
+        reason = f"no image is recognized; it begins with {beginning!r}" if beginning else "the file is empty"
         raise SourceError(f"cannot be read: {reason}") from error
 
 

@@ -225,7 +225,7 @@ def key_of(file: Place, root: Place) -> str:
     """The path of a file within a directory, or the whole path of one that lies elsewhere."""
     if isinstance(file, StoredFile):
         folder = f"{root.url.rstrip('/')}/" if isinstance(root, StoredFile) else ""
-        return file.url[len(folder) :] if folder and file.url.startswith(folder) else file.url
+        return file.url[len(folder) :].lstrip("/") if folder and file.url.startswith(folder) else file.url
     plain = Path(str(file).partition("::")[0])
     return (
         plain.relative_to(root).as_posix()

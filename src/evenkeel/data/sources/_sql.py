@@ -22,7 +22,7 @@ READERS = ("to_arrow_reader", "fetch_record_batch")  # DuckDB's, ADBC's
 HOW = "write duckdb:///file.db?query=SELECT … (duckdb:///?query=… without a file), and % as %25"
 NO_TEXT = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]")
 NO_RESULT = (
-    "this connection has executed no query; call connection.execute('SELECT …') first, or give connection.sql(…)"
+    "this connection holds no result; call its execute('SELECT …') first, or give what its sql('SELECT …') returns"
 )
 
 
@@ -75,7 +75,9 @@ def reader_of(source: Any) -> Any:
         return source.fetch_record_batch()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # DuckDB's: a connection, unlike a relation, hands out copies
-        return source.to_arrow_reader(ROWS)
+        if (reader := source.to_arrow_reader(ROWS)) is None:  # all was fetched
+            raise SourceError(NO_RESULT)
+        return reader
 
 
 def run_query(duckdb: Any, url: str) -> Any:

@@ -31,7 +31,7 @@ def refuse_splits(names: Collection[str], root: Place) -> None:
     """Raise `SourceError` for a directory of several splits: their rows are not those of one data set."""
     if SPLITS in names:
         splits = sorted(name for name in names if "." not in name)
-        one = f"{str(root).rstrip('/')}/{splits[0]}"
+        one = f"{str(root).removesuffix('/')}/{splits[0]}"
         raise SourceError(f"{root} holds the splits {', '.join(splits)}; give one, such as {one}")
 
 
