@@ -33,11 +33,20 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> Path:
     try:
         replace_file(target, text.encode())
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise EvenkeelError(
-            f"cannot write {target}: {reason}; choose a directory that exists, is writable and has free space"
-        ) from error
+        raise unwritable(target, error) from error
     return target
+
+
+def unwritable(path: Path, error: OSError) -> EvenkeelError:
+    """Return the error about a file or directory that cannot be written."""
+    return EvenkeelError(
+        f"cannot write {path}: {reason_of(error)}; choose a directory that exists, is writable and has free space"
+    )
+
+
+def reason_of(error: OSError) -> str:
+    """Return what the system says of an error, without the names and numbers that a package adds."""
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def path_as_text(path: Path) -> str:

@@ -110,7 +110,11 @@ HOSTILE = {
     "bomb.gif": (b"GIF89a" + struct.pack("<HHBBB", 60_000, 60_000, 0, 0, 0) + b";", "cannot be read"),
     "zero.png": (png(0, 5), "cannot be read"),
     "cut.png": (png(50, 50, bytes(40)), "cannot be read"),
-    "other.png": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "cannot identify image"),
+    "other.png": (
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+        "no image is recognized; it begins with b'%!PS-",
+    ),
+    "empty.png": (b"", "empty.png: cannot be read: the file is empty"),
     "chunk.png": (png(50, 50)[:40] + b"\xff" * 60, "cannot be read"),
     "name.arrow": (arrow(200).replace(b"column", b"\xeb\xff\xff\xff\xff\xff"), "cannot be read"),
     "rows.arrow": (arrow(2**40), "cannot be read"),

@@ -64,7 +64,8 @@ def test_formats_give_the_bits_of_the_local_file(name, cloud, ranges, gappy, tmp
 def test_directories_patterns_and_lists(cloud, folder):
     url, options = cloud.upload(folder, "data"), {"storage_options": cloud.options}
     bucket = f"{cloud.scheme}://bucket"
-    for source in (url, f"{url}/", f"{url}/*.parquet", f"{bucket}/*/part-*.parquet", f"{bucket}/**/part-*.parquet"):
+    patterns = (f"{url}/*.parquet", f"{bucket}/*/part-*.parquet", f"{bucket}/**/part-[0-9].parquet", f"{bucket}/**")
+    for source in (url, f"{url}/", *patterns):
         assert bits(source, **options) == bits(folder)
     names = [f"{url}/part-{number}.parquet" for number in (3, 1)]
     assert bits(names, **options) == bits([folder / Path(name).name for name in names])
@@ -192,6 +193,9 @@ def test_the_commands(cloud, folder, capsys):
     assert f"written to {scaled}" in capsys.readouterr().out
     assert main(["data", "fit", url, "--out", stats, "--quiet", *cloud.typed]) == 2
     assert "exists already; replace it with --force" in capsys.readouterr().err
+    nobody = f"{cloud.scheme}://nobody/stats.json"
+    assert main(["data", "fit", url, "--out", nobody, "--quiet", *cloud.typed]) == 2
+    assert f"cannot write {nobody}: there is no such bucket" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,9 @@ def test_the_commands_take_urls(store, folder, tmp_path, capsys):
     command = ["data", "apply", url, "--stats", str(stats), "--out", "s3://bucket/scaled", "--quiet", *store.typed]
     assert main(command) == 0
     assert "written to s3://bucket/scaled" in capsys.readouterr().out
-    assert main(command) == 2
-    assert "exists already; replace it with --force" in capsys.readouterr().err
+    for out, extra in (("s3://bucket/scaled", []), ("s3://bucket/scaled/", []), ("s3://bucket/scaled", ["--force"])):
+        assert main([word if word != "s3://bucket/scaled" else out for word in command] + extra) == 2
+        assert f"--out: {out} exists already, as a directory; name another" in capsys.readouterr().err
     assert main(["data", "fit", "s3://bucket/none", "--out", str(tmp_path / "t.json"), *store.typed]) == 2
     assert "there is no object or directory s3://bucket/none" in capsys.readouterr().err
     assert main(["data", "fit", url, "--out", str(tmp_path / "t.json"), "--storage-option", "region"]) == 2
@@ -178,14 +179,56 @@ def test_an_interrupted_fit_into_the_store_continues(store, folder, tmp_path, ca
         patch.setattr("evenkeel.cli.data_progress.Watcher.fragment_done", interrupt)
         assert main(command) == 130
     assert "the same command with --resume continues" in capsys.readouterr().err
-    assert (tmp_path / "stats.json.partial").exists()
+    assert len(list(tmp_path.glob("stats.json.*.partial"))) == 1
     assert store.objects() == []
+    other = ["data", "fit", str(folder), "--columns", "a", "--out", "s3://bucket/other/stats.json", "--quiet"]
+    assert main([*other, *store.typed, "--resume"]) == 0  # the states are not those of another object
     assert main([*command, "--resume"]) == 0
-    assert store.objects() == ["stats.json"]
+    assert store.objects() == ["other/stats.json", "stats.json"]
     assert list(tmp_path.glob("*.partial")) == []
 
 
-def interrupt(watcher, progress):
+@pytest.mark.parametrize("force", [True, False])
+def test_a_bucket_that_is_not_there_is_told_before_the_work(force, store, folder, capsys, monkeypatch):
+    monkeypatch.setattr("evenkeel.data.fit", interrupt)
+    command = ["data", "fit", str(folder), "--out", "s3://nobody/stats.json", "--quiet", *store.typed]
+    assert main([*command, "--force"] if force else command) == 2
+    assert "cannot write s3://nobody/stats.json: there is no such bucket; check its name" in capsys.readouterr().err
+
+
+def test_who_may_not_ask_for_the_bucket_may_write(store, folder):
+    def refuse(request):
+        if request.method == "HEAD" and request.path.strip("/") == "bucket":
+            raise Refuse(403, "AccessDenied")
+
+    with store.faults(refuse) as requests:
+        assert (
+            main(["data", "fit", str(folder), "--out", "s3://bucket/s.json", "--force", "--quiet", *store.typed]) == 0
+        )
+    assert any(request.path.strip("/") == "bucket" for request in requests)
+    assert store.objects() == ["s.json"]
+
+
+def test_a_result_that_the_store_does_not_take_is_kept(store, folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["data", "fit", str(folder), "--out", "s3://bucket/s.json", "--quiet", *store.typed]
+
+    def refuse(request):
+        if request.method in ("PUT", "POST"):
+            raise Refuse(507, "InsufficientStorage")
+
+    with store.faults(refuse):
+        assert main(command) == 2
+    error = capsys.readouterr().err
+    assert "no space is left in the store" in error
+    (states,) = tmp_path.glob("s.json.*.partial")
+    assert f"what was read is kept in {states.name}: the same command with --resume continues" in error
+    monkeypatch.setattr("evenkeel.data.sources._files.FileFragment.add_to", interrupt)  # nothing is read again
+    assert main([*command, "--resume"]) == 0
+    assert not states.exists()
+
+
+def interrupt(*_, **__):
     raise KeyboardInterrupt
 
 

@@ -19,7 +19,7 @@ from object_store import table_bytes
 from PIL import Image
 
 import evenkeel
-from evenkeel import EvenkeelError, InvalidArgumentError, SourceError
+from evenkeel import EvenkeelError, InvalidArgumentError, InvalidInputError, SourceError
 from evenkeel._options.urls import parse_storage_options
 from evenkeel.data import ImageNormalize, fit, fit_statistics, load, save
 from evenkeel.data.sources import list_files, locate, numeric_columns, open_source
@@ -74,7 +74,7 @@ def test_folders_named_key_value_give_columns_and_hidden_objects_do_not_count(st
     url = store.upload(tmp_path, "data")
     options = {"columns": ["a", "year", "part"]}
     assert bits(url, storage_options=store.options, **options) == bits(tmp_path, **options)
-    files, root, _ = list_files(locate(f"{url}/year=2024/*/*.parquet", store.options))
+    files, root, *_ = list_files(locate(f"{url}/year=2024/*/*.parquet", store.options))
     assert len(files) == 40
     assert str(root) == f"{url}/year=2024"
 
@@ -155,6 +155,22 @@ def test_images_and_their_constants(store, tmp_path):
     assert (found.mean, found.std) == (expected.mean, expected.std)
 
 
+def test_what_is_wrong_with_an_image_is_told_of_that_image(store, tmp_path):
+    for number in range(3):
+        Image.new("RGB", (4, 4)).save(tmp_path / f"{number}.png")
+    Image.new("I;16", (5, 6)).save(tmp_path / "3.tif")
+    (tmp_path / "4.png").touch()
+    url = store.upload(tmp_path, "img")
+    options = {"storage_options": store.options}
+    for source, more in ((str(tmp_path), {}), (url, options)):
+        with pytest.raises(SourceError, match=rf"^{source}/3\.tif: holds I;16 values"):
+            fit(source, **more)
+        with pytest.raises(SourceError, match=rf"^{source}/4\.png: cannot be read: the file is empty$"):
+            fit(f"{source}/4.png", **more)
+        with pytest.raises(InvalidInputError, match=r"0\.png is not a folder of images; give the directory that"):
+            ImageNormalize.fit(f"{source}/0.png", definition="pooled", **more)
+
+
 def test_any_filesystem_of_fsspec(folder):
     memory = fsspec.filesystem("memory")
     for path in folder.iterdir():
@@ -164,6 +180,17 @@ def test_any_filesystem_of_fsspec(folder):
         assert bits("memory://shelf/*.parquet") == bits(folder)
     finally:
         memory.rm("/shelf", recursive=True)
+
+
+def test_a_store_without_buckets_is_named_whole():
+    memory = fsspec.filesystem("memory")
+    memory.pipe({"/x.csv": b"a\n1\n", "/y.parquet": b""})
+    try:
+        with pytest.raises(SourceError, match=r"give one kind, such as memory://\*\.csv$"):
+            fit("memory://")
+        assert fit("memory://*.csv").mean_.tolist() == [1.0]
+    finally:
+        memory.rm(["/x.csv", "/y.parquet"])
 
 
 def test_a_file_url_is_a_path(folder):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from evenkeel import SourceError
+from evenkeel import InvalidArgumentError, SourceError
 from evenkeel.cli import main
 from evenkeel.data import fit, fit_statistics, load
 from evenkeel.data.sources._transfers import one_line
@@ -45,6 +45,33 @@ def test_a_query_is_read_batch_by_batch(database, columns):
     assert fit_statistics("duckdb:///?query=SELECT 1.5 AS a UNION ALL SELECT 2.5").mean.tolist() == [2.0]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SELECT a FROM (VALUES (1.0), (2.0), (3.0)) t(a) WHERE a::INT & 1 = 1", [1.0, 3.0]),
+        ("SELECT 1+1 AS a", [2.0]),
+        ("SELECT%2021%2510%20AS%20a;", [1.0]),
+        ("SELECT #1 AS a FROM (VALUES (4)) t(b)", [4.0]),
+        ("SELECT CASE WHEN '?=' = '?=' THEN 5 END AS a", [5.0]),
+    ],
+)
+def test_all_that_follows_is_the_query(text, expected):
+    found = fit_statistics(f"duckdb:///?query={text}")
+    assert (found.rows, found.mean.tolist()) == (len(expected), [sum(expected) / len(expected)])
+
+
+def test_what_was_never_asked_has_no_rows_and_what_is_read_once_cannot_go_on(database, tmp_path):
+    message = r"^this connection holds no result; call its execute\('SELECT"
+    with duckdb.connect(str(database), read_only=True) as connection:
+        fetched = connection.cursor().execute("SELECT 1 AS a")
+        fetched.fetchall()
+        for source in (connection, fetched):
+            with pytest.raises(SourceError, match=message):
+                fit(source)
+    with pytest.raises(InvalidArgumentError, match=r"^this query \(duckdb:///.*\) is read once, in this process"):
+        fit(url_of(database, "SELECT a FROM people"), resume=tmp_path / "states")
+
+
 def test_connections_and_relations(database, columns):
     with duckdb.connect(str(database), read_only=True) as connection:
         expected = fit_statistics(connection.sql("SELECT a, b FROM people"))
@@ -56,10 +83,14 @@ def test_connections_and_relations(database, columns):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("duckdb:///none.db?query=SELECT 1", "the query failed: .*none.db"),
+        ("duckdb:///none.db?query=SELECT 1", "there is no database none.db; .* four slashes: duckdb:////none.db"),
+        ("duckdb:////tmp/none.db?query=SELECT 1", "there is no database /tmp/none.db$"),
         ("duckdb:///?query=SELEC 1", "the query failed: .*syntax error"),
         ("duckdb:///file.db", "names no query; write duckdb:///file.db[?]query=SELECT"),
-        ("duckdb:///?query=SELECT 1 AS a WHERE a > 2", "gives no batches|has no rows"),
+        ("duckdb:///?query=SELECT 1 AS a WHERE a > 2", "^the query gives no rows; there is nothing"),
+        ("duckdb:///?threads=1&query=SELECT 1", "have the parameter query alone, but got 'threads'; write duckdb"),
+        ("duckdb:///?query=SELECT 1 AS a; SELECT 2 AS a", "expected one statement, but the query has 2"),
+        ("duckdb:///?query=SELECT 21%10 AS a", "a % before digits that stand for no sign of a text; .*, and % as %25"),
     ],
 )
 def test_what_is_wrong_with_a_query_is_one_line(url, message, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import shlex
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,16 @@ from evenkeel.cli import interrupts
 from evenkeel.cli.data_progress import make_watcher
 from evenkeel.cli.output import Output, print_json
 from evenkeel.data import DriftLimits, Statistics
-from evenkeel.data.sources import dropped_columns, is_query, locate, numeric_columns, place_exists
+from evenkeel.data.sources import (
+    StoredFile,
+    check_bucket,
+    dropped_columns,
+    is_directory,
+    is_query,
+    locate,
+    numeric_columns,
+    place_exists,
+)
 from evenkeel.data.statistics import check_mergeable
 from evenkeel.data.views import (
     describe,
@@ -44,6 +54,7 @@ DRIFTED = 1
 FOOTER = f"evenkeel {evenkeel.__version__}"
 SKIPPED_SHOWN = 5
 DROPPED_SHOWN = 12
+RESUME = "the same command with --resume continues"
 
 
 @interrupts.raising()
@@ -62,12 +73,15 @@ def fit_files(
     """Fit a scaler and write it; the states of finished files wait beside it, those of a URL in this directory."""
     refuse_existing(out, storage, force=force)
     place = source if is_query(source) else locate(source, stored(source, storage))
-    states = Path(f"{name_of(out) if scheme_of(out) else out}.partial")
+    states = states_of(out)
     if not resume:
         states.unlink(missing_ok=True)
-    with interrupts.advising(lambda: "the same command with --resume continues" if states.exists() else ""):
+    with interrupts.advising(lambda: RESUME if states.exists() else ""):
         fitted = fit_source(place, out, states, options, threads=threads, quiet=quiet)
-    library.save(fitted, out, storage_options=stored(out, storage))
+    try:
+        library.save(fitted, out, storage_options=stored(out, storage))
+    except EvenkeelError as error:
+        raise with_advice(error, states) from error
     states.unlink(missing_ok=True)
     report_skipped(fitted.contract_.source["skipped"])
     report_columns(place, fitted, options["columns"])
@@ -83,9 +97,29 @@ def stored(place: str, storage: dict[str, Any]) -> dict[str, Any] | None:
     return storage if in_store(place) else None
 
 
+def states_of(out: str) -> Path:
+    """Return where the states of a fit wait; those for stores by the whole URL, as last parts may be alike."""
+    if not scheme_of(out):
+        return Path(f"{out}.partial")
+    return Path(f"{name_of(out)}.{hashlib.sha256(out.encode()).hexdigest()[:8]}.partial")
+
+
+def with_advice(error: EvenkeelError, states: Path) -> EvenkeelError:
+    """Return an error that says how to go on, where states are kept."""
+    advice = f"; what was read is kept in {states}: {RESUME}" if states.exists() else ""
+    return type(error)(f"{error}{advice}")
+
+
 def refuse_existing(out: str, storage: dict[str, Any], *, force: bool) -> None:
-    """Raise where a store holds what must not be replaced; of paths that is told before anything is imported."""
-    if scheme_of(out) and not force and place_exists(locate(out, storage)):
+    """Raise where a store lacks the bucket, or holds what must not be replaced; of paths that is told before."""
+    if not scheme_of(out):
+        return
+    place = locate(out, storage)
+    assert isinstance(place, StoredFile)
+    check_bucket(place)
+    if is_directory(place):
+        raise InvalidArgumentError(f"--out: {out} exists already, as a directory; name another")
+    if not force and place_exists(place):
         raise InvalidArgumentError(f"--out: {out} exists already; replace it with --force, or name another")
 
 
@@ -104,14 +138,18 @@ def fit_source(
     source: Any, out: str, states: Path, options: dict[str, Any], *, threads: int | None, quiet: bool
 ) -> Scaler:
     """Fit a scaler; an error about the file of states is one about the file to write."""
-    try:
-        with make_watcher("fit", quiet=quiet) as watcher, warnings_as_lines(), torch_threads(threads):
-            options |= {"resume": None if is_query(source) else states, "progress": watcher.fragment_done}
+    with make_watcher("fit", quiet=quiet) as watcher, warnings_as_lines(), torch_threads(threads):
+        options |= {"resume": None if is_query(source) else states, "progress": watcher.fragment_done}
+        try:
             return library.fit(source, **options, workers=threads)
-    except EvenkeelError as error:
-        if states.exists() or scheme_of(out) or str(states) not in str(error):
-            raise
-        raise type(error)(str(error).replace(str(states), out)) from error
+        except EvenkeelError as error:
+            if watcher.whole:  # what was read gives no scaler, and would not next time
+                states.unlink(missing_ok=True)
+            if str(states) not in str(error):
+                raise with_advice(error, states) from error
+            if states.exists() or scheme_of(out):
+                raise
+            raise type(error)(str(error).replace(str(states), out)) from error
 
 
 @interrupts.raising()

@@ -23,13 +23,17 @@ class Watcher(ProgressContext):
 
     Args:
         title: of the work.
+
+    Attributes:
+        whole: all there is was read.
     """
 
     def __init__(self, title: str) -> None:
-        self.title = title
+        self.title, self.whole = title, False
 
     def fragment_done(self, progress: FitProgress) -> None:
         """Hear of a fragment that was read."""
+        self.whole = progress.done == progress.total
         skipped = f", {progress.skipped} skipped" if progress.skipped else ""
         self.advance(progress.done, progress.total, f"{progress.rows:,} rows{skipped}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePath
@@ -14,6 +13,7 @@ from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._options.formats import format_name, known_endings, without_data
 from evenkeel._options.names import check_choice
 from evenkeel._options.numbers import MOST_THREADS
+from evenkeel._options.patterns import is_pattern, matching_paths
 from evenkeel._options.urls import CLIENTS, HTTP, check_url, scheme_of, unknown_scheme, without_scheme
 from evenkeel._options.workers import Workers
 from evenkeel._packages import check_packages, require_package
@@ -49,12 +49,12 @@ def parse_source(value: str) -> str:
 
 
 def missing_source(path: Path) -> str:
-    """Return what is wrong where there is no such file or directory, or none that matches a pattern with *."""
+    """Return what is wrong where there is no such file or directory, or none that matches a pattern."""
     if path.exists():
         return ""
-    if "*" not in path.name:
+    if not is_pattern(str(path)):
         return f"there is no file or directory {path}"
-    return "" if any(glob.iglob(str(path), recursive=True)) else f"no file matches {path}"
+    return "" if any(matching_paths(str(path))) else f"no file matches {path}"
 
 
 def parse_url(value: str) -> str:

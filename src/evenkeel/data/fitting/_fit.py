@@ -156,7 +156,8 @@ def fit(
             eight times where its objects are small; at most 16.
         on_error: ``raise``, or ``skip`` to leave out files that cannot be read and list them in
             ``scaler.contract_.source["skipped"]``.
-        resume: a file that keeps the states of finished fragments: made when missing, continued when there.
+        resume: a file that keeps the states of finished fragments: made when missing, continued when there, removed
+            where there is no state.
         progress: called after each fragment.
         storage_options: for the client of the store that a URL names (PyArrow's, or fsspec's), such as ``region`` and
             ``endpoint_override``; credentials are looked for where the store's own tools do.
@@ -264,7 +265,7 @@ def collect(source: Any, options: Options) -> Collected:
     if opened.fragments is None:
         if options.engine != "local" or options.resume is not None:
             raise InvalidArgumentError(
-                f"an {opened.description} is read once, in this process; use engine='local' without resume, or a path"
+                f"this {opened.description} is read once, in this process; use engine='local' without resume, or a path"
             )
         outcomes = stream_outcomes(opened, recipe)
     else:

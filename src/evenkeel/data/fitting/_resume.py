@@ -6,6 +6,7 @@ a checksum: what a kill cut short is recognised and written again.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenkeel._errors import SourceError, StateError
+from evenkeel._files import reason_of
 from evenkeel.data.fitting._engines import Outcome, Recipe
 from evenkeel.data.sources import Fragment, Skip
 from evenkeel.data.statistics import Statistics, one_line
@@ -42,7 +44,7 @@ class ResumeFile:
     """
 
     def __init__(self, path: Path, recipe: Recipe, fragments: Iterable[Fragment]) -> None:
-        self.path = path
+        self.path, self.kept = path, 0
         self.places: dict[str, tuple[int, int, list[Skip]]] = {}
         self.header = {
             "format": FORMAT,
@@ -55,20 +57,34 @@ class ResumeFile:
         try:
             keep = self._index({fragment.key: fragment for fragment in fragments}) if path.exists() else 0
             path.touch()
-            self.file = path.open("r+b")
+            self.file, self.kept = path.open("r+b"), len(self.places)
         except OSError as error:
-            raise SourceError(
-                f"cannot keep an interrupted fit in {path}: {error.strerror or error}; name a file that can be written"
-            ) from error
+            raise self._unwritable(error) from error
         self.file.truncate(keep)
         self.file.seek(keep)
-        if not keep:
-            self.file.write(self._begun)
-            self.file.flush()
+        try:
+            self._append(b"" if keep else self._begun)
+        except SourceError:
+            self.close()
+            raise
 
     def close(self) -> None:
-        """Close the file; the states stay in it."""
-        self.file.close()
+        """Close the file; the states stay in it, and where there are none it goes."""
+        with contextlib.suppress(OSError):  # what a full disk did not take
+            self.file.close()
+        if not self.kept and self.path.is_file():
+            self.path.unlink()
+
+    def _append(self, data: bytes) -> None:
+        try:
+            self.file.write(data)
+            self.file.flush()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> SourceError:
+        remedy = "what it holds is kept for resume (--resume)" if self.kept else "name a file that can be written"
+        return SourceError(f"cannot keep an interrupted fit in {self.path}: {reason_of(error)}; {remedy}")
 
     def __contains__(self, key: object) -> bool:
         return key in self.places
@@ -97,8 +113,8 @@ class ResumeFile:
         }
         if outcome.version:
             record["version"] = outcome.version
-        self.file.write(json.dumps(record).encode() + b"\n" + data)
-        self.file.flush()
+        self._append(json.dumps(record).encode() + b"\n" + data)
+        self.kept += 1
 
     def _index(self, fragments: Mapping[str, Fragment]) -> int:
         """Find the kept states, compare them with the source, and return where the whole records end."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,7 @@ def transform_files(
     """
     check_on_mismatch(on_mismatch)
     place, target = locate_both(source, out, storage_options)
-    files, root, whole = list_files(place)
+    files, root, whole, *_ = list_files(place)
     check_target(target, place, files, whole=whole)
     task = Task(scaler, columns, on_mismatch)
     with writing(target) as temporary:
@@ -128,7 +129,7 @@ def check_target(target: Place, source: Place, files: Sequence[Place], *, whole:
     if not whole and target.suffix not in WRITERS:
         raise InvalidArgumentError(f"cannot write {target}: the name must end in {', '.join(WRITERS)}")
     if is_directory(target):
-        raise InvalidArgumentError(f"{target} exists already")
+        raise InvalidArgumentError(f"{target} exists already, as a directory; name another")
     if is_one_of(target, files):
         raise InvalidArgumentError(f"{target} is the input; name another file")
 
@@ -143,21 +144,32 @@ def is_one_of(target: Place, files: Sequence[Place]) -> bool:
 
 def transform_file(place: Place, out: Place, suffix: str, task: Task) -> Iterator[int]:
     """Write the transformed copy of one file; yield the rows of each block."""
-    kind, scaler = table_format(place), task.scaler
+    kind = table_format(place)
     table = read_schema(place, kind)
     with reading(str(place)):
         positions = scaled_columns(table, kind, task)
-    schema, contract, reported = transformed_schema(table, kind, positions, scaler), scaler.contract_, set[str]()
-    with open_writer(out, suffix, schema) as writer, reading(str(place)), opened_as(kind, place) as path:
-        assert kind.batches
-        for batch in kind.batches(path, table.names, None):
+    schema = transformed_schema(table, kind, positions, task.scaler)
+    batches = transformed_batches(place, kind, table.names, positions, schema, task)
+    with open_writer(out, suffix, schema) as writer, closing(batches):
+        for batch in batches:
+            writer.write(batch)
+            yield batch.num_rows
+
+
+def transformed_batches(
+    place: Place, kind: Format, names: Sequence[str], positions: Sequence[int], schema: Any, task: Task
+) -> Generator[Any]:
+    """Yield the record batches of a file's copy; errors meanwhile are about the file."""
+    affine, contract, reported = task.scaler._affine(), task.scaler.contract_, set[str]()
+    assert kind.batches
+    with reading(str(place)), opened_as(kind, place) as path:
+        for batch in kind.batches(path, names, None):
             columns = [arrow_column(batch.column(position)) for position in positions]
             if task.on_mismatch != "ignore" and batch.num_rows:
                 problems = contract.problems(Block.of_columns(columns).tensor(), names=False)
                 report([text for text in problems if text not in reported], task.on_mismatch)
                 reported.update(problems)
-            writer.write(transformed(batch, columns, scaler._affine(), positions, schema))
-            yield batch.num_rows
+            yield transformed(batch, columns, affine, positions, schema)
 
 
 def table_format(path: Place) -> Format:

@@ -20,7 +20,7 @@ from evenkeel.data.sources._open import open_source
 from evenkeel.data.sources._source import Fragment, Skip, Source
 from evenkeel.data.sources._sql import is_query
 from evenkeel.data.sources._stores import Place, StoredFile, locate, locate_all
-from evenkeel.data.sources._writing import WRITERS, inside, open_writer, write_bytes, writing
+from evenkeel.data.sources._writing import WRITERS, check_bucket, inside, open_writer, write_bytes, writing
 
 __all__ = [
     "FORMATS",
@@ -35,6 +35,7 @@ __all__ = [
     "Source",
     "StoredFile",
     "arrow_column",
+    "check_bucket",
     "column_name",
     "column_positions",
     "dropped_columns",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ from evenkeel._packages import require_package
 from evenkeel.data._packages import reading
 from evenkeel.data.sources._columns import NUMERIC, Block, Columns, arrow_blocks, other_columns, select_columns
 from evenkeel.data.sources._format import File, Format, Parts
-from evenkeel.data.sources._listing import format_names, format_of, key_of, list_files
+from evenkeel.data.sources._listing import Listing, format_names, format_of, key_of, list_files
 from evenkeel.data.sources._objects import SMALL, Readable, current_version, opened, version_of
 from evenkeel.data.sources._source import STORED, STORED_SMALL, Fragment, Skip, Source
 from evenkeel.data.sources._stores import Place, StoredFile
@@ -28,6 +29,8 @@ from evenkeel.data.statistics import Statistics
 PART_BYTES = 1 << 26
 # Above so many paths, looking for one that is given twice would take long.
 MOST_COMPARED = 1000
+# The value of a folder that stands for rows without one, as Hive writes it; whole numbers as they are told from text.
+NO_VALUE, WHOLE = "__HIVE_DEFAULT_PARTITION__", re.compile(r"-?[0-9]{1,18}")
 # Large objects whose ends are read at a time.
 OPENED_AT_ONCE = 16
 
@@ -42,6 +45,7 @@ class FileFragment(Fragment):
         format: of the file.
         parts: the row groups or record batches to read; None for all.
         constants: values of columns that the directories' names give.
+        optional: columns that the file lacks are missing there, and no error.
     """
 
     path: Place
@@ -49,25 +53,35 @@ class FileFragment(Fragment):
     format: Format
     parts: Parts
     constants: tuple[tuple[str, Any], ...]
+    optional: bool
 
     def blocks(self, skipped: list[Skip] | None) -> Iterator[Block]:
         """Yield the columns block by block."""
         with opened(self.path) as path:
-            yield from self._blocks_of(path)
+            yield from self._blocks_of(path, self._constants_of(path))
 
-    def _blocks_of(self, path: Readable) -> Iterator[Block]:
-        arrow, constants = require_package("pyarrow"), dict(self.constants)
+    def _constants_of(self, path: Readable) -> dict[str, Any]:
+        """The values of the columns that the file does not hold."""
+        constants = dict(self.constants)
+        if self.optional and self.format.schema:
+            present = {*self.format.schema(path).names, *constants}
+            constants |= {name: None for name in self.names if name not in present}
+        return constants
+
+    def _blocks_of(self, path: Readable, constants: dict[str, Any]) -> Iterator[Block]:
+        arrow = require_package("pyarrow")
         assert self.format.batches
         for batch in self.format.batches(path, [name for name in self.names if name not in constants], self.parts):
             for name, value in constants.items():
-                batch = batch.append_column(name, arrow.repeat(value, batch.num_rows))
+                batch = batch.append_column(name, arrow.repeat(arrow.scalar(value, "int64"), batch.num_rows))
             yield from arrow_blocks(batch, self.names)
 
     def add_to(self, statistics: Statistics, skipped: list[Skip] | None) -> str:
         """Update statistics with the rows, by the format's own moments where those will do."""
         with opened(self.path) as path:
-            if self.format.moments is None or statistics.keeps_quantiles or self.constants:
-                for block in self._blocks_of(path):
+            constants = self._constants_of(path)
+            if self.format.moments is None or statistics.keeps_quantiles or constants:
+                for block in self._blocks_of(path, constants):
                     block.add_to(statistics)
             else:
                 moments, rows, dtypes = self.format.moments(path, self.names, self.parts)
@@ -81,29 +95,32 @@ class FileFragment(Fragment):
 
 def open_path(path: Place, columns: Columns, *, skip: bool) -> Source:
     """Open a file, a directory, or the files that a pattern with * names."""
-    files, root, _ = list_files(path)
-    return open_files(files, root, str(path), columns, skip)
+    return open_files(list_files(path), str(path), columns, skip)
 
 
 def open_paths(paths: Sequence[Place], columns: Columns, *, skip: bool) -> Source:
     """Open several files, in the order given, as one source."""
-    files = [file for path in paths for file in list_files(path).files]
+    listings = [list_files(path) for path in paths]
+    files = [file for listing in listings for file in listing.files]
     if len(files) < MOST_COMPARED and (repeated := [f for number, f in enumerate(files) if f in files[:number]]):
         raise SourceError(f"{repeated[0]} is given twice; its rows would count twice")
     local = [file for file in files if isinstance(file, Path)]
     root = Path(os.path.commonpath([file.parent.absolute() for file in local])) if local else Path()
     places = [file.absolute() if isinstance(file, Path) else file for file in files]
-    return open_files(places, root, f"{len(files)} files", columns, skip)
+    schema = listings[0].schema if len(listings) == 1 else None
+    return open_files(Listing(places, root, False, schema), f"{len(files)} files", columns, skip)
 
 
-def open_files(paths: Sequence[Place], root: Place, description: str, columns: Columns, skip: bool) -> Source:
-    """Open files of one format; their keys are relative to the root."""
+def open_files(listing: Listing, description: str, columns: Columns, skip: bool) -> Source:
+    """Open files of one format."""
+    paths = listing.files
     if len(kinds := format_names(paths)) > 1:
         raise SourceError(f"the files are of different formats, {' and '.join(kinds)}; fit them apart and merge")
     kind = format_of(paths[0])
     if kind is None:
         raise SourceError(f"{description}: the names tell no format; they must end in one of {known_endings()}")
-    files, open_all = [file_at(path, root) for path in paths], kind.open or partial(open_tables, kind)
+    files = [file_at(path, listing.root) for path in paths]
+    open_all = kind.open or partial(open_tables, kind, listing.schema)
     source = open_all(files, description, columns, skip)
     source.waiting = waiting_of(files)
     return source
@@ -128,17 +145,22 @@ def file_at(place: Place, root: Place) -> File:
     return File(place, key_of(place, root), (status.st_size, status.st_mtime_ns))
 
 
-def open_tables(kind: Format, files: list[File], description: str, columns: Columns, skip: bool) -> Source:
-    """Open files of named columns; the first one that can be read says which there are."""
-    schema, skipped = first_schema(files, kind, skip)
+def open_tables(kind: Format, whole: Any, files: list[File], description: str, columns: Columns, skip: bool) -> Source:
+    """Open files of named columns; the whole table says which there are, or the first file that can be read."""
+    schema, skipped = (whole, list[Skip]()) if whole else first_schema(files, kind, skip)
     readable = files[len(skipped) :]
-    constants = partition_values(readable[0].key)
     asked = [columns] if isinstance(columns, str) else columns or ()
-    extra = [name for name in constants if name in asked and name not in schema.names]
-    other = other_columns(schema) | {name: "text" for name in extra if isinstance(constants[name], str)}
+    extra = [name for name in partition_values(readable[0].path) if name in asked and name not in schema.names]
+    folders = [partition_values(file.path) if extra else {} for file in readable]
+    texts = {name for values in folders for name in extra if isinstance(values.get(name), str)}
+    other = other_columns(schema) | dict.fromkeys(texts, "text")
     names = tuple(select_columns([*schema.names, *extra], other, columns))
-    parts = all_fragments(readable, lambda file: file_fragments(file, names, kind, skip, extra))
+
+    def fragments_of(file: File) -> list[FileFragment]:
+        return file_fragments(file, names, kind, skip, extra, optional=whole is not None)
+
     dtypes = tuple("int64" if name in extra else str(schema.field(name).type) for name in names)
+    parts = all_fragments(readable, fragments_of)
     return Source(description, names, parts, reads=True, skipped=skipped, dtypes=dtypes)
 
 
@@ -180,21 +202,24 @@ def numeric_columns(path: Place) -> list[str] | None:
 
     None where columns have no names.
     """
-    files, root, _ = list_files(path)
-    kind = format_of(files[0])
+    listing = list_files(path)
+    first = listing.files[0]
+    kind = format_of(first)
     if kind is None or not tells_types(kind):
         names = open_path(path, None, skip=False).names
         return None if names is None else list(names)
-    schema, folders = read_schema(files[0], kind), partition_values(file_at(files[0], root).key)
+    schema, folders = listing.schema or read_schema(first, kind), partition_values(first)
     numbers = [name for name, value in folders.items() if not isinstance(value, str)]
-    return select_columns([*dict.fromkeys(schema.names), *numbers], other_columns(schema), NUMERIC)
+    return select_columns([*dict.fromkeys([*schema.names, *numbers])], other_columns(schema), NUMERIC)
 
 
 def dropped_columns(path: Place) -> dict[str, str]:
     """The columns that hold no numbers, with their types, of a file or the first of several."""
-    files = list_files(path).files
-    kind = format_of(files[0])
-    return {} if kind is None or not tells_types(kind) else other_columns(read_schema(files[0], kind))
+    listing = list_files(path)
+    kind = format_of(listing.files[0])
+    if kind is None or not tells_types(kind):
+        return {}
+    return other_columns(listing.schema or read_schema(listing.files[0], kind))
 
 
 def tells_types(kind: Format) -> bool:
@@ -202,21 +227,21 @@ def tells_types(kind: Format) -> bool:
     return kind.batches is not None and kind.named
 
 
-def partition_values(key: str) -> dict[str, Any]:
-    """The columns that the folders of a key name: key=value, a whole number or text."""
+def partition_values(place: Place) -> dict[str, Any]:
+    """The columns that the folders of a path name: key=value, a whole number, text, or None for a missing value."""
     values: dict[str, Any] = {}
-    for folder in Path(key).parts[:-1]:
-        name, equals, text = folder.partition("=")
-        if equals:
-            values[name] = int(text) if text.lstrip("-").isdigit() else unquote(text)
+    for folder in (place.path if isinstance(place, StoredFile) else place.as_posix()).split("/")[:-1]:
+        name, equals, text = map(unquote, folder.partition("="))
+        if equals and name:
+            values[name] = None if text == NO_VALUE else int(text) if WHOLE.fullmatch(text) else text
     return values
 
 
 def file_fragments(
-    file: File, names: tuple[str, ...], kind: Format, skip: bool, extra: Sequence[str]
+    file: File, names: tuple[str, ...], kind: Format, skip: bool, extra: Sequence[str], *, optional: bool
 ) -> list[FileFragment]:
-    """The parts in which a file is read."""
-    constants = tuple((name, value) for name, value in partition_values(file.key).items() if name in extra)
+    """The parts in which a file is read; `extra` columns come from its folders, see `FileFragment`."""
+    constants = tuple((name, value) for name, value in partition_values(file.path).items() if name in extra)
     place, sizes = file.path, list[int]()
     if kind.part_sizes and file.signature and file.signature[0] > 2 * PART_BYTES:
         try:
@@ -231,7 +256,7 @@ def file_fragments(
     return [
         FileFragment(
             f"{file.key}#{parts[0]}-{parts[-1]}" if parts else file.key,
-            *(str(file.path), file.signature, place, names, kind, parts, constants),
+            *(str(file.path), file.signature, place, names, kind, parts, constants, optional),
         )
         for parts in (groups if len(groups) > 1 else [None])
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from evenkeel._errors import InvalidInputError
 from evenkeel.data.sources._images import IMAGES, read_image
-from evenkeel.data.sources._listing import all_below, in_order
+from evenkeel.data.sources._listing import all_below, in_order, is_directory
 from evenkeel.data.sources._stores import Place, StoredFile
 
 READ_AHEAD = 8  # images of a store
@@ -38,8 +38,8 @@ def read_images(place: Place) -> Iterator[Any]:
 
 def image_files(place: Place, suffixes: Sequence[str]) -> list[Place]:
     """The files below a directory whose names end so, in order; InvalidInputError where there is no such directory."""
+    if not is_directory(place):
+        raise InvalidInputError(f"{place} is not a folder of images; give the directory that holds them")
     if isinstance(place, StoredFile):
         return in_order([file for file in all_below(place, recursive=True) if file.suffix.lower() in suffixes], place)
-    if not place.is_dir():
-        raise InvalidInputError(f"{place} is not a folder of images")
     return sorted(path for path in place.rglob("*") if path.suffix.lower() in suffixes)

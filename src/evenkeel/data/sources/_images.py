@@ -16,11 +16,12 @@ from evenkeel._packages import require_package
 from evenkeel.data._packages import reading
 from evenkeel.data.sources._columns import Block, Columns
 from evenkeel.data.sources._format import File, Format
-from evenkeel.data.sources._objects import Readable, current_version, opened, version_of
+from evenkeel.data.sources._objects import Readable, current_version, opened, python_file, version_of
 from evenkeel.data.sources._source import Fragment, Skip, Source
 from evenkeel.data.sources._stores import Place
 from evenkeel.data.statistics import Statistics
 
+SHOWN = 8  # bytes of a file that is no image
 CHANNELS = ("red", "green", "blue")
 IMAGES_PER_FRAGMENT = 32
 # By Pillow's names. It looks at the content, not at the ending, and knows formats that run other programs.
@@ -77,7 +78,9 @@ def open_images(files: list[File], description: str, columns: Columns, skip: boo
         state = repr([(file.key, file.signature) for file in some]).encode()
         key = f"{some[0].key} and {len(some) - 1} more"
         paths = tuple(file.path for file in some)
-        parts.append(ImagesFragment(key, str(paths[0]), (zlib.crc32(state),), paths))
+        # Errors name one image of several, so they must not begin with another.
+        label = str(paths[0]) if len(some) == 1 else str(paths[0]).removesuffix(some[0].key).rstrip("/")
+        parts.append(ImagesFragment(key, label, (zlib.crc32(state),), paths))
     return Source(description, CHANNELS, parts, reads=True, dtypes=("uint8",) * len(CHANNELS))
 
 
@@ -91,9 +94,15 @@ def decoded(path: Readable) -> Any:
     """The Pillow image of a file."""
     pillow = require_package("PIL.Image")
     file = path if isinstance(path, Path) else path.file(sequential=True)
-    with broken_image(), pillow.open(file, formats=FORMATS) as image:
-        image.load()
-        return image
+    try:
+        with broken_image(), pillow.open(file, formats=FORMATS) as image:
+            image.load()
+            return image
+    except require_package("PIL").UnidentifiedImageError as error:  # which names the file by its object
+        with python_file(path) as unknown:
+            beginning = unknown.read(SHOWN)
+        reason = f"no image is recognized; it begins with {beginning!r}" if beginning else "the file is empty"
+        raise SourceError(f"cannot be read: {reason}") from error
 
 
 @contextmanager

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,12 +11,13 @@ from typing import Any, NamedTuple
 
 from evenkeel._errors import SourceError
 from evenkeel._options.formats import format_name, known_endings, without_data
+from evenkeel._options.patterns import HIDDEN, fixed_folder, is_pattern, matches, matching_paths
 from evenkeel._options.urls import GOOGLE, HTTP
 from evenkeel._packages import require_package
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._stores import Place, StoredFile, missing
-from evenkeel.data.sources._tables import DELTA_LOG, delta_keys, refuse_splits
+from evenkeel.data.sources._tables import DELTA_LOG, delta_files, refuse_splits
 from evenkeel.data.sources._transfers import retried
 
 # Up to so many directories are listed each on its own, so many at a time; more are listed in one go, a thousand objects
@@ -27,11 +26,19 @@ MOST_LISTED, LISTED_AT_ONCE = 64, 16
 
 
 class Listing(NamedTuple):
-    """The files of a place, and the directory that their keys are relative to; `whole` says that it is one."""
+    """The files of a place.
+
+    Attributes:
+        files: in their order.
+        root: the directory that their keys are relative to.
+        whole: the place is that directory.
+        schema: the columns of a table whose files may lack some of them; None where the files tell.
+    """
 
     files: list[Place]
     root: Place
     whole: bool
+    schema: Any = None
 
 
 def list_files(place: Place) -> Listing:
@@ -49,13 +56,13 @@ def local_files(path: Path) -> Listing:
     if plain.is_dir() and not is_table(plain):
         names = os.listdir(plain)
         refuse_splits(names, plain)
-        keys = delta_keys(plain) if DELTA_LOG in names else None
-        return Listing([plain / key for key in keys] if keys else list(directory_files(plain)), plain, True)
-    if "*" in path.name and not plain.exists():
-        matching = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
-        if not matching:
-            raise SourceError(f"no file matches {path}")
-        return Listing(list(matching), path.parent, False)
+        if DELTA_LOG in names:
+            keys, schema = delta_files(plain)
+            return Listing([plain / key for key in keys], plain, True, schema)
+        return Listing(list(directory_files(plain)), plain, True)
+    if is_pattern(str(path)) and not plain.exists():
+        matching = sorted(map(Path, matching_paths(str(path))))
+        return Listing(data_matching(matching, path), Path(fixed_folder(str(path))), False)
     if not plain.exists():
         raise SourceError(f"there is no file or directory {plain}")
     require_format(path)
@@ -66,8 +73,8 @@ def directory_files(root: Path) -> list[Path]:
     """The data files below a directory, sorted; hidden ones and those whose names begin with _ do not count."""
     files: list[Path] = []
     for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        files += [Path(folder, name) for name in names if not name.startswith((".", "_"))]
+        folders[:] = sorted(name for name in folders if not name.startswith(HIDDEN))
+        files += [Path(folder, name) for name in names if not name.startswith(HIDDEN)]
     return sorted(data_files(files, root))
 
 
@@ -77,15 +84,25 @@ def data_files(files: Sequence[Any], root: Place) -> list[Any]:
     if not data:
         raise SourceError(without_data(root, len(files)))
     if len(kinds := format_names(data)) > 1:
-        pattern = f"{str(root).rstrip('/')}/*{data[0].suffix}"
+        pattern = f"{str(root).removesuffix('/')}/*{data[0].suffix}"
         raise SourceError(f"the directory {root} mixes {' and '.join(kinds)} files; give one kind, such as {pattern}")
+    return data
+
+
+def data_matching(files: Sequence[Any], pattern: Place) -> list[Any]:
+    """The files that a pattern stands for and that hold data."""
+    data = [path for path in files if format_of(path)]
+    if not data:
+        seen = f": the names of {len(files)} that match end in none of {known_endings()}" if files else ""
+        raise SourceError(f"no {'file' if isinstance(pattern, Path) else 'object'} matches {pattern}{seen}")
     return data
 
 
 def stored_files(place: StoredFile) -> Listing:
     """The files of a URL."""
-    if "*" in place.path:
-        return matching_files(place)
+    if stands_for_some(place):
+        matching = matching_files(place)
+        return matching._replace(files=data_matching(matching.files, place))
     if place.store.scheme in HTTP:  # which has no directories
         require_format(place)
         return Listing([place], place.beside(""), False)
@@ -96,7 +113,8 @@ def stored_files(place: StoredFile) -> Listing:
         names = {key.partition("/")[0] for key in below}
         refuse_splits(names, place)
         if DELTA_LOG in names:
-            return Listing([below[key] for key in delta_keys(place)], place, True)
+            keys, schema = delta_files(place)
+            return Listing([below[key] for key in keys], place, True, schema)
         files = [file for key, file in below.items() if not is_hidden(key)]
         return Listing(in_order(data_files(files, place), place), place, True)
     if info.type == kinds.NotFound:
@@ -111,7 +129,7 @@ def list_objects(place: StoredFile) -> Listing:
     Raises:
         SourceError: there is nothing.
     """
-    if "*" in place.path:
+    if stands_for_some(place):
         return matching_files(place)
     if is_directory(place):
         return Listing(in_order(all_below(place, recursive=True), place), place, True)
@@ -120,29 +138,25 @@ def list_objects(place: StoredFile) -> Listing:
     return Listing([place], place.beside(""), False)
 
 
+def stands_for_some(place: StoredFile) -> bool:
+    """Whether a URL is a pattern; ? and brackets, which names may have too, are asked for by name first."""
+    if "*" in place.path or place.store.scheme in HTTP:
+        return "*" in place.path
+    return is_pattern(place.path) and not place_exists(place)
+
+
 def matching_files(place: StoredFile) -> Listing:
-    """The files that a pattern in a URL stands for: * within a name, ** any directories."""
-    fixed = place.path[: place.path.index("*")].rpartition("/")[0]
+    """The files that a pattern in a URL stands for."""
+    fixed = fixed_folder(place.path)
     rest = place.path[len(fixed) :].lstrip("/")
-    root = replace(place, url=place.url[: place.url.index("*")].rpartition("/")[0], path=fixed)
-    pattern = re.compile(pattern_of(rest))
-    files = [file for file in all_below(root, recursive="/" in rest) if pattern.fullmatch(key_of(file, root))]
+    url = place.url.rstrip("/").removesuffix(rest)
+    root = replace(place, url=url if url.endswith("://") else url.rstrip("/"), path=fixed)
+    parts = rest.split("/")
+    below = all_below(root, recursive=len(parts) > 1 or "**" in parts)
+    files = [file for file in below if matches(parts, key_of(file, root).split("/"))]
     if not files:
         raise SourceError(f"no object matches {place}")
     return Listing(in_order(files, root), root, False)
-
-
-def pattern_of(text: str) -> str:
-    """The regular expression of a pattern; as in a shell, * leaves out hidden names."""
-    *folders, name = text.split("/")
-    deep = r"(?:[^./][^/]*/)*"
-    beginning = "".join(deep if folder == "**" else f"{name_pattern(folder)}/" for folder in folders)
-    return beginning + (f"{deep}[^./][^/]*" if name == "**" else name_pattern(name))
-
-
-def name_pattern(part: str) -> str:
-    """The regular expression of one name of a pattern."""
-    return ("" if not part.startswith("*") else r"(?!\.)") + r"[^/]*".join(map(re.escape, part.split("*")))
 
 
 def all_below(root: StoredFile, *, recursive: bool) -> list[StoredFile]:
@@ -206,7 +220,7 @@ def key_of(file: Place, root: Place) -> str:
     """The path of a file within a directory, or the whole path of one that lies elsewhere."""
     if isinstance(file, StoredFile):
         folder = f"{root.url.rstrip('/')}/" if isinstance(root, StoredFile) else ""
-        return file.url[len(folder) :] if folder and file.url.startswith(folder) else file.url
+        return file.url[len(folder) :].lstrip("/") if folder and file.url.startswith(folder) else file.url
     plain = Path(str(file).partition("::")[0])
     return (
         plain.relative_to(root).as_posix()
@@ -217,7 +231,7 @@ def key_of(file: Place, root: Place) -> str:
 
 def is_hidden(key: str) -> bool:
     """Whether a file, or a directory that holds it, has a name that begins with . or _."""
-    return any(part.startswith((".", "_")) for part in key.split("/"))
+    return any(part.startswith(HIDDEN) for part in key.split("/"))
 
 
 def format_names(paths: Sequence[Place]) -> list[str]:

@@ -24,9 +24,11 @@ from evenkeel.data.sources._columns import (
 from evenkeel.data.sources._memory import is_frame, table_of
 from evenkeel.data.sources._source import Source
 
+NO_BATCHES = "the iterable gives no batches; there is nothing to fit (a generator can be read only once)"
 
-def open_stream(batches: Iterable[Any], columns: Columns) -> Source:
-    """Open an iterable of batches.
+
+def open_stream(batches: Iterable[Any], columns: Columns, *, empty: str = NO_BATCHES) -> Source:
+    """Open an iterable of batches; the error about none of them says `empty`.
 
     A batch is a (rows, columns) array or tensor, a frame or Arrow table, a dict of columns by name, or a tuple or list
     (inputs, targets, …) of which the inputs count.
@@ -34,7 +36,7 @@ def open_stream(batches: Iterable[Any], columns: Columns) -> Source:
     iterator = iter(batches)
     first = next(iterator, None)
     if first is None:
-        raise SourceError("the iterable gives no batches; there is nothing to fit (a generator can be read only once)")
+        raise SourceError(empty)
     first = inputs_of(first)
     all_names, other = columns_of(first)
     names = None if all_names is None else tuple(select_columns(all_names, other, columns))

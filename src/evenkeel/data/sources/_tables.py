@@ -35,29 +35,36 @@ def refuse_splits(names: Collection[str], root: Place) -> None:
     """Raise `SourceError` for a directory of several splits: their rows are not those of one data set."""
     if SPLITS in names:
         splits = sorted(name for name in names if "." not in name)
-        one = f"{str(root).rstrip('/')}/{splits[0]}"
+        one = f"{str(root).removesuffix('/')}/{splits[0]}"
         raise SourceError(f"{root} holds the splits {', '.join(splits)}; give one, such as {one}")
 
 
-def delta_keys(root: Place) -> list[str]:
-    """The keys of the files that a Delta table consists of now, in their order.
+def delta_files(root: Place) -> tuple[list[str], Any]:
+    """The keys of the files that a Delta table consists of now, in their order, and the columns that they may have.
+
+    Files that are older than a column lack it. Columns that the table is partitioned by are not among them.
 
     Raises:
-        SourceError: it cannot be read, or asks for what reading its files does not do.
+        SourceError: it cannot be read, has no file, or asks for what reading its files does not do.
     """
+    arrow = require_package("pyarrow")
     delta = require_package("deltalake")
     options = rust_options(root) if isinstance(root, StoredFile) else None
     try:
         table = delta.DeltaTable(str(root), storage_options=options)
         features = table.protocol().reader_features or ()
-        paths = require_package("pyarrow").table(table.get_add_actions())["path"].to_pylist()
+        paths = arrow.table(table.get_add_actions())["path"].to_pylist()
+        folders = table.metadata().partition_columns
+        schema = arrow.schema([field for field in arrow.schema(table.schema()) if field.name not in folders])
     except Exception as error:  # of several classes of its own
         raise SourceError(f"{root}: this Delta table cannot be read: {one_line(error)}") from error
     if refused := [f"{feature}: it {UNREAD[feature]}" for feature in features if feature in UNREAD]:
         raise SourceError(f"{root}: this Delta table uses {refused[0]}")
     if table.protocol().min_reader_version == 2:
         raise SourceError(f"{root}: this Delta table uses columnMapping: it {UNREAD['columnMapping']}")
-    return sorted(unquote(path) for path in paths)
+    if not paths:
+        raise SourceError(f"{root}: this Delta table has no rows")
+    return sorted(unquote(path) for path in paths), schema
 
 
 def rust_options(root: StoredFile) -> dict[str, Any]:

@@ -7,11 +7,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from evenkeel._errors import EvenkeelError, InvalidArgumentError
-from evenkeel._files import replace_file
+from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
+from evenkeel._files import reason_of, replace_file, unwritable
 from evenkeel._options.urls import AMAZON, AZURE, GOOGLE, HADOOP, HTTP
 from evenkeel.data.sources._format import BatchWriter, Format
 from evenkeel.data.sources._formats import FORMATS
@@ -46,20 +47,30 @@ def writing(place: Place) -> Iterator[Place]:
         yield temporary
         move(temporary, place)
     except OSError as error:
-        raise unwritten(place, error, str(temporary)) from error
+        raise unwritten(place, error) from error
     finally:
         with contextlib.suppress(EvenkeelError, OSError):
             remove(temporary)
 
 
-def unwritten(place: Place, error: OSError, temporary: str = "") -> EvenkeelError:
+def unwritten(place: Place, error: OSError) -> EvenkeelError:
     """The error about a place that cannot be written; the clients name the temporary file."""
     if isinstance(place, StoredFile):
         return EvenkeelError(f"cannot write {place}: {refusal(error) or 'the store failed'} ({one_line(error)})")
-    reason = (
-        (error.strerror or str(error)).replace(temporary, str(place)) if temporary else error.strerror or str(error)
-    )
-    return EvenkeelError(f"cannot write {place}: {reason}; choose a folder that exists")
+    return unwritable(place, error)
+
+
+def check_bucket(place: StoredFile) -> None:
+    """Raise `EvenkeelError` where the bucket of an object to write is not there, as far as its store tells."""
+    bucket = replace(place, path=place.path.partition("/")[0])
+    try:
+        missing = place.store.scheme in NO_FOLDERS and not place_exists(bucket)
+    except SourceError as error:
+        if "access denied" not in str(error):  # who may write an object may be forbidden to ask for the bucket
+            raise
+        return
+    if missing:
+        raise EvenkeelError(f"cannot write {place}: there is no such bucket; check its name, the region and endpoint")
 
 
 def move(temporary: Place, place: Place) -> None:
@@ -180,7 +191,7 @@ class UploadedWriter(BatchWriter):
         except OSError as error:
             folder = Path(self.folder.name).parent
             raise EvenkeelError(
-                f"cannot keep {self.place} in {folder} until it is whole: {error.strerror or error}; TMPDIR names "
+                f"cannot keep {self.place} in {folder} until it is whole: {reason_of(error)}; TMPDIR names "
                 "another directory"
             ) from error
 
@@ -222,9 +233,7 @@ def write_bytes(place: Place, data: bytes) -> None:
         try:
             replace_file(place, data)
         except OSError as error:
-            raise EvenkeelError(
-                f"cannot write {place}: {error.strerror or error}; choose a folder that exists and is writable"
-            ) from error
+            raise unwritable(place, error) from error
         return
     at_once = place.store.scheme in (*AT_ONCE, *HTTP)  # the web takes none
     with contextlib.nullcontext(place) if at_once else writing(place) as target:

@@ -70,7 +70,7 @@ def keys_of(place: Place) -> Iterable[str]:
     from evenkeel.data.sources import key_of, list_objects
 
     if not isinstance(place, Path):
-        files, root, _ = list_objects(place)
+        files, root, *_ = list_objects(place)
         return [key_of(file, root) for file in files]
     if place.is_dir():
         return (

@@ -205,7 +205,7 @@ def laid_out_objects(place: StoredFile, folder: Path, tell: Progress) -> Layout:
     """Return the texts of a store, laid out below a folder: the bytes that the same files of this machine give."""
     from evenkeel.data.sources import key_of, list_objects, pinned
 
-    files, root, _ = list_objects(place)
+    files, root, *_ = list_objects(place)
     keys = {file: key_of(file, root).split("/") for file in files}
     # as text_entries yields them: without hidden ones, the files of a directory before its directories
     files = [file for file in files if not any(part.startswith(".") for part in keys[file])]
