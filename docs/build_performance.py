@@ -43,7 +43,8 @@ NOTES = {
         'lets Inductor see plain PyTorch code (`backend="reference"`) and fuse it, *torch* is torch.nn\'s module, '
         'compiled. **The rule: `backend="auto"` runs the operator while compiling, as without a compiler**: it '
         "was faster forward and about as fast forward + backward even between neighbours that fuse ([log](log.md)), "
-        "and it keeps the bits of the uncompiled model. Where a profile says otherwise, a module's "
+        "and it keeps the bits of the uncompiled model where Inductor keeps the tensors' layout. Where a profile says "
+        "otherwise, a module's "
         '`backend="reference"` chooses the other. torch.nn\'s LayerNorm and RMSNorm, fused with an addition and a GELU '
         "and nothing else, take less time forward than ours; with the backward, or beside a matrix product, they are "
         "even."

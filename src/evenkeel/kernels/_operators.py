@@ -18,10 +18,18 @@ LIBRARY = FOLDER / "_native.so"
 
 
 class Operator(NamedTuple):
-    """One operator: its reduction pattern, and its results for fake tensors unless it takes no such."""
+    """One operator.
+
+    Attributes:
+        pattern: of its reduction.
+        fake: its results for fake tensors, unless it takes no such.
+        any_layout: it keeps channels-last, in which Inductor computes convolutions: without that a compiled model would
+            turn the tensor before and after.
+    """
 
     pattern: str
     fake: Callable[..., Any] | None
+    any_layout: bool = False
 
 
 OPERATORS = {
@@ -29,8 +37,8 @@ OPERATORS = {
     "rows_inference": Operator("rows", _fakes.rows_inference),
     "rows_out": Operator("rows", _fakes.nothing),
     "rows_backward": Operator("rows", _fakes.rows_backward),
-    "channels_forward": Operator("channels", _fakes.channels_forward),
-    "channels_backward": Operator("channels", _fakes.channels_backward),
+    "channels_forward": Operator("channels", _fakes.channels_forward, any_layout=True),
+    "channels_backward": Operator("channels", _fakes.channels_backward, any_layout=True),
     "update_running": Operator("channels", _fakes.nothing),
     "column_moments": Operator("columns", _fakes.column_moments),
     "separate_column_moments": Operator("columns", _fakes.separate_column_moments),
@@ -83,3 +91,5 @@ if not MISSING:
     for _name, _operator in OPERATORS.items():
         if _operator.fake is not None:
             torch.library.register_fake(f"evenkeel::{_name}", _operator.fake)
+        if _operator.any_layout:  # the stable interface of the oldest torch gives no tags
+            getattr(torch.ops.evenkeel, _name).default.tags.append(torch.Tag.flexible_layout)
