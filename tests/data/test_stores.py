@@ -189,6 +189,7 @@ def test_a_store_without_buckets_is_named_whole():
         with pytest.raises(SourceError, match=r"give one kind, such as memory://\*\.csv$"):
             fit("memory://")
         assert fit("memory://*.csv").mean_.tolist() == [1.0]
+        assert [str(file) for file in list_files(locate("memory://*.csv")).files] == ["memory://x.csv"]
     finally:
         memory.rm(["/x.csv", "/y.parquet"])
 

@@ -125,7 +125,9 @@ class StoredFile:
 
     def child(self, path: str, **facts: Any) -> StoredFile:
         """An object below this directory, by the path that the filesystem gives it."""
-        return replace(self, url=self.url.rstrip("/") + path[len(self.path.rstrip("/")) :], path=path, **facts)
+        below = path[len(self.path.rstrip("/")) :].lstrip("/")
+        folder = self.url if self.url.endswith("://") else self.url.rstrip("/") + "/"
+        return replace(self, url=folder + below, path=path, **facts)
 
     def beside(self, name: str) -> StoredFile:
         """An object of the same directory; without a name the directory."""
