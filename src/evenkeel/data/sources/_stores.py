@@ -125,7 +125,7 @@ class StoredFile:
 
     def child(self, path: str, **facts: Any) -> StoredFile:
         """An object below this directory, by the path that the filesystem gives it."""
-        below = path[len(self.path.rstrip("/")) :].lstrip("/")
+        below = path[len(self.path.rstrip("/")) :].removeprefix("/")
         folder = self.url if self.url.endswith("://") else self.url.rstrip("/") + "/"
         return replace(self, url=folder + below, path=path, **facts)
 
