@@ -6,9 +6,10 @@ import logging
 import os
 import socket
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from evenkeel._errors import EvenkeelError
@@ -17,6 +18,7 @@ from evenkeel._packages import require_package
 STORE_BYTES = 256 << 20
 ANSWER_SECONDS = 5.0
 FOUND_BY_RAY = ("auto", "local")
+CLIENT = b"gcs_client.cc"  # in the lines of Ray's log that come while it connects
 
 
 @contextmanager
@@ -29,7 +31,7 @@ def ray_cluster(address: str | None, processors: int) -> Iterator[Any]:
 
     Raises:
         EvenkeelError: Ray is not installed; nobody answers at the address; the cluster's Ray or Python has another
-            version.
+            version; it wants a token.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     ray = require_package("ray")
@@ -42,14 +44,16 @@ def ray_cluster(address: str | None, processors: int) -> Iterator[Any]:
     else:
         path = os.pathsep.join(filter(None, sys.path))  # what this program imports, its workers can
         how = {"num_cpus": processors, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        how["address"] = "local"  # a new one, even where another one runs in this machine
         how["runtime_env"] = {"env_vars": {"PYTHONPATH": path}}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's about its own settings: nothing the caller could act on
-        try:
+    said: list[str] = []
+    try:
+        with warnings.catch_warnings(), core_lines(said) if address else nullcontext():
+            warnings.simplefilter("ignore")  # Ray's about its own settings: nothing the caller could act on
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **how)
-        except (RuntimeError, OSError, ValueError) as error:
-            ray.shutdown()  # what it has connected so far would count as running
-            raise EvenkeelError(connection_problem(address, error)) from error
+    except (RuntimeError, OSError, ValueError, ray.exceptions.RayError) as error:
+        ray.shutdown()  # what it has connected so far would count as running
+        raise EvenkeelError(connection_problem(address, " ".join([*str(error).split(), *said]))) from error
     try:
         yield ray
     finally:
@@ -83,10 +87,41 @@ def check_reachable(address: str | None) -> str | None:
     return address
 
 
-def connection_problem(address: str | None, error: Exception) -> str:
+@contextmanager
+def core_lines(said: list[str]) -> Iterator[None]:
+    """Keep what Ray's client of a cluster says on stderr, once a second, to itself; other lines appear at the end."""
+    with tempfile.TemporaryFile() as file:
+        stderr = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            file.seek(0)
+            for line in file:
+                if CLIENT in line:
+                    said[:] = [line.partition(CLIENT)[2].decode(errors="replace").strip()]
+                else:
+                    os.write(2, line)
+
+
+def starts_here(address: str | None) -> bool:
+    """Whether `ray_cluster` would start a cluster in this machine."""
+    return not (address or os.environ.get("RAY_ADDRESS") or require_package("ray").is_initialized())
+
+
+def connection_problem(address: str | None, reason: str) -> str:
     """Return what keeps Ray from running, in one line."""
-    reason = " ".join(str(error).split())
     if "ersion mismatch" in reason:
         return f"the Ray cluster runs other versions than this program: {reason}; install the same on both sides"
+    if "InvalidAuthToken" in reason or "oken authentication" in reason:
+        return (
+            f"the Ray cluster {address} wants a token, and this program has none or another one; set "
+            "RAY_AUTH_MODE=token, and the cluster's token in RAY_AUTH_TOKEN, in a file that RAY_AUTH_TOKEN_PATH names, "
+            "or in ~/.ray/auth_token"
+        )
+    if "Could not find any running Ray instance" in reason:
+        return f"no Ray cluster runs in this machine (address {address}); start one, or give host:port"
     where = f"connect to the Ray cluster {address}" if address else "start Ray in this machine"
     return f"cannot {where}: {reason}"

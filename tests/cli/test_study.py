@@ -100,7 +100,9 @@ def test_resume_takes_what_was_not_typed_from_the_study(tmp_path, text, capsys):
         (["--lr", "nan"], "lr must be a positive number"),
         (["--lr", "0.1,high"], "lr must be numbers with commas between them, but is '0.1,high'"),
         (["--lr", ","], "no learning rate given"),
-        (["--workers", "0"], "Invalid value for '--workers'"),
+        (["--workers", "0"], "Invalid value for '--workers': expected a whole number from 1 to 1024, but got '0'"),
+        (["--resume", "--out", "nosuch"], "--resume: nosuch holds no study to continue; name its directory"),
+        (["--engine", "ray", "--device", "cuda", "--out", "o"], "there is no GPU that torch can use"),
         (
             ["--text", os.devnull, "--experiment", "padding"],
             "leave --text and --storage-option out",
@@ -180,19 +182,27 @@ def test_progress_on_a_terminal(tmp_path, text):
         assert shown in seen
 
 
-def test_options_come_from_a_file_and_what_is_typed_goes_first(tmp_path, text):
+def test_options_come_from_a_file_and_what_is_typed_goes_first(tmp_path, text, capsys):
     options = {name.replace("_", "-"): value for name, value in SIZES.items()}
     lines = [f"{name} = {value}" for name, value in (options | {"seeds": 2}).items()]
-    lines += ['arms = ["none", "pre-rms"]', "lr = [0.01, 0.02]", f'text = "{text}"', "workers = 1", "weight-decay = 1"]
+    lines += [
+        "quiet = true",
+        'arms = ["none", "pre-rms"]',
+        "lr = [0.01, 0.02]",
+        f'text = "{text}"',
+        "workers = 1",
+        "weight-decay = 1",
+    ]
     path, out = tmp_path / "study.toml", tmp_path / "out"
     path.write_text("\n".join([*lines, f'out = "{out}"', 'feed_forward = "swiglu"']))
-    assert study("--from", path, "--seeds", "1", "--lr", "0.002", "--quiet") == 0
+    assert study("--from", path, "--seeds", "1", "--lr", "0.002") == 0
+    assert capsys.readouterr().err == ""
     frozen = json.loads((out / "study.json").read_text())
     expected = {**SIZES, "seeds": 1, "lr": [0.002], "arms": ["none", "pre-rms"], "feed_forward": "swiglu"}
     assert {name: frozen["settings"][name] for name in expected} == expected
     assert frozen["settings"]["weight_decay"] == 1
     assert frozen["text"] == str(text)
-    assert study("--from", path, "--seeds", "1", "--lr", "0.002", "--quiet", "--resume") == 0
+    assert study("--from", path, "--seeds", "1", "--lr", "0.002", "--resume") == 0
 
 
 @pytest.mark.parametrize(
@@ -201,10 +211,25 @@ def test_options_come_from_a_file_and_what_is_typed_goes_first(tmp_path, text):
         ("steps = ", "is not TOML: "),
         (b"\xff", "is not TOML: "),
         ("stepz = 3", "there is no option 'stepz'; did you mean steps"),
-        ('steps = "many"', "steps has a wrong type, 'many'"),
-        ("steps = true", "steps has a wrong type, True"),
-        ("bias = 1", "bias has a wrong type, 1"),
-        ("text = 3", "text has a wrong type, 3"),
+        ('steps = "many"', "study.toml: steps must be a whole number, but is 'many'"),
+        ("steps = true", "study.toml: steps must be a whole number, but is True"),
+        ("bias = 1", "study.toml: bias must be true or false, but is 1"),
+        ("text = 3", "study.toml: text must be text, but is 3"),
+        ("arms = [1, 2]", "study.toml: arms must be a list of names, but is [1, 2]"),
+        ('arms = [["pre-rms"]]', "study.toml: arms must be a list of names, but is [['pre-rms']]"),
+        ("arms = [{a = 1}]", "study.toml: arms must be a list of names, but is [{'a': 1}]"),
+        ('lr = [0.001, "a"]', "study.toml: lr must be a number or a list of numbers, but is [0.001, 'a']"),
+        ("lr = [[0.1]]", "study.toml: lr must be a number or a list of numbers, but is [[0.1]]"),
+        ("lr = [true]", "study.toml: lr must be a number or a list of numbers, but is [True]"),
+        (f"lr = {'9' * 400}", "study.toml: lr must be a number or a list of numbers, but is 999"),
+        ('lr = "0.1,high"', "study.toml: lr must be numbers with commas between them"),
+        ("storage-option = [1]", "study.toml: storage_option must be a list of texts, but is [1]"),
+        ("warmup = 1.5", "study.toml: warmup must be a whole number, but is 1.5"),
+        ("quiet = 1", "study.toml: quiet must be true or false, but is 1"),
+        ("force = true", "study.toml: force is for the command line alone: type --force"),
+        ("workers = 0", "workers must be a whole number from 1 to 1024, but is 0"),
+        ("workers = -1", "workers must be a whole number from 1 to 1024, but is -1"),
+        ("workers = 1025", "workers must be a whole number from 1 to 1024, but is 1025"),
         ("steps = 0", "steps must be at least 1, but is 0"),
         ('arms = "pre-lyer"', "unknown arm 'pre-lyer'"),
         ('engine = "rai"', "there is no engine 'rai'"),
@@ -218,6 +243,11 @@ def test_a_wrong_file_of_options_is_one_line(content, message, tmp_path, capsys)
     assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_list_minds_no_text(text, capsys):
+    assert study("--list", "--text", text) == 0
+    assert "padding" in capsys.readouterr().out
 
 
 def test_compare_prints_differences_and_writes_a_page(tmp_path, text, capsys):

@@ -114,6 +114,6 @@ def test_what_is_wrong_with_a_cluster_is_one_line(folder, monkeypatch):
         raise ConnectionError("Could not find any running Ray instance")
 
     monkeypatch.setattr(ray, "init", missing)
-    with pytest.raises(EvenkeelError, match="cannot connect to the Ray cluster auto: Could not find any running Ray"):
+    with pytest.raises(EvenkeelError, match=r"no Ray cluster runs in this machine \(address auto\); start one"):
         fit(folder, engine="ray", address="auto")
     assert os.environ.get("RAY_ADDRESS") is None

@@ -80,7 +80,12 @@ def test_a_comparison_says_what_differs_and_draws_it(studies, tmp_path):
     summary = comparison.summary
     assert isinstance(comparison, Comparison)
     assert repr(comparison) == "Comparison(3 studies, 1 pairs)"
-    assert summary["differences"] == {"bias": [True, False, True]}
+    assert summary["differences"] == {
+        "arms": [["none", "pre-rms"], ["pre-rms"], ["llama"]],
+        "lr": [[0.002], [0.002, 0.02], [0.002]],
+        "bias": [True, False, True],
+        "seeds": [3, 3, 2],
+    }
     assert [study["name"] for study in summary["studies"]] == ["plain", "biased", "other"]
     assert all(study["settings"]["depth"] == 1 and study["python"] for study in summary["studies"])
     (pair,) = summary["pairs"]
@@ -90,10 +95,28 @@ def test_a_comparison_says_what_differs_and_draws_it(studies, tmp_path):
     assert comparison.table().rows[0][:3] == ["pre-rms", "biased", "plain"]
     assert comparison.findings()
     page = render_page(comparison.page())
-    for shown in ("Comparison of studies", "The same arm in another study", "What differs", "bias", "biased"):
+    for shown in ("Comparison of studies", "The same arm in another study", "What differs", "none, pre-rms", "biased"):
         assert shown in page
     assert comparison.figures().keys() == {"differences"}
     assert comparison.save(tmp_path / "page.html").stat().st_size > 1000
+
+
+def test_a_page_counts_the_same_pairs_everywhere():
+    """A pair without a common seed has no difference to draw; it counts all the same, and the reason is told."""
+    standing = [entry(study, "x", losses) for study, losses in (("a", {0: 1.0, 1: 2.0}), ("b", {0: 1.1, 1: 1.9}))]
+    standing.append(entry("c", "x", {7: 1.0}))
+    pairs, studies = (
+        _comparison.same_arms(standing),
+        [{"name": name, **dict.fromkeys(_comparison.STATED)} for name in "abc"],
+    )
+    ranked = _comparison.against_best(standing)
+    comparison = Comparison({"studies": studies, "differences": {}, "standing": ranked, "pairs": pairs})
+    level = comparison.findings()[0]
+    assert level.title == "No difference seen in 1 of 2 pairs of the same arm"
+    assert level.text.endswith("Not told: no seed in common (1).")
+    page = render_page(comparison.page())
+    assert "is seen in 0 of 2 pairs" in page
+    assert "at 0 there is no difference. Not told: no seed in common (1)." in page
 
 
 def test_studies_without_a_common_arm_are_ranked_together(studies):

@@ -8,7 +8,7 @@ from study_runs import TINY, Names, measured, records
 
 import evenkeel as ek
 from evenkeel._options.study import Compute
-from evenkeel.lab import Spent, StudySettings, Transformer, find_arm, load_corpus, run_study
+from evenkeel.lab import Run, Spent, StudySettings, Transformer, find_arm, load_corpus, run_study
 from evenkeel.lab.progress import Lines, estimate_line, spent_line
 from evenkeel.lab.training import loss_backward, make_optimizer, sample_windows, validation_loss
 
@@ -73,6 +73,7 @@ def test_compiled_models_learn_the_same(tmp_path, text):
     for one, other in pairs:
         assert other == pytest.approx(one, rel=1e-4)
     assert compiled["settings"]["compile"] is True
+    assert [each["spent"]["uncounted"] for each in (plain, compiled)] == ["", "compiling"]
 
 
 def test_a_device_that_is_not_there_is_one_line(tmp_path, text, monkeypatch):
@@ -121,6 +122,7 @@ def test_time_and_memory_are_estimated_before_and_kept_with_what_they_came_to(wo
     summary = run_study(settings, out, text=text, workers=workers, observer=observer)
     assert observer.estimated.estimated_seconds > 0
     assert observer.estimated.seconds is None
+    assert observer.estimated.uncounted == ("the start of 2 processes" if workers == 2 else "")
     assert observer.trained.seconds > 0
     assert observer.trained.bytes > 50 << 20  # torch alone takes as much
     assert summary["spent"] == vars(observer.trained)
@@ -133,14 +135,31 @@ def test_the_lines_say_what_is_expected_and_what_it_came_to(capsys):
     spent = Spent(estimated_seconds=61.0, seconds=75.2, estimated_bytes=3 << 29, bytes=1 << 30)
     assert estimate_line(spent) == "the trainings will take about 1:01 and 1.50 GiB of memory a worker"
     assert spent_line(spent).startswith("the trainings took 1:15 and 1.00 GiB of memory a worker (estimated: 1:01")
+    beside = Spent(estimated_seconds=1.0, estimated_bytes=3 << 19, uncounted="the start of 2 processes and compiling")
+    expected = "0:01 and 1.5 MiB of memory a worker, beside the start of 2 processes and compiling"
+    assert estimate_line(beside) == f"the trainings will take about {expected}"
+    assert spent_line(beside).endswith(f"(estimated: {expected})")
     lines = Lines(1, 1)
     lines.study_estimated(Spent())
     lines.said -= 60
     lines.text_laid_out(3 << 20)
     assert capsys.readouterr().err.splitlines() == [
-        "the trainings will take about an unknown time",
+        "the trainings will take an unknown time",
         "laying out the text: 3 MiB",
     ]
+
+
+def test_no_time_is_left_before_it_is_known(capsys):
+    run, lines = Run(find_arm("none"), 0.002, 0), Lines(10, 1)
+    lines.every = 0
+    lines.run_started(run, 0)
+    lines.validated(run, 0, 5.0)
+    lines.pace.began -= 60
+    lines.step_done(run, 5, 4.0, 100.0)
+    lines.validated(run, 5, 4.0)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"{run.label}: step 0/10, validation loss 5.000"
+    assert second == f"{run.label}: step 5/10, validation loss 4.000, 100 tokens/s, 1:00 left"
 
 
 def test_the_configuration_and_the_versions_stand_in_the_result(tmp_path, text):

@@ -101,6 +101,14 @@ def optimizer_of(model):
     return optimizer
 
 
+def test_the_bytes_of_a_checkpoint_are_those_of_its_content(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    optimizer = optimizer_of(model)
+    for number in range(20):
+        save_checkpoint(tmp_path / str(number), model, optimizer, step=3, size=70)
+    assert len({path.read_bytes() for path in tmp_path.iterdir()}) == 1
+
+
 @pytest.mark.parametrize("change", ["step", "shape", "index", "name", "missing", "bytes"])
 def test_a_damaged_checkpoint_is_refused_in_one_line(change, tmp_path):
     model = torch.nn.Linear(2, 2)
@@ -140,5 +148,5 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(change, tmp_path):
         del arrays[moment]
     arrays |= changes.get(change, {})
     for step in ("-1", "13", "x", "9" * 5000) if change == "step" else ("3",):
-        path.write_bytes(save_arrays(arrays, {"step": step, "size": "70"}))
+        path.write_bytes(save_arrays(arrays, {"numbers": json.dumps({"step": step, "size": 70})}))
         refuse()

@@ -1,17 +1,20 @@
 """Who does the jobs of experiments, what is asked of a Ray cluster, and what is told where there is none."""
 
+import contextlib
 import errno
 import os
 import signal
 import socket
+import types
 from pathlib import Path
 
 import pytest
-from lab.experiments.tiny import TINY
+from lab.experiments.tiny import TINY as TINY_EXPERIMENTS
+from study_runs import TINY
 
 import evenkeel as ek
 from evenkeel import _cluster
-from evenkeel.lab import Workers
+from evenkeel.lab import StudySettings, Workers, run_study
 from evenkeel.lab.experiments import EXPERIMENTS, ExperimentObserver, run_experiments
 from evenkeel.lab.runner import Task, _ray, executor_of, read_records
 from evenkeel.lab.runner._ray import RayTasks, follow_job, hand_on, read_files
@@ -43,7 +46,7 @@ class Counts(ExperimentObserver):
 
 
 def test_an_experiment_in_processes_keeps_the_records_of_one_in_their_order(tmp_path):
-    options = {"padding": TINY["padding"] | {"seeds": 3}}
+    options = {"padding": TINY_EXPERIMENTS["padding"] | {"seeds": 3}}
     (here,) = run_experiments([PADDING], tmp_path / "here", options=options)
     observer = Counts()
     (there,) = run_experiments([PADDING], tmp_path / "there", options=options, workers=2, observer=observer)
@@ -53,7 +56,7 @@ def test_an_experiment_in_processes_keeps_the_records_of_one_in_their_order(tmp_
 
 
 def test_a_killed_process_of_an_experiment_loses_no_trial(tmp_path):
-    options = {"padding": TINY["padding"] | {"seeds": 20}}
+    options = {"padding": TINY_EXPERIMENTS["padding"] | {"seeds": 20}}
     observer = Counts(kill=True)
     run_experiments([PADDING], tmp_path / "killed", options=options, workers=2, observer=observer)
     run_experiments([PADDING], tmp_path / "whole", options=options)
@@ -64,14 +67,14 @@ def test_a_killed_process_of_an_experiment_loses_no_trial(tmp_path):
 def test_what_is_timed_is_measured_here(tmp_path, monkeypatch):
     timed = next(experiment for experiment in EXPERIMENTS.values() if experiment.timed)
     monkeypatch.setattr("evenkeel.lab.runner._processes.Process", None)
-    (summary,) = run_experiments([timed], tmp_path, options={timed.name: TINY[timed.name]}, workers=4)
+    (summary,) = run_experiments([timed], tmp_path, options={timed.name: TINY_EXPERIMENTS[timed.name]}, workers=4)
     assert summary["complete"]
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": 0}, "workers must be at least 1, but is 0"),
+        ({"count": 0}, "workers must be a whole number from 1 to 1024, but is 0"),
         ({"engine": "rai"}, "there is no engine 'rai'; did you mean ray"),
         ({"address": "auto"}, "an address is that of a Ray cluster; give the engine ray with it"),
     ],
@@ -107,10 +110,93 @@ def test_a_closed_port_is_told_with_its_reason():
 
 
 def test_other_versions_are_told_in_one_line():
-    seen = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1\n")
+    seen = "Version mismatch: The cluster was started with: Ray: 2.9.0 Python: 3.10.1"
     line = _cluster.connection_problem("head:6379", seen)
     assert "Ray: 2.9.0 Python: 3.10.1; install the same on both sides" in line
-    assert "\n" not in line
+
+
+class Unwilling:
+    """A Ray that says something on stderr, as its C++ part does, and does not connect."""
+
+    exceptions = types.SimpleNamespace(RayError=KeyError)
+
+    def __init__(self, *said, error):
+        self.said, self.error = said, error
+
+    def is_initialized(self):
+        return False
+
+    def init(self, **how):
+        for line in self.said:
+            os.write(2, f"{line}\n".encode())
+        raise self.error
+
+    def shutdown(self):
+        pass
+
+
+REFUSED = "[W 1] gcs_client.cc:210: Failed to get cluster ID: Unauthenticated: InvalidAuthToken: token is missing"
+
+
+@pytest.mark.parametrize(
+    ("address", "ray", "message"),
+    [
+        (
+            "auto",
+            Unwilling(REFUSED, REFUSED, error=RuntimeError("no")),
+            "the Ray cluster auto wants a token, and .* none",
+        ),
+        (
+            "auto",
+            Unwilling(error=KeyError("Token authentication is enabled")),
+            "set RAY_AUTH_MODE=token, and the clust",
+        ),
+        ("auto", Unwilling("a line", error=OSError("no\nway")), "cannot connect to the Ray cluster auto: no way$"),
+        ("auto", Unwilling(error=OSError("Could not find any running Ray instance. Please")), "no Ray cluster runs in"),
+        (None, Unwilling("a line", error=OSError("no")), "cannot start Ray in this machine: no$"),
+    ],
+)
+def test_a_cluster_that_refuses_is_one_line_without_those_of_ray(address, ray, message, monkeypatch, capfd):
+    monkeypatch.setattr(_cluster, "require_package", lambda name: ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(ek.EvenkeelError, match=message) as caught, _cluster.ray_cluster(address, 1):
+        pass
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr().err == "".join(f"{line}\n" for line in ray.said if line != REFUSED)
+
+
+def test_a_cluster_of_this_machine_is_a_new_one(monkeypatch):
+    """Ray would take one that it finds, and then refuse the number of processors."""
+    asked = {}
+    ray = Unwilling(error=None)
+    ray.init = lambda **how: asked.update(how)
+    monkeypatch.setattr(_cluster, "require_package", lambda name: ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with _cluster.ray_cluster(None, 3):
+        pass
+    assert (asked["address"], asked["num_cpus"]) == ("local", 3)
+
+
+@pytest.mark.parametrize(
+    ("address", "named", "expected"), [(None, None, True), (None, "auto", False), ("head:1", None, False)]
+)
+def test_where_a_cluster_starts(address, named, expected, monkeypatch):
+    monkeypatch.setattr(_cluster, "require_package", lambda name: Unwilling(error=None))
+    monkeypatch.setenv("RAY_ADDRESS", named or "")
+    assert _cluster.starts_here(address) is expected
+
+
+def test_a_cluster_without_gpus_is_refused_before_anything_is_written(monkeypatch, text, tmp_path):
+    ray = FakeRay([4])
+    monkeypatch.setattr(_ray, "ray_cluster", lambda *asked: contextlib.nullcontext(ray))
+    workers = Workers(engine="ray", address="head:1")
+    for options, message in (
+        ({"device": "cuda"}, "the Ray cluster has no GPU"),
+        ({"threads": 5}, "needs 5 processors"),
+    ):
+        with pytest.raises(ek.StudyError, match=message):
+            run_study(StudySettings(**TINY | options), tmp_path / "out", text=text, workers=workers)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_ray_names_the_extra(monkeypatch):

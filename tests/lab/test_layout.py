@@ -93,6 +93,48 @@ def test_rows_without_text_are_counted_and_left_out(tmp_path):
     assert corpus.train_files + corpus.validation_files == len(ROWS)
 
 
+def test_texts_as_categories_and_views_are_texts(tmp_path, table):
+    whole = load_corpus(table, context=8, folder=tmp_path / "whole")
+    kinds = {kind: pa.array(ROWS).cast(kind) for kind in (pa.string_view(), pa.large_string(), pa.large_binary())}
+    for number, rows in enumerate([*kinds.values(), pa.array(ROWS).dictionary_encode()]):
+        path = tmp_path / f"{number}.arrow"
+        with pa.ipc.new_file(path, pa.schema([("text", rows.type)])) as writer:
+            writer.write_table(pa.table({"text": rows}))
+        assert load_corpus(path, context=8, folder=tmp_path / str(number)).digest == whole.digest
+    pq.write_table(pa.table({"text": pa.array(ROWS).dictionary_encode()}), table)
+    assert load_corpus(table, context=8, folder=tmp_path / "categories").digest == whole.digest
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (ROWS[:1], "has one document, which all fall into one part: one document in 10 is held out"),
+        (ROWS[:3], "has only 3 different documents, which"),
+        (ROWS[:1] * 500, r"has only equal documents \(500\), which"),
+        ([], "there is no text in the column 'text' of .*: it has no rows; give another"),
+        ([None, None], r"it has only rows that are null, empty or binary \(2\); give another"),
+    ],
+)
+def test_documents_that_cannot_be_split_are_told(rows, message, tmp_path):
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": pa.array(rows, pa.string())}), path)
+    with pytest.raises(ek.StudyError, match=message):
+        load_corpus(path, context=8, folder=tmp_path)
+    assert not (tmp_path / "text").exists()
+
+
+def test_tables_beside_texts_are_refused_and_not_left_out(tmp_path, table):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    table.rename(folder / "rows.parquet")
+    (folder / "notes.txt").write_text("some words " * 100)
+    with pytest.raises(
+        ek.StudyError, match=r"holds tables \(rows.parquet\) and other files \(notes.txt\), .*/\*.parquet"
+    ):
+        load_corpus(folder, context=8, folder=tmp_path)
+    assert load_corpus(folder / "*.parquet", context=8, folder=tmp_path).train_files > 200
+
+
 def test_columns_are_named_where_they_are_not_clear(tmp_path):
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"title": ROWS, "body": ROWS, "n": range(300)}), path)

@@ -211,5 +211,6 @@ def test_too_many_threads_for_every_node_are_refused(tmp_path, text):
     try:
         with pytest.raises(ek.StudyError, match="needs 1000 processors, but the largest node of the Ray cluster has 2"):
             run_study(settings, tmp_path / "out", text=text, workers=Workers(engine="ray", address=cluster.address))
+        assert not (tmp_path / "out").exists()
     finally:
         cluster.shutdown()

@@ -140,8 +140,9 @@ def test_a_column_is_found_or_named(tmp_path):
             r"has no column of text or of lists of token ids \(its columns: .*float>\)\); give",
         ),
         ([[[1], [2]]], pa.list_(pa.list_(pa.int32())), "has no column of text or of lists of token ids"),
-        ([[], None, []], pa.list_(pa.int32()), "too short: its training part has 0 tokens"),
-        ([[1, 2, 3]], pa.list_(pa.int32()), "part has . tokens, but a context of 8 needs more than 8"),
+        ([[], None, []], pa.list_(pa.int32()), "there is no token id in the column 'input_ids' of"),
+        ([[1, 2, 3]], pa.list_(pa.int32()), "the column 'input_ids' of .* has one document, which"),
+        ([[number] for number in range(40)], pa.list_(pa.int32()), "part has . tokens, but a context of 8 needs"),
     ],
 )
 def test_what_is_no_token_id_is_one_line(rows, kind, message, tmp_path):

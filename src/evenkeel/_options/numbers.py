@@ -10,7 +10,23 @@ from typing import Any
 from evenkeel._errors import InvalidArgumentError, InvalidInputError
 
 MOST_THREADS = 1024
+COUNT = f"a whole number from 1 to {MOST_THREADS}"  # of threads or workers
 LARGEST = 2**1023  # of whole numbers: a double holds no larger ones
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, which a double can hold."""
+    return type(value) is int and abs(value) < LARGEST
+
+
+def is_real(value: Any) -> bool:
+    """Whether a value is a number, which a double can hold."""
+    return isinstance(value, float) or is_whole(value)
+
+
+def is_count(value: Any) -> bool:
+    """Whether a value can be a number of threads or workers."""
+    return is_whole(value) and 1 <= value <= MOST_THREADS
 
 
 def check_number(name: str, value: Any, *, least: float, most: float = math.inf, hint: str = "") -> None:
@@ -65,7 +81,7 @@ def nested_lists(text: str, name: str) -> tuple[Any, tuple[int, ...]]:
 
 def shape_of(data: Any, name: str) -> tuple[int, ...]:
     """Return the shape of nested lists of numbers; raise for what is none."""
-    if isinstance(data, float) or (type(data) is int and abs(data) < LARGEST):
+    if is_real(data):
         return ()
     if not isinstance(data, list):
         raise InvalidInputError(f"explain: {name} must be a number or nested lists of numbers, nothing else")

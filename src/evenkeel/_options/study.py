@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from evenkeel._errors import StudyError
 from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, Arm, find_arm
 from evenkeel._options.names import nearest
-from evenkeel._options.numbers import MOST_THREADS
+from evenkeel._options.numbers import COUNT, is_count, is_real, is_whole
 
 BYTES = 256  # the vocabulary of a text that is not tokenized
 MOST_TOKENS = 1 << 24  # of a vocabulary; ids beyond are no token's
@@ -132,8 +133,8 @@ class StudySettings(Compute):
         if repeated:
             raise StudyError(f"arm {', '.join(sorted(repeated))} is named more than once; name each arm once")
         self._check_positions()
-        if not 1 <= self.threads <= MOST_THREADS:
-            raise StudyError(f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
+        if not is_count(self.threads):
+            raise StudyError(f"threads must be {COUNT}, but is {self.threads!r}")
         if self.vocabulary is not None and not 1 <= self.vocabulary <= MOST_TOKENS:
             raise StudyError(f"vocabulary must be from 1 to {MOST_TOKENS}, but is {self.vocabulary}")
         self.check_memory(self.vocabulary or BYTES)
@@ -199,13 +200,38 @@ class StudySettings(Compute):
     @staticmethod
     def from_options(options: dict[str, Any]) -> StudySettings:
         """Return settings from a dictionary such as `as_dict` returns; options left out take their default."""
-        import msgspec
+        for name, value in options.items():
+            if name not in SETTINGS:
+                raise StudyError(f"a study has no setting {name!r}; did you mean {nearest(str(name), SETTINGS)}?")
+            if value is not None or getattr(StudySettings, name) is not None:
+                check_kind(name, value, SETTINGS[name])
+        given: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
+        return StudySettings(**given)
 
-        known = [field.name for field in dataclasses.fields(StudySettings)]
-        for name in options:
-            if name not in known:
-                raise StudyError(f"a study has no setting {name!r}; did you mean {nearest(str(name), known)}?")
-        try:
-            return msgspec.convert(options, StudySettings)
-        except msgspec.ValidationError as error:
-            raise StudyError(f"a setting of a study has a wrong type: {error}") from error
+
+Kind = tuple[str, Callable[[Any], bool]]  # what an option may be: in words, and whether a value is that
+TEXT: Kind = ("text", lambda value: isinstance(value, str))
+TEXTS: Kind = ("a list of texts", lambda value: is_list(value, TEXT))
+WHOLE: Kind = ("a whole number", is_whole)
+NUMBER: Kind = ("a number", is_real)
+FLAG: Kind = ("true or false", lambda value: isinstance(value, bool))
+SETTINGS: dict[str, Kind] = {
+    field.name: {int: WHOLE, float: NUMBER, bool: FLAG, str: TEXT}.get(type(field.default), WHOLE)
+    for field in dataclasses.fields(StudySettings)
+} | {
+    "arms": ("a list of names", TEXTS[1]),
+    "lr": ("a number or a list of numbers", lambda value: is_real(value) or is_list(value, NUMBER)),
+    "clip": NUMBER,
+}
+
+
+def is_list(value: Any, kind: Kind) -> bool:
+    """Whether a value is a list whose items are of a kind."""
+    return isinstance(value, list | tuple) and all(map(kind[1], value))
+
+
+def check_kind(name: str, value: Any, kind: Kind) -> None:
+    """Raise `StudyError` unless the value of an option is of a kind."""
+    words, fits = kind
+    if not fits(value):
+        raise StudyError(f"{name} must be {words}, but is {value!r:.80}")

@@ -7,6 +7,7 @@ from typing import get_args
 
 from evenkeel._errors import StudyError
 from evenkeel._options.names import EngineName, nearest
+from evenkeel._options.numbers import COUNT, is_count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +34,8 @@ class Workers:
     address: str | None = None
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count < 1:
-            raise StudyError(f"workers must be at least 1, but is {self.count}")
+        if self.count is not None and not is_count(self.count):
+            raise StudyError(f"workers must be {COUNT}, but is {self.count!r}")
         if self.engine not in get_args(EngineName):
             raise StudyError(
                 f"there is no engine {self.engine!r}; did you mean {nearest(self.engine, ['local', 'ray'])}?"

@@ -12,7 +12,7 @@ import typer
 from evenkeel._errors import EvenkeelError, InvalidArgumentError
 from evenkeel._options.formats import format_name, known_endings, without_data
 from evenkeel._options.names import check_choice
-from evenkeel._options.numbers import MOST_THREADS
+from evenkeel._options.numbers import COUNT, is_count
 from evenkeel._options.patterns import is_pattern, matching_paths
 from evenkeel._options.urls import CLIENTS, HTTP, check_url, scheme_of, unknown_scheme, without_scheme
 from evenkeel._options.workers import Workers
@@ -138,8 +138,8 @@ def statistics_option(text: str) -> Any:
 
 def parse_threads(value: str) -> int:
     """Return a number of threads."""
-    if not (value.isdecimal() and 1 <= int(value) <= MOST_THREADS):
-        raise typer.BadParameter(f"expected a whole number from 1 to {MOST_THREADS}, but got {value!r}")
+    if not (value.isdecimal() and is_count(int(value[:9]))):
+        raise typer.BadParameter(f"expected {COUNT}, but got {value!r}")
     return int(value)
 
 

@@ -46,10 +46,10 @@ class Pace:
         """Steps done or not needed any more."""
         return self.ended * self.steps + sum(self.at.values())
 
-    def left(self) -> float:
-        """Return the seconds that the rest takes."""
+    def left(self) -> str:
+        """Return how long the rest takes, in words behind a comma; nothing before the first step."""
         rest = self.runs * self.steps - self.done
-        return (time.monotonic() - self.began) / self.made * rest if self.made else 0.0
+        return f", {minutes((time.monotonic() - self.began) / self.made * rest)} left" if self.made else ""
 
 
 class Bars(ProgressContext, Observer):
@@ -122,7 +122,7 @@ class Bars(ProgressContext, Observer):
 
     def _show_study(self) -> None:
         pace = self.pace
-        facts = f"{pace.ended}/{pace.runs} runs, {minutes(pace.left())} left"
+        facts = f"{pace.ended}/{pace.runs} runs{pace.left()}"
         self.progress.update(self.study, completed=pace.done, facts=facts)
 
 
@@ -193,7 +193,7 @@ class Lines(ProgressContext, Observer):
 
     def _say(self, text: str, run: Run) -> None:
         speed = f", {self.speeds[run]:,.0f} tokens/s" if run in self.speeds else ""
-        say(f"{text}{speed}, {minutes(self.pace.left())} left")
+        say(f"{text}{speed}{self.pace.left()}")
         self.said = time.monotonic()
 
 
@@ -204,19 +204,28 @@ def lost_line(run: Run, reason: str) -> str:
 
 def estimate_line(spent: Spent) -> str:
     """Return what to tell before the first run."""
-    return f"the trainings will take about {spent_text(spent.estimated_seconds, spent.estimated_bytes)}"
+    about = "" if spent.estimated_seconds is None else "about "
+    return f"the trainings will take {about}{estimated_text(spent)}"
 
 
 def spent_line(spent: Spent) -> str:
     """Return what to tell after the last run."""
-    expected = spent_text(spent.estimated_seconds, spent.estimated_bytes)
-    return f"the trainings took {spent_text(spent.seconds, spent.bytes)} (estimated: {expected})"
+    return f"the trainings took {spent_text(spent.seconds, spent.bytes)} (estimated: {estimated_text(spent)})"
+
+
+def estimated_text(spent: Spent) -> str:
+    """Return what was estimated, and what that leaves out, in words."""
+    beside = f", beside {spent.uncounted}" if spent.uncounted else ""
+    return f"{spent_text(spent.estimated_seconds, spent.estimated_bytes)}{beside}"
 
 
 def spent_text(seconds: float | None, size: int | None) -> str:
     """Return a time and the memory of a worker in words."""
     time_text = "an unknown time" if seconds is None else minutes(seconds)
-    return time_text + ("" if size is None else f" and {size / 2**30:.2f} GiB of memory a worker")
+    if size is None:
+        return time_text
+    memory = f"{size / 2**30:.2f} GiB" if size >= 1 << 27 else f"{size / 2**20:.1f} MiB"
+    return f"{time_text} and {memory} of memory a worker"
 
 
 def minutes(seconds: float) -> str:

@@ -16,7 +16,18 @@ from evenkeel._directories import EXPERIMENT, STUDY, check_experiments, check_ne
 from evenkeel._errors import StudyError
 from evenkeel._options.arms import DEFAULT_ARMS, FEED_FORWARD_NAMES, LONG_WARMUP, arm_names
 from evenkeel._options.names import EXPERIMENT_NAMES, EngineName, check_experiment, nearest
-from evenkeel._options.study import DEVICES, PRECISIONS, StudySettings
+from evenkeel._options.study import (
+    DEVICES,
+    FLAG,
+    PRECISIONS,
+    SETTINGS,
+    TEXT,
+    TEXTS,
+    WHOLE,
+    Kind,
+    StudySettings,
+    check_kind,
+)
 from evenkeel._options.urls import parse_storage_options, scheme_of
 from evenkeel._options.workers import Workers
 from evenkeel._packages import REPORT, check_packages
@@ -37,6 +48,7 @@ from evenkeel.cli.options import (
     flag,
     missing_source,
     option,
+    option_names,
     parse_target,
     parse_threads,
     parse_url,
@@ -51,21 +63,14 @@ DEFAULTS = {field.name: field.default for field in dataclasses.fields(StudySetti
 COMPARED, MODEL, TRAINING, EXPERIMENTS = "What is compared", "Model", "Training", "Experiments instead of a study"
 ALL = "all"
 # What a file of options may hold beside the settings, each as it is typed.
-BESIDE_SETTINGS = ("text", "storage_option", "out", "workers", "engine", "address")
-# What a file may give for them, where the default does not tell.
-TYPES: dict[str, Any] = {
-    "arms": (str, list),
-    "lr": (str, list, int, float),
-    "warmup": int,
-    "vocabulary": int,
-    "clip": (int, float),
-    "weight_decay": (int, float),
-    "text": str,
-    "storage_option": list,
-    "out": str,
-    "workers": int,
-    "engine": str,
-    "address": str,
+BESIDE_SETTINGS: dict[str, Kind] = {
+    "text": TEXT,
+    "storage_option": TEXTS,
+    "out": TEXT,
+    "workers": WHOLE,
+    "engine": TEXT,
+    "address": TEXT,
+    "quiet": FLAG,
 }
 
 study = typer.Typer(
@@ -194,30 +199,30 @@ def train(
 to it; --set gives the others.
     """
     # The parameters named as settings are: what was not typed is None, and left to the study or to the defaults.
-    typed = {name.rstrip("_"): value for name, value in locals().items() if value is not None}
+    typed = {name.rstrip("_"): value for name, value in locals().items() if value is not None and name != "quiet"}
     if group.invoked_subcommand is not None:
         refuse_options(group)
         return 0
     typed = {name: value for name, value in typed.items() if name in (*DEFAULTS, *BESIDE_SETTINGS)}
     if from_ is not None:
-        typed = read_options_file(from_) | typed
+        typed = read_options_file(from_, option_names(group)) | typed
     beside = {name: typed.pop(name, None) for name in BESIDE_SETTINGS}
     place = None if beside["out"] is None else Path(beside["out"])
     if force and resume:
         raise StudyError("--force starts afresh and --resume goes on; give one")
-    if resume and place is None:
-        raise StudyError("--resume needs --out: the directory of the study to continue")
+    if resume:
+        check_resumed(place, asked=bool(typed or beside["text"] or experiment))
     output = Output(open_page=open_page, as_json=as_json)
     keep: dict[str, Any] = {
         "resume": resume,
         "force": force,
-        "quiet": quiet,
+        "quiet": quiet or bool(beside["quiet"]),
         "workers": workers_of(beside, several=experiment is None),
     }
     if list_ or experiment is not None:
         names = [] if experiment is None else named_experiments(experiment)
         assigned = parse_assignments(set_ or [])
-        if beside["text"] is not None or beside["storage_option"]:
+        if names and (beside["text"] is not None or beside["storage_option"]):
             raise StudyError("experiments use their own data; leave --text and --storage-option out")
         options = options_of_each(names, typed | assigned)
         if not list_:
@@ -230,7 +235,7 @@ to it; --set gives the others.
         raise StudyError("--set gives options of an experiment; name it with --experiment")
     parse_lists(typed)
     if not resume:
-        StudySettings(**typed)  # raises for impossible values; a resumed study adds its own to them
+        StudySettings.from_options(typed)  # raises for impossible values; a resumed study adds its own to them
     check_text(beside["text"])
     check_place(place, resume=resume, force=force)
     check_packages(*REPORT)
@@ -275,12 +280,22 @@ def refuse_options(group: typer.Context) -> None:
 def workers_of(beside: Mapping[str, Any], *, several: bool) -> Workers:
     """Return who trains; where neither a number nor a cluster is asked for, experiments run in one process."""
     engine: Any = beside["engine"] or "local"
-    count = beside["workers"] or (None if several or engine == "ray" else 1)
+    count = None if several or engine == "ray" else 1
+    if beside["workers"] is not None:
+        count = beside["workers"]
     return check_workers(Workers(count=count, engine=engine, address=beside["address"]))
 
 
-def read_options_file(path: Path) -> dict[str, Any]:
-    """Return the options that a TOML file gives, by the names that they have on the command line."""
+def check_resumed(place: Path | None, *, asked: bool) -> None:
+    """Raise `StudyError` where there is nothing to resume, nor anything that says what to begin."""
+    if place is None:
+        raise StudyError("--resume needs --out: the directory of the study to continue")
+    if not asked and not (place / STUDY).exists():
+        raise StudyError(f"--resume: {place} holds no study to continue; name its directory with --out")
+
+
+def read_options_file(path: Path, typed: Sequence[str]) -> dict[str, Any]:
+    """Return the options that a TOML file gives, by the names that they have on the command line, which knows more."""
     import tomllib
 
     try:
@@ -290,13 +305,17 @@ def read_options_file(path: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise StudyError(f"--from: {path} is not TOML: {error}") from error
     options = {name.replace("-", "_"): value for name, value in content.items()}
-    known = (*DEFAULTS, *BESIDE_SETTINGS)
-    for name, value in options.items():
-        if name not in known:
-            raise StudyError(f"--from: {path}: there is no option {name!r}; did you mean {nearest(name, known)}?")
-        expected = TYPES.get(name, type(DEFAULTS.get(name)))
-        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-            raise StudyError(f"--from: {path}: {name} has a wrong type, {value!r}")
+    kinds = SETTINGS | BESIDE_SETTINGS
+    try:
+        parse_lists(options)
+        for name, value in options.items():
+            if f"--{name}" in typed and name not in kinds:
+                raise StudyError(f"{name} is for the command line alone: type --{name}")
+            if name not in kinds:
+                raise StudyError(f"there is no option {name!r}; did you mean {nearest(name, kinds)}?")
+            check_kind(name, value, kinds[name])
+    except StudyError as error:
+        raise StudyError(f"--from: {path}: {error}") from error
     return options
 
 
@@ -306,7 +325,6 @@ def parse_lists(typed: dict[str, Any]) -> None:
         typed["lr"] = parse_rates(typed["lr"])
     if isinstance(typed.get("arms"), str):
         typed["arms"] = tuple(name.strip() for name in typed["arms"].split(",") if name.strip())
-    typed.update({name: tuple(value) for name, value in typed.items() if isinstance(value, list)})
 
 
 def check_place(place: Path | None, names: Sequence[str] = (), *, resume: bool, force: bool) -> None:

@@ -81,6 +81,10 @@ class Executor(ABC):
     def at_once(self, jobs: int) -> int:
         """Return how many of so many jobs are done at a time."""
 
+    def starts(self, jobs: int) -> str:
+        """Return what has to start before so many jobs can, in words; nothing where this process does them."""
+        return ""
+
     def processors(self) -> float:
         """Return how many processors there are for the jobs."""
         return cores()

@@ -91,9 +91,13 @@ class Processes(Executor):
         """Return how many processes there are for so many jobs."""
         return min(self.count, jobs)
 
+    def starts(self, jobs: int) -> str:
+        """Return that the processes have to start."""
+        return f"the start of {self.at_once(jobs)} processes" if self.at_once(jobs) > 1 else ""
+
     def run(self, task: Task, jobs: Sequence[Job], *, told: Told, lost: Lost, keep: int | None = None) -> None:
         """Do jobs; a single one needs no process."""
-        if min(self.count, len(jobs)) < 2:
+        if self.at_once(len(jobs)) < 2:
             Serial().run(task, jobs, told=told, lost=lost)
             return
         messages: queue.SimpleQueue[tuple[Process, Message | None]] = queue.SimpleQueue()

@@ -22,7 +22,7 @@ from typing import Any, Self
 import torch
 
 import evenkeel
-from evenkeel._cluster import ray_cluster
+from evenkeel._cluster import ray_cluster, starts_here
 from evenkeel._errors import EvenkeelError, StudyError
 from evenkeel._files import is_temporary, replace_file
 from evenkeel._options.workers import Workers
@@ -49,10 +49,9 @@ class RayTasks(Executor):
         gpu: whether each needs a GPU, or a share of one where there are fewer.
     """
 
-    elsewhere = True
-
     def __init__(self, workers: Workers, *, threads: int, gpu: bool) -> None:
         self.workers, self.threads, self.gpu = workers, threads, gpu
+        self.elsewhere = not starts_here(workers.address)
         self.stack = contextlib.ExitStack()
         self.ray: Any = None
         self.ended: BaseException | None = None
@@ -60,7 +59,10 @@ class RayTasks(Executor):
     def __enter__(self) -> Self:
         handler = signal.getsignal(signal.SIGTERM)
         room = self.threads * (self.workers.count or 1)
-        self.ray = self.stack.enter_context(ray_cluster(self.workers.address, max(room, cores())))
+        with contextlib.ExitStack() as stack:
+            self.ray = stack.enter_context(ray_cluster(self.workers.address, max(room, cores())))
+            self.share(1)
+            self.stack = stack.pop_all()
         if callable(handler) and threading.current_thread() is threading.main_thread():
             # Ray takes SIGTERM for itself, and makes a KeyboardInterrupt of all that a handler raises while it waits.
             signal.signal(signal.SIGTERM, functools.partial(self.note, handler))
@@ -83,6 +85,10 @@ class RayTasks(Executor):
     def at_once(self, jobs: int) -> int:
         """Return how many of so many jobs there is room for."""
         return min(self.share(jobs)[0], jobs)
+
+    def starts(self, jobs: int) -> str:
+        """Return that the tasks have to start."""
+        return f"the start of {self.at_once(jobs)} tasks on Ray"
 
     def stamp(self) -> dict[str, str]:
         """Return Ray's version."""

@@ -18,7 +18,6 @@ from evenkeel.report import Finding, Page, Table
 
 STATED = ("evenkeel", "torch", "python", "kernels", "created", "machine", "settings", "spent")
 COMPARED = ("evenkeel", "torch", "python", "kernels", "machine", "settings")
-WITHOUT_EFFECT = ("arms", "lr", "seed", "seeds")  # settings: what is compared, and not how
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,10 +121,9 @@ def check_texts(summaries: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def differences(summaries: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return what is not the same in all studies, beside what they compare: a value for each."""
+    """Return the settings, versions and machines that are not the same in all studies: a value for each."""
     flat = [
-        {key: summary.get(key) for key in COMPARED if key != "settings"}
-        | {key: value for key, value in (summary.get("settings") or {}).items() if key not in WITHOUT_EFFECT}
+        {key: summary.get(key) for key in COMPARED if key != "settings"} | (summary.get("settings") or {})
         for summary in summaries
     ]
     keys = dict.fromkeys(key for values in flat for key in values)

@@ -17,6 +17,7 @@ from evenkeel.lab.runner import Executor, peak_memory, write_json
 from evenkeel.lab.studies._observer import Run, Spent
 from evenkeel.lab.studies._training import VALIDATION_STEPS, VALIDATIONS, make_model
 from evenkeel.lab.training import Corpus, even_windows, seconds_in_turn, training_step
+from evenkeel.report import join_words
 
 FILE = "spent.json"
 ROUNDS = 3
@@ -42,18 +43,20 @@ def estimate(settings: StudySettings, corpus: Corpus, runs: list[Run], executor:
     Args:
         settings: of the study.
         corpus: what is learned.
-        runs: that are to be trained.
+        runs: that are to be trained; what comes before their steps is named and not counted.
         executor: who trains them; the machines of a cluster are taken to be as fast as this one.
     """
+    uncounted = join_words([*filter(None, [executor.starts(len(runs))]), *["compiling"] * settings.compile])
     if settings.device == "cuda" and not torch.cuda.is_available():
-        return Spent(estimated_bytes=settings.needed_bytes(corpus.vocabulary))
+        return Spent(estimated_bytes=settings.needed_bytes(corpus.vocabulary), uncounted=uncounted)
     model = make_model(runs[0].arm, settings, corpus).to(settings.device).train()
     windows = even_windows(corpus, settings.batch, context=settings.context)
     (times,) = seconds_in_turn([training_step(model, windows, settings)], ROUNDS)
     steps = settings.steps + (VALIDATIONS + 1) * VALIDATION_STEPS
     rounds = math.ceil(len(runs) / executor.at_once(len(runs)))
     busy = len(runs) * settings.threads / executor.processors()
-    return Spent(statistics.median(times) * steps * max(rounds, busy), None, memory_used(settings))
+    seconds = statistics.median(times) * steps * max(rounds, busy)
+    return Spent(estimated_seconds=seconds, estimated_bytes=memory_used(settings), uncounted=uncounted)
 
 
 def memory_used(settings: StudySettings) -> int | None:

@@ -53,6 +53,7 @@ class Spent:
         seconds: that they took.
         estimated_bytes: of memory, for each worker.
         bytes: the most that one held.
+        uncounted: what the estimates leave out, in words.
 
     Example:
         >>> from evenkeel.lab import Spent
@@ -64,6 +65,7 @@ class Spent:
     seconds: float | None = None
     estimated_bytes: int | None = None
     bytes: int | None = None
+    uncounted: str = ""
 
 
 class Observer:

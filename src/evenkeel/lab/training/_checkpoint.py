@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import safetensors
@@ -12,13 +13,15 @@ from torch import Tensor, nn
 from evenkeel._errors import StudyError
 from evenkeel._files import replace_file
 
+NUMBERS = "numbers"  # all in one entry: safetensors writes several in an order that changes from process to process
+
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **numbers: int) -> None:
     """Replace a checkpoint by the present state of model and optimizer, with numbers that say where it was taken."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for index, moments in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
-    replace_file(path, safetensors.torch.save(tensors, {name: str(number) for name, number in numbers.items()}))
+    replace_file(path, safetensors.torch.save(tensors, {NUMBERS: json.dumps(numbers)}))
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, **most: int) -> tuple[int, ...]:
@@ -35,7 +38,7 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
     """
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            metadata = file.metadata()
+            kept = json.loads(file.metadata()[NUMBERS])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         model.load_state_dict(with_prefix(tensors, "model."))
         moments: dict[int, dict[str, Tensor]] = {}
@@ -44,11 +47,11 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimiz
             moments.setdefault(int(index), {})[key] = tensor
         check_moments(moments, [p for group in optimizer.param_groups for p in group["params"]])
         optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
-        numbers = tuple(int(metadata[name]) for name in most)
+        numbers = tuple(int(kept[name]) for name in most)
         if not all(0 <= number <= limit for number, limit in zip(numbers, most.values(), strict=True)):
             raise ValueError(f"{numbers} are out of range")
         return numbers
-    except (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError) as error:
+    except (safetensors.SafetensorError, RuntimeError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise StudyError(
             f"checkpoint {path} is damaged; delete the directory {path.parent} to run this arm again"
         ) from error

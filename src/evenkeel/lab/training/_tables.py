@@ -32,12 +32,14 @@ if TYPE_CHECKING:
     from evenkeel.data.sources import Place
 
 VALIDATION_DOCUMENTS = 10  # one in so many, by a hash of its content, so that copies stay together
+FEW = 1000  # documents; of so many that differ, some fall on each side
 ROWS = 1024  # of a table, turned into bytes at a time
 PIECE = 1 << 23  # bytes of row groups that are read together; for each piece the file's end is read again
 TABLES = {"Parquet", "Arrow"}
+STRINGS = "(large_)?(string|binary)(_view)?"
 # By unit: the types of its columns as Arrow writes them, and the names that need not be told.
 UNITS = {
-    "byte": (re.compile(r"(large_)?(string|binary)"), ("text", "content")),
+    "byte": (re.compile(rf"{STRINGS}|dictionary<values={STRINGS}, .*>"), ("text", "content")),
     "token": (re.compile(r"(large_|fixed_size_)?list<[^:<]*: u?int\d+( not null)?>(\[\d+\])?"), ("input_ids",)),
 }
 # What PyArrow raises about a broken file.
@@ -56,13 +58,21 @@ def table_paths(path: Place) -> list[Place] | None:
     """Return the Parquet or Arrow files that a place names: a file, a pattern with *, or a directory that has some.
 
     The one place that knows where tables lie.
+
+    Raises:
+        StudyError: a directory has other files too.
     """
     from evenkeel.data.sources import format_of, list_files
 
     plain, _ = plain_place(path)
-    visible = (key for key in keys_of(plain) if not any(part[0] in "._" for part in key.split("/")))
-    kinds = {getattr(format_of(Path(key)), "name", None) for key in visible}
-    return list_files(plain).files if kinds and kinds <= TABLES else None
+    visible = sorted(key for key in keys_of(plain) if not any(part[0] in "._" for part in key.split("/")))
+    tables = [key for key in visible if getattr(format_of(Path(key)), "name", None) in TABLES]
+    if others := tables and sorted({*visible} - {*tables}):
+        raise StudyError(
+            f"{plain} holds tables ({tables[0]}) and other files ({others[0]}), which are not learned together; give "
+            f"one kind, such as {str(plain).partition('*')[0].rstrip('/')}/*{Path(tables[0]).suffix}"
+        )
+    return list_files(plain).files if tables else None
 
 
 def keys_of(place: Place) -> Iterable[str]:
@@ -118,22 +128,41 @@ def write_rows(files: Sequence[Place], column: Column, vocabulary: int | None, t
 
     def fill(train: Part, validation: Part) -> Filled:
         skipped, said = 0, 0
+        seen = set[bytes]()  # of the hashes, as many as tell one document from several
         for document in (row for path in files for row in rows_of(path, column, vocabulary)):
             if not len(document):
                 skipped += 1
                 continue
-            held_out = (
-                int.from_bytes(hashlib.sha256(bytes(document)).digest()[:8], "little") % VALIDATION_DOCUMENTS == 0
-            )
+            digest = hashlib.sha256(bytes(document)).digest()[:8]
+            if len(seen) < FEW:
+                seen.add(digest)
+            held_out = int.from_bytes(digest, "little") % VALIDATION_DOCUMENTS == 0
             (validation if held_out else train).add(document)
             if train.size - said >= CHUNK:
                 said = train.size
                 tell(said)
+        if not (train.documents and validation.documents):
+            raise one_sided(files, column, train.documents + validation.documents, len(seen), skipped)
         if column.unit == "byte":
             return Filled(skipped)
         return Filled(skipped, 0, column.unit, vocabulary or max(len(part.counts()) for part in (train, validation)))
 
     return fill
+
+
+def one_sided(files: Sequence[Place], column: Column, documents: int, different: int, skipped: int) -> StudyError:
+    """Return the error of tables whose documents all fall on one side of the split, or that have none."""
+    where = f"the column {column.name!r} of {files[0]}{f' and {len(files) - 1} more' if len(files) > 1 else ''}"
+    if not documents:
+        learned = "text" if column.unit == "byte" else "token id"
+        nothing = f"only rows that are null, empty or binary ({skipped})" if skipped else "no rows"
+        return StudyError(f"there is no {learned} in {where}: it has {nothing}; give another table or column")
+    these = f"only {different} different documents" if different > 1 else f"only equal documents ({documents})"
+    return StudyError(
+        f"{where} has {'one document' if documents == 1 else these}, which all fall into one part: one document in "
+        f"{VALIDATION_DOCUMENTS} is held out, by a hash of its content; give more that differ, or a file that is no "
+        "table, which is split by position"
+    )
 
 
 def rows_of(path: Place, column: Column, vocabulary: int | None = None) -> Iterator[bytes | Ids]:

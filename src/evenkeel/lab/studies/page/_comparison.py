@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,7 +43,8 @@ def comparison_findings(summary: Mapping[str, Any]) -> list[Finding]:
     level = [pair for pair in summary["pairs"] if pair.get("seen") == "no difference seen"]
     if level:
         title = f"No difference seen in {len(level)} of {len(summary['pairs'])} pairs of the same arm"
-        findings.append(Finding(title, f"{'; '.join(map(difference_text, level[:MOST_NAMED]))} {text.nats}."))
+        shown = f"{'; '.join(map(difference_text, level[:MOST_NAMED]))} {text.nats}."
+        findings.append(Finding(title, f"{shown}{without_interval(summary['pairs'])}"))
     best = [entry for entry in summary["standing"] if entry.get("seen")][:1]
     for entry in best:
         title = f"{spoken(entry['arm'])} of {entry['study']} ends lowest, at {text.loss(entry['loss'])}"
@@ -68,6 +70,12 @@ def standing_text(standing: Sequence[Entry]) -> str:
     return (
         f"No difference to it is seen in {join_words(level[:MOST_NAMED])}{' and others' * (len(level) > MOST_NAMED)}."
     )
+
+
+def without_interval(entries: Sequence[Entry]) -> str:
+    """Return how many differences have no interval, by the reason."""
+    counts = Counter(entry["seen"] for entry in entries if entry["low"] is None)
+    return f" Not told: {', '.join(f'{reason} ({number})' for reason, number in counts.items())}." if counts else ""
 
 
 def interval_text(entry: Entry) -> str:
@@ -115,20 +123,21 @@ def entries_table(entries: Sequence[Entry], title: str, reference: str | None) -
 def difference_figure(summary: Mapping[str, Any]) -> Figure | None:
     """Return the differences with their intervals: between studies, or to the best where they share no arm."""
     shared = bool(summary["pairs"])
-    entries = summary["pairs"] if shared else summary["standing"][1:]
+    entries = [entry for entry in (summary["pairs"] if shared else summary["standing"][1:]) if entry.get("seen")]
     rows = [
         Row(f"{e['arm']}, {e['study']}", e["difference"], low=e["low"], high=e["high"], note=e["seen"])
         for e in entries
-        if e.get("difference") is not None
+        if e["difference"] is not None
     ]
     if not rows:
         return None
     reference = "the same arm of the first study" if shared else "the best arm"
     seen = sum(row.note in ("lower", "higher") for row in rows)
-    title = f"A difference to {reference} is seen in {seen} of {len(rows)} cases"
+    title = f"A difference to {reference} is seen in {seen} of {len(entries)} {'pairs' if shared else 'cases'}"
     panel = dots(rows, x=Axis(f"difference in loss ({text_of(summary.get('text')).nats})", log=False))
     caption = (
         "A dot is the mean of the differences by seed, the whisker its 95 % interval; at 0 there is no difference."
+        + without_interval(entries)
     )
     return Figure(name="differences", title=title, caption=caption, panels=[panel])
 
@@ -160,5 +169,12 @@ def time_text(seconds: float | None) -> str | None:
 def differences_table(summary: Mapping[str, Any]) -> Table:
     """Return what is not the same in all studies."""
     names = [study["name"] for study in summary["studies"]]
-    rows: list[list[Cell]] = [[key, *map(str, values)] for key, values in summary["differences"].items()]
+    rows: list[list[Cell]] = [[key, *map(value_text, values)] for key, values in summary["differences"].items()]
     return Table(["setting", *names], rows or [["nothing", *["–"] * len(names)]], title="What differs")
+
+
+def value_text(value: Any) -> str:
+    """Return a setting, or what is known of a machine, in words."""
+    if isinstance(value, Mapping):
+        value = [f"{key} {item}" for key, item in value.items()]
+    return ", ".join(map(str, value)) if isinstance(value, list) else "–" if value is None else str(value)
