@@ -86,10 +86,13 @@ def test_a_node_that_is_lost_changes_no_bit(cluster, store, tmp_path):
     assert found.to_bytes() == fit_statistics(tmp_path).to_bytes()
 
 
-def test_the_command_takes_an_address(cluster, folder, tmp_path):
+def test_the_command_takes_an_address(cluster, folder, tmp_path, monkeypatch):
     out = tmp_path / "s.json"
     arguments = ["data", "fit", str(folder), "--out", str(out), "--engine", "ray", "--quiet"]
     assert main([*arguments, "--address", cluster[0].address]) == 0
+    monkeypatch.chdir(folder.parent)  # not the workers' directory
+    found = fit_statistics(folder.name, engine="ray", address=cluster[0].address)
+    assert found.to_bytes() == fit_statistics(folder).to_bytes()
     assert out.exists()
 
 

@@ -118,7 +118,7 @@ def test_the_report_says_how_many_copies_were_left_out(tmp_path, text):
         ({"clip": -1.0}, "clip must be a positive number"),
         ({"weight_decay": -1.0}, "weight decay must be zero or more"),
         ({"warmup": 11, "steps": 10}, "warmup must be from 0 to the number of steps (10), but is 11"),
-        ({"threads": 0}, "threads must be from 1 to 1024, but is 0"),
+        ({"threads": 0}, "threads must be a whole number from 1 to 1024, but is 0"),
         ({"feed_forward": "tanh"}, "feed-forward must be one of relu, gelu, swiglu, geglu, but is 'tanh'"),
         ({"arms": ()}, "no arms given"),
         ({"arms": ("none", "none")}, "arm none is named more than once"),

@@ -58,7 +58,7 @@ def test_records_are_those_of_the_serial_study_byte_for_byte(tmp_path, text, oth
 
 
 def test_no_workers_are_refused(tmp_path, text):
-    with pytest.raises(ek.StudyError, match="workers must be at least 1, but is 0"):
+    with pytest.raises(ek.StudyError, match="workers must be a whole number from 1 to 1024, but is 0"):
         run_study(StudySettings(**TINY), tmp_path / "out", text=text, workers=0)
 
 

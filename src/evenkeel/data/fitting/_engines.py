@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -138,11 +138,13 @@ def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: Workers) -> 
             context = require_package("ray.data").DataContext.get_current()
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         context.enable_progress_bars = context.print_on_execution_start = False
-        shared = ray.put((list(fragments), recipe))
+        shared = ray.put((list(fragments), recipe, os.getcwd()))
 
         def compute(row: dict[str, Any]) -> dict[str, Any]:
             torch.set_num_threads(1)
-            parts, recipe = ray.get(shared)
+            parts, recipe, folder = ray.get(shared)
+            with suppress(OSError):  # relative paths are the caller's
+                os.chdir(folder)
             return {"id": row["id"], "compiled": has_kernels(), **pack(recipe, parts[row["id"]])}
 
         rows = ray.data.range(len(fragments), override_num_blocks=min(len(fragments), 1000)).map(compute)
