@@ -203,7 +203,7 @@ def test_a_list_that_differs_is_named(tmp_path):
         ("padding", {"lengths": ""}, "lengths is empty"),
         ("padding", {"lengths": "99999"}, "at most longest"),
         ("padding", {"seed": -1}, "seed must be zero or more"),
-        ("padding", {"threads": 10**9}, "threads must be from 1 to 1024"),
+        ("padding", {"threads": 10**9}, "threads must be a whole number from 1 to 1024"),
         ("gradients-at-init", {"arms": "pre-layr"}, "did you mean pre-layer"),
         ("gradients-at-init", {"depths": "4"}, "two different values"),
         ("learning-rate", {"rates": "0.1,0.01"}, "must ascend"),

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from evenkeel._errors import StudyError
 from evenkeel._options.names import nearest
-from evenkeel._options.numbers import MOST_THREADS
+from evenkeel._options.numbers import COUNT, is_count
 
 Trial = dict[str, Any]  # names the measurement: strings and numbers
 
@@ -53,8 +53,8 @@ class Options:
                     raise StudyError(f"{field.name} must be positive, but is {item}")
         if self.seed < 0:
             raise StudyError(f"seed must be zero or more, but is {self.seed}")
-        if self.threads > MOST_THREADS:
-            raise StudyError(f"threads must be from 1 to {MOST_THREADS}, but is {self.threads}")
+        if not is_count(self.threads):
+            raise StudyError(f"threads must be {COUNT}, but is {self.threads}")
         self.check()
 
     def check(self) -> None:
