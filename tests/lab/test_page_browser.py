@@ -22,6 +22,7 @@ LABELS = """() => [...document.querySelectorAll('.plot')].map((plot) =>
         return { left: box.left, right: box.right, top: box.top, bottom: box.bottom, end: frame.right };
     }))"""
 BACKGROUND = "getComputedStyle(document.body).backgroundColor"
+CAPTIONS = "[...document.querySelectorAll('caption')].map((caption) => caption.getBoundingClientRect().right)"
 INK = "document.querySelector('.plot .xtick text').style.fill"
 
 
@@ -78,6 +79,7 @@ def test_everything_is_drawn_in_the_window_and_nothing_is_requested(browser, rep
     assert page.locator("main .plot").count() == page.locator(".plot .cartesianlayer .subplot").count() == panels
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate("window.innerWidth") == width
+    assert max(page.evaluate(CAPTIONS)) <= width
     page.context.close()
 
 
