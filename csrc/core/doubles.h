@@ -106,7 +106,7 @@ EVENKEEL_INLINE double sum_of_lanes(Doubles v) {
 }
 // The sums of the lanes of eight vectors, each as sum_of_lanes adds.
 EVENKEEL_INLINE void sums_of_lanes(const Doubles (&v)[8], double (&sums)[8]) {
-#if defined(EVENKEEL_HAS_SHUFFLE)
+#if defined(EVENKEEL_HAS_SHUFFLE) && defined(__AVX2__)  // HalfDoubles is one register
   for (int i = 0; i < 8; i += 4) {
     const HalfDoubles a = fold(v[i]), b = fold(v[i + 1]), c = fold(v[i + 2]), d = fold(v[i + 3]);
     const HalfDoubles ac = __builtin_shufflevector(a, c, 0, 1, 4, 5) + __builtin_shufflevector(a, c, 2, 3, 6, 7);
