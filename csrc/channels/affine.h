@@ -111,6 +111,12 @@ struct Wide {
       widen(v, part);
     }
   }
+  explicit Wide(const double* values) {
+    for (int i = 0; i < parts; ++i) part[i] = load(values + i * Lanes<double>::width);
+  }
+  void store(double* values) const {
+    for (int i = 0; i < parts; ++i) store_bytes_of(values + i * Lanes<double>::width, part[i]);
+  }
   Vector<C> rounded() const {
     if constexpr (parts == 1) {
       return part[0];

@@ -17,8 +17,8 @@ struct Block {
   int64_t first, columns;  // of the strip
   int64_t first_lane, lanes;
   template <class T>
-  T* at(T* tensor, int64_t width) const {
-    return tensor + first_row * width + first;
+  T* at(T* tensor, int64_t stride) const {
+    return tensor + first_row * stride + first;
   }
 };
 
@@ -115,6 +115,13 @@ bool is_exact(const ChannelsCall& a, int64_t outer) {
 template <bool extras>
 bool is_short(const ChannelsCall& a, int64_t outer) {
   return sums_are_short(a) && !is_exact<extras>(a, outer);
+}
+
+// Where the gradients of a block's first row are kept after the activation, from the sums to dx, or null.
+template <bool extras>
+double* kept_gradients(const ChannelsCall& a, const Block& b) {
+  if (!a.kept || !is_exact<extras>(a, b.outer)) return nullptr;
+  return static_cast<double*>(a.kept) + (b.first_row - b.outer * a.geometry.rows) * kept_stride(a.geometry) + b.first;
 }
 
 // The affine of neighbouring statistics of an outer index; their means, where a gradient takes no more.
@@ -252,6 +259,7 @@ struct ColumnStatistics {
   void fill(const ChannelsCall& a, const Block& b, const Statistics& s, int64_t first, int64_t begin, int64_t end,
             int64_t step) {
     const int64_t each = a.geometry.per_channel, lane = b.first_lane + begin;
+    if (begin >= end) return;  // never: g++ warns of what would not be set
     const auto spread = [&](auto* values, const auto& value) {
       const auto put = [&](auto* to) {
         for_each_position<double>(end - begin, [&](auto at) { store_rounded(at, to, value(at)); });

@@ -66,12 +66,12 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   if (rows == 0) return;
   C lane_shift[longest_strip], column_shift[longest_strip];
   const C* const shift = each > 1 ? column_shift : lane_shift;
-  const T* x = block.at(static_cast<const T*>(a.x), g.width);
+  const T* x = block.at(static_cast<const T*>(a.x), g.row_stride);
   // the mean of enough rows that it is seldom unfair
   const int64_t enough = ceil_divide(rows_per_flush, shared.fold), few_rows = valid.until(enough);
   sum_lanes<1>(block, each, {guess}, [&](auto& to) {
     sum_columns<C>(few_rows, block.columns, to, [&](auto at, int64_t row, V(&out)[1]) {
-      out[0] = valid.has(row) ? at.load(x + row * g.width) : V{};
+      out[0] = valid.has(row) ? at.load(x + row * g.row_stride) : V{};
     }, [](int64_t, int64_t) {});
   });
   const double few = static_cast<double>(std::min(rows, enough) * each);
@@ -83,9 +83,9 @@ void measure_one(const ChannelsCall& a, int64_t item) {
     if (each > 1) repeat_each(lane_shift, block.lanes, each, column_shift);
     sum_lanes<2>(block, each, {sum, square}, [&](auto& to) {
       sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
-        out[0] = valid.has(row) ? at.load(x + row * g.width) - Whole<C>{at.i}.load(shift) : V{};
+        out[0] = valid.has(row) ? at.load(x + row * g.row_stride) - Whole<C>{at.i}.load(shift) : V{};
         out[1] = out[0] * out[0];
-      }, [&](int64_t row, int64_t column) { fetch(x + row * g.width + column); });
+      }, [&](int64_t row, int64_t column) { fetch(x + row * g.row_stride + column); });
     });
   };
   for (bool fair = false, again = false; !fair; again = true) {
@@ -122,7 +122,7 @@ struct Written {
     const int64_t items = g.write_items(0), begin = item % items * g.rows_written, stop = begin + g.rows_written;
     rows = block_of(g, item / items, begin, std::min(stop, g.rows) - begin, 0, g.lanes_of_row);
     streamed = a.streamed && !a.may_cancel && g.width * sizeof(T) % cache_line == 0 &&
-               on_a_cache_line(static_cast<const T*>(a.out) + rows.first_row * g.width);
+               on_a_cache_line(static_cast<const T*>(a.out) + rows.first_row * g.row_stride);
   }
   // Calls body(tile, position of its vector t, first row, end) for their tiles.
   template <class T, class Body>
@@ -145,17 +145,17 @@ template <class T, bool extras>
 void write_exact(const ChannelsCall& a, const Block& block) {
   using C = Opmath<T>;
   using V = Vector<C>;
-  const int64_t width = a.geometry.width;
+  const int64_t stride = a.geometry.row_stride;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer);
-  const T* x = block.at(static_cast<const T*>(a.x), width);
-  T* y = block.at(static_cast<T*>(a.out), width);
+  const T* x = block.at(static_cast<const T*>(a.x), stride);
+  T* y = block.at(static_cast<T*>(a.out), stride);
   for_each_position<C>(block.columns, [&](auto at) {
     const LaneMask<C> lanes = factors.lanes_that_cancel(at.i);
     if (!factors.any_cancels(at.i)) return;
     for (int64_t row = 0; row < block.count; ++row) {
-      const V v = activate<C>(factors.exact(at.i, at.load(x + row * width)), a.options.activation);
-      if (valid.has(row)) at.store(y + row * width, choose(lanes, v, at.load(y + row * width)));
+      const V v = activate<C>(factors.exact(at.i, at.load(x + row * stride)), a.options.activation);
+      if (valid.has(row)) at.store(y + row * stride, choose(lanes, v, at.load(y + row * stride)));
     }
   });
 }
@@ -164,13 +164,13 @@ template <class T, bool extras>
 void write_one(const ChannelsCall& a, int64_t item) {
   using C = Opmath<T>;
   using V = Vector<C>;
-  const int64_t width = a.geometry.width;
+  const int64_t stride = a.geometry.row_stride;
   const Written written(a, item, static_cast<const T*>(nullptr));
   const Block& block = written.rows;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer);
-  const T* x = block.at(static_cast<const T*>(a.x), width);
-  T* y = block.at(static_cast<T*>(a.out), width);
+  const T* x = block.at(static_cast<const T*>(a.x), stride);
+  T* y = block.at(static_cast<T*>(a.out), stride);
   with_activation_of<extras>(a, [&](auto activation) {
     written.for_each_tile<T>(a, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
@@ -184,11 +184,11 @@ void write_one(const ChannelsCall& a, int64_t item) {
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
           // within the caches it costs a tenth to a fifth
-          if (a.streamed) fetch(x + row * width + at(t).i + soon);
-          if (a.streamed && !written.streamed) fetch_to_write(y + row * width + at(t).i + soon);
-          const V value = at(t).load(x + row * width);
+          if (a.streamed) fetch(x + row * stride + at(t).i + soon);
+          if (a.streamed && !written.streamed) fetch_to_write(y + row * stride + at(t).i + soon);
+          const V value = at(t).load(x + row * stride);
           const V v = activate<decltype(activation)::value, C>((value - mean[t]) * scale[t] + shift[t]);
-          at(t).store(y + row * width, valid.has(row) ? v : V{});
+          at(t).store(y + row * stride, valid.has(row) ? v : V{});
         }
       }
     });
@@ -206,14 +206,12 @@ void sum_one(const ChannelsCall& a, int64_t item) {
   sum_again<T, extras>(a, block, gradient, product);
 }
 
-// The gradient of a measured statistic in double.
-template <class T, bool extras, class At>
-inline Vector<Opmath<T>> exact_gradient(
-    const ColumnStatistics<Opmath<T>>& s, const Upstream<T, extras>& upstream, const At& at,
-    const T* dy, const T* x) {
+// The gradient of a measured statistic in double; v is the upstream one.
+template <class T, class At>
+inline Vector<Opmath<T>> exact_gradient(const ColumnStatistics<Opmath<T>>& s, Wide<Opmath<T>> v, const At& at,
+                                        const T* x) {
   using C = Opmath<T>;
   const Wide<C> centred = s.wide_centred(at, x);
-  Wide<C> v = upstream.wide(at, dy, x);
   for (int i = 0; i < Wide<C>::parts; ++i) {
     const auto of = [&](const double* values) { return s.doubles(values, at.i, i); };
     v.part[i] = ((v.part[i] * of(s.weight) - of(s.exact_mean_g)) - centred.part[i] * of(s.exact_slope)) *
@@ -227,18 +225,19 @@ template <class T, bool extras>
 void write_exact_gradient(const ChannelsCall& a, const Block& block) {
   using C = Opmath<T>;
   using V = Vector<C>;
-  const int64_t width = a.geometry.width;
+  const int64_t stride = a.geometry.row_stride;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const ColumnStatistics<C> s(a, block);
   const Upstream<T, extras> upstream(a, block, factors, s);
-  const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
-  T* dx = block.at(static_cast<T*>(a.out), width);
+  const double* const kept = kept_gradients<extras>(a, block);
+  const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
+  T* dx = block.at(static_cast<T*>(a.out), stride);
   for_each_row_position<C>(block, [&](auto at, int64_t row) {
-    const T *own_dy = dy + row * width, *own_x = x + row * width;
-    const V v = a.remembered ? upstream.wide(at, own_dy, own_x).rounded() * Whole<C>{at.i}.load(factors.scale)
-                             : exact_gradient(s, upstream, at, own_dy, own_x);
-    at.store(dx + row * width, valid.has(row) ? v : V{});
+    const T *own_dy = dy + row * stride, *own_x = x + row * stride;
+    const Wide<C> own = kept ? Wide<C>(kept + row * kept_stride(a.geometry) + at.i) : upstream.wide(at, own_dy, own_x);
+    const V v = a.remembered ? own.rounded() * Whole<C>{at.i}.load(factors.scale) : exact_gradient(s, own, at, own_x);
+    at.store(dx + row * stride, valid.has(row) ? v : V{});
   });
 }
 
@@ -247,7 +246,7 @@ template <class T, bool extras>
 void write_gradient_one(const ChannelsCall& a, int64_t item) {
   using C = Opmath<T>;
   using V = Vector<C>;
-  const int64_t width = a.geometry.width;
+  const int64_t stride = a.geometry.row_stride;
   const Written written(a, item, static_cast<const T*>(nullptr));
   const Block& block = written.rows;
   if (a.remembered || is_exact<extras>(a, block.outer)) {
@@ -255,8 +254,8 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   }
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer);
-  const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
-  T* dx = block.at(static_cast<T*>(a.out), width);
+  const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
+  T* dx = block.at(static_cast<T*>(a.out), stride);
   with_activation_of<extras>(a, [&](auto activation) {
     written.for_each_tile<T>(a, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       constexpr int vectors = decltype(tile)::value;
@@ -271,18 +270,18 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
       }
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
-          fetch(x + row * width + at(t).i + soon);
-          fetch(dy + row * width + at(t).i + soon);
-          if (!written.streamed) fetch_to_write(dx + row * width + at(t).i + soon);
-          const V centred = at(t).load(x + row * width) - mean[t];
-          V upstream = at(t).load(dy + row * width);
+          fetch(x + row * stride + at(t).i + soon);
+          fetch(dy + row * stride + at(t).i + soon);
+          if (!written.streamed) fetch_to_write(dx + row * stride + at(t).i + soon);
+          const V centred = at(t).load(x + row * stride) - mean[t];
+          V upstream = at(t).load(dy + row * stride);
           if constexpr (decltype(activation)::value != Activation::none) {
             const Whole<C> whole{at(t).i};
             const V input = centred * whole.load(factors.scale) + whole.load(factors.shift);
             upstream = through_activation<decltype(activation)::value, C>(upstream, input);
           }
           const V v = (upstream * weight[t] - shift[t]) - (centred * reciprocal[t]) * slope[t];
-          at(t).store(dx + row * width, valid.has(row) ? v : V{});
+          at(t).store(dx + row * stride, valid.has(row) ? v : V{});
         }
       }
     });

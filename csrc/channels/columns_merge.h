@@ -87,7 +87,7 @@ void merge_range(const ChannelsCall& a, int64_t begin, int64_t end) {
 inline void sum_items(const ChannelsCall& a, int64_t outer, int64_t lane, int64_t lanes) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t stride = strip_stride(g), first = outer * g.lanes_of_row + lane;
-  double *gradients = a.sums + first, *products = a.products() + first;
+  double *gradients = a.sums + first, *products = a.products + first;
   bool more = false;
   for_each_item(a, g.sum_items, sum_partial(g), outer, lane, [&](const double* partial, int64_t i) {
     for_each_position<double>(lanes, [&](auto at) {
@@ -112,7 +112,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   for_each_run(g, statistic, [&](int64_t lane, int64_t lanes) {
     sum_items(a, outer, lane, lanes);
     const double* gradients = a.sums + outer * g.lanes_of_row + lane;
-    double* products = a.products() + outer * g.lanes_of_row + lane;
+    double* products = a.products + outer * g.lanes_of_row + lane;
     const double* weights = from(a.weight, lane);
     for_each_position<double>(lanes, [&](auto at) {
       const Doubles sum = at.load(gradients), product = (at.load(products) - rest * sum) * reciprocal;
@@ -143,7 +143,7 @@ void merge_sums_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t lane, int64_t lanes) {
     sum_items(a, outer, lane, lanes);
     const double n = count_of(a, first);
-    double *const sums = a.sums + first, *const products = a.products() + first;  // a statistic's lane is its number
+    double *const sums = a.sums + first, *const products = a.products + first;  // a statistic's lane is its number
     const double rest_counts = is_short<extras>(a, outer) ? 1 : 0;
     const double* const weights = from(a.weight, lane);
     StatisticsStrip<C> s;

@@ -100,12 +100,14 @@ template <class T, bool extras>
 void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, double* product) {
   using C = Opmath<T>;
   constexpr int parts = Wide<C>::parts;
-  const int64_t width = a.geometry.width;
+  const int64_t stride = a.geometry.row_stride;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const ColumnStatistics<C> s(a, block, true);
   const Upstream<T, extras> upstream(a, block, factors, s);
-  const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
+  double* const kept = kept_gradients<extras>(a, block);
+  const int64_t kept_row = kept_stride(a.geometry);
+  const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
   sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
     for (double* totals : to) std::memset(totals, 0, padded(block.columns) * sizeof(double));
     for_each_tile<C>(block.count, block.columns, 64, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
@@ -113,8 +115,9 @@ void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, doubl
         Doubles sums[parts] = {}, products[parts] = {};
         for (int64_t row = begin; row < end; ++row) {
           if (!valid.has(row)) continue;
-          const Wide<C> wide = upstream.wide(at(t), dy + row * width, x + row * width);
-          const Wide<C> difference = s.wide_centred(at(t), x + row * width);
+          const Wide<C> wide = upstream.wide(at(t), dy + row * stride, x + row * stride);
+          const Wide<C> difference = s.wide_centred(at(t), x + row * stride);
+          if (kept) wide.store(kept + row * kept_row + at(t).i);
           for (int i = 0; i < parts; ++i) {
             sums[i] += wide.part[i];
             products[i] += wide.part[i] * difference.part[i];
@@ -135,16 +138,16 @@ template <class T, bool extras>
 void sum_short(const ChannelsCall& a, const Block& block, double* gradient, double* product) {
   using C = Opmath<T>;
   using V = Vector<C>;
-  const int64_t width = a.geometry.width;
+  const int64_t stride = a.geometry.row_stride;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
-  const T *x = block.at(static_cast<const T*>(a.x), width), *dy = block.at(static_cast<const T*>(a.dy), width);
+  const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
   with_activation_of<extras>(a, [&](auto activation) {
     sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
       sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
         const Whole<C> whole{at.i};
-        const V centred = at.load(x + row * width) - whole.load(factors.mean);
-        V upstream = at.load(dy + row * width);
+        const V centred = at.load(x + row * stride) - whole.load(factors.mean);
+        V upstream = at.load(dy + row * stride);
         if constexpr (decltype(activation)::value != Activation::none) {
           const V input = centred * whole.load(factors.scale) + whole.load(factors.shift);
           upstream = through_activation<decltype(activation)::value, C>(upstream, input);
@@ -152,8 +155,8 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
         out[0] = valid.has(row) ? upstream : V{};
         out[1] = valid.has(row) ? upstream * centred : V{};
       }, [&](int64_t row, int64_t column) {
-        fetch(x + row * width + column);
-        fetch(dy + row * width + column);
+        fetch(x + row * stride + column);
+        fetch(dy + row * stride + column);
       });
     });
   });

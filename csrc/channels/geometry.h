@@ -45,6 +45,11 @@ inline void walk_groups(ChannelsGeometry& g, int64_t batch, bool turned) {
   g.statistics_per_block = g.measure_items = g.sum_items = samples * g.groups;
 }
 
+// At most so many, of which `share` neighbouring ones have a statistic: whole statistics, or a part of one.
+inline int64_t lanes_of_strip(int64_t most, int64_t share) {
+  return share <= most ? most / share * share : ceil_divide(share, ceil_divide(share, most));
+}
+
 inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool masked) {
   constexpr int64_t fewest_rows = 32, many_items = 16, block = 65536, fewest_written = 16384;
   const int64_t share = g.groups ? g.channels / g.groups : 1;
@@ -56,9 +61,9 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   g.repeat = masked ? 1 : repeats_of(g.rows, g.channels * g.per_channel);
   g.rows /= g.repeat;
   g.lanes_of_row = g.channels * g.repeat;
-  g.lanes_of_strip = longest_strip / g.per_channel;
+  g.width = g.row_stride = g.lanes_of_row * g.per_channel;
+  g.lanes_of_strip = lanes_of_strip(longest_strip / g.per_channel, g.groups ? share : 1);
   g.strips = ceil_divide(g.lanes_of_row, g.lanes_of_strip);
-  g.width = g.lanes_of_row * g.per_channel;
   g.blocks = g.outer;
   g.statistics_per_block = g.groups ? g.groups : g.channels;
   // a single block is shared among all threads

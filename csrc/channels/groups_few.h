@@ -108,7 +108,7 @@ void sum_few(const FewRows<T>& few) {
   few.turn(a.x, x);
   few.turn(a.dy, dy);
   const int64_t lane = few.first / a.geometry.statistics_per_block * a.geometry.channels + few.channel;
-  double *const sums = a.sums + lane, *const products = a.products() + lane;
+  double *const sums = a.sums + lane, *const products = a.products + lane;
   for_each_position<double>(few.rows, [&](auto at) {
     Doubles sum = {}, product = {};
     for (int64_t k = 0; k < few.count; ++k) {

@@ -166,7 +166,7 @@ __attribute__((flatten)) void sum_row(const ChannelsCall& a, int64_t statistic) 
       const ChannelsGeometry& g = a.geometry;
       const int64_t lane = statistic / g.statistics_per_block * g.channels + statistic % g.groups;
       a.sums[lane] += sum;
-      a.products()[lane] += sum_along;
+      a.products[lane] += sum_along;
       sum *= only_weight;
       sum_along *= only_weight;
     }
@@ -290,7 +290,7 @@ class GroupColumns {
 inline void sum_columns(const ChannelsCall& a, int64_t lane) {
   const ChannelsGeometry& g = a.geometry;
   const double* columns = static_cast<const double*>(a.factors);
-  for (double* out : {a.sums + lane, a.products() + lane}) {
+  for (double* out : {a.sums + lane, a.products + lane}) {
     for (int64_t channel = 0; channel < g.channels; ++channel) {
       out[channel] = 0;
       for (int64_t i = 0; i < g.per_channel; ++i) out[channel] += columns[channel * g.per_channel + i];
@@ -310,11 +310,11 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
       for (int64_t i = begin + group; i < end; i += g.groups) {
         columns.add(i, i + g.groups < end ? i + g.groups : begin + group + 1);
       }
-      columns.finish(a.sums + lane + group * share, a.products() + lane + group * share);
+      columns.finish(a.sums + lane + group * share, a.products + lane + group * share);
     }
   } else if (share == 1) {
     std::memset(a.sums + lane, 0, g.channels * sizeof(double));
-    std::memset(a.products() + lane, 0, g.channels * sizeof(double));
+    std::memset(a.products + lane, 0, g.channels * sizeof(double));
     if (extras && are_few(a)) return for_each_few<T>(a, begin, end, [](const auto& few) { sum_few(few); });
     for (int64_t i = begin; i < end; ++i) sum_row<T, extras, true>(a, i);
   } else {

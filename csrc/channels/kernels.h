@@ -58,6 +58,7 @@ struct ChannelsGeometry {
   bool turned;                             // groups: the channels lie innermost
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
+  int64_t row_stride;  // columns: elements from a row to the next
   int64_t lanes_of_row, lanes_of_strip, strips;
 
   int64_t statistics, count;  // how many there are, and elements in each
@@ -94,6 +95,7 @@ struct ChannelsCall {
   const int64_t* valid;  // with a mask: valid positions of each sample (groups) or of all (a single number)
   const void* x;
   const void* dy;
+  Values given_weight, given_bias;  // of the channels, as the caller has them
   // offset included, per channel (planes), lane (columns) or column (groups) of one outer index; null for 1 and 0
   const double* weight;
   const double* bias;
@@ -108,16 +110,16 @@ struct ChannelsCall {
   bool streamed;     // out is larger than the caches: write past them
   int64_t together;  // planes: statistics of neighbouring channels that one thread takes together, and writes by samples
   int64_t rows_at_a_time;  // columns: of which the same few columns are written together
-  void* kept;        // backward: compute dtype, room for a gradient of each element of the block, or null
+  // backward: room for a gradient of each element of the block, or null: planes' in the compute dtype, columns' in double
+  void* kept;
   // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums. Planes:
   // with remembered statistics, the factors of each channel.
   void* factors;
   int64_t first_block;
   double* partial;  // sums of the items from first_item on
   int64_t first_item;
-  double* sums;   // backward: (2, lanes), the sums of dy, and of dy * x_hat
-  double* products() const { return sums + geometry.lanes(); }
-  double* means;  // backward: (statistics, 2), the means of g and g * x_hat
+  double *sums, *products;  // backward: of dy, and of dy * x_hat, for each lane
+  double* means;            // backward: (statistics, 2), the means of g and g * x_hat
   int64_t statistics_width() const { return evenkeel::statistics_width(options.eps_mode); }
 };
 
@@ -165,6 +167,8 @@ inline int64_t measure_partial(const ChannelsGeometry& g) {
   return g.walk == Walk::columns ? 3 * strip_stride(g) + 1 : 4;
 }
 inline int64_t sum_partial(const ChannelsGeometry& g) { return g.walk == Walk::columns ? 2 * strip_stride(g) : 2; }
+// of columns: a vector at the end of a row may reach past it
+inline int64_t kept_stride(const ChannelsGeometry& g) { return g.width + 16; }
 // the factors of `count` columns or lanes, in doubles' places
 constexpr int64_t factors_size(int64_t count) { return 11 * padded(count); }
 inline int64_t factors_of_block(const ChannelsGeometry& g) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "channels/geometry.h"
+#include "channels/parameters.h"
 #include "channels/run.h"
 #include "core/caches.h"
 #include "core/runtime.h"
@@ -22,27 +23,6 @@ const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
     default: return EVENKEEL_BEST(planes_walk);
   }
 }
-
-// weight + offset or bias in double, for every channel, lane or column: the sum of a weight and an offset is not
-// rounded. A vector's length further it may be read.
-class ChannelParameter {
- public:
-  ChannelParameter(const Values& parameter, double offset, const ChannelsGeometry& g)
-      : ChannelParameter(parameter, offset, g.channels, g.walk == Walk::groups ? g.per_channel : 1, g.repeat) {}
-  // `each` times in a row, and the whole `times` times
-  ChannelParameter(const Values& parameter, double offset, int64_t channels, int64_t each, int64_t times) {
-    constexpr int64_t vector = 16;
-    if (!parameter.data) return;
-    const int64_t count = channels * each * times;
-    values_.reset(new double[static_cast<size_t>(count + vector)]);
-    kernels().widen(parameter.data, parameter.dtype, offset, channels, each, times, values_.get());
-    std::fill_n(values_.get() + count, vector, 0.0);
-  }
-  const double* data() const { return values_.get(); }
-
- private:
-  std::unique_ptr<double[]> values_;
-};
 
 ChannelsCall call_of(const ChannelsShape& shape, DType dtype, const ChannelsOptions& options, bool remembered,
                      bool masked, bool backward) {
@@ -89,17 +69,6 @@ class Mask {
   std::vector<int64_t> counts_;
 };
 
-void set_weight(ChannelsCall& a, const ChannelParameter& weight) {
-  a.weight = weight.data();
-  a.smallest_weight = a.largest_weight = 1;
-  if (!a.weight || a.remembered || a.geometry.walk == Walk::groups) return;
-  double smallest, largest;
-  kernels().bound(a.weight, a.geometry.channels, &smallest, &largest);
-  if (largest == 0) return;
-  a.smallest_weight = smallest;
-  a.largest_weight = largest;
-}
-
 // A place for results that nobody asks for.
 class Place {
  public:
@@ -115,21 +84,25 @@ class Place {
   void* data_;
 };
 
-// y from remembered statistics: the factors once, then rows or parts of runs, which any thread may take.
-void write_remembered(ChannelsCall& a, const ChannelsWalk& phases, const double* mean, const double* variance) {
+// y from remembered statistics: rows or parts of runs, which any thread may take; the factors are each thread's own.
+void write_remembered(ChannelsCall& a, const ChannelsWalk& phases, const Values& mean, const Values& variance) {
   constexpr int64_t part = 16384;
   ChannelsGeometry& g = a.geometry;
-  const Scratch factors(factors_of_block(g));
-  a.factors = factors.data();
-  a.may_cancel = kernels().remember(a, mean, variance);
   const bool planes = g.walk == Walk::planes;
   g.item_size = part;
   g.parts = ceil_divide(g.positions, part);
   const int64_t items = planes ? g.outer * g.channels * g.parts : g.write_items(0);
   const int64_t size = planes ? std::min(part, g.positions) : g.rows_written * g.width;
-  if (phases.prepare) phases.prepare(a, 0, g.channels);
   parallel_for(items, std::max<int64_t>(1, part / size), [&](int64_t begin, int64_t end) {
-    phases.write(a, begin, end);
+    ChannelsCall own = a;
+    const OwnParameters parameters(own);
+    const WideValues means(mean, 0, g.channels, 1, 1), variances(variance, 0, g.channels, 1, 1);
+    const Scratch factors(factors_of_block(g));
+    own.factors = factors.data();
+    if (begin > 0) own.statistics = own.variance = nullptr;  // one thread saves them
+    own.may_cancel = kernels().remember(own, means.data(), variances.data());
+    if (phases.prepare) phases.prepare(own, 0, g.channels);
+    phases.write(own, begin, end);
     if (a.streamed) finish_streams();
   });
 }
@@ -153,14 +126,16 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 }
 
 // Memory wants whole rows, one after the other. The factors of a few columns stay in registers for more rows than one:
-// worth more where the rows are narrow or near, or where all factors would leave the nearest cache.
+// worth more where the rows are narrow or near, or where all factors would leave the nearest cache. Near rows of whole
+// pages take each other's place in it.
 int64_t rows_at_a_time(const ChannelsCall& a) {
-  constexpr int64_t narrow = 64, few = 8;
+  constexpr int64_t narrow = 64, few = 8, page = 4096;
   const ChannelsGeometry& g = a.geometry;
   if (g.width <= narrow) return narrow;
   const int64_t factors = g.width * (a.dy ? 5 : 3) * (a.dtype == DType::float64 ? 8 : 4);
   const bool near = !a.dy && 2 * g.rows * g.width * size_of(a.dtype) <= caches().second;
-  return near || 2 * factors > caches().first ? few : 1;
+  if (near) return g.width * size_of(a.dtype) % page ? few : few / 2;
+  return 2 * factors > caches().first ? few : 1;
 }
 
 // The ends of runs that are no whole cache lines are stored as usual and wait for memory, the streams behind them too:
@@ -191,21 +166,19 @@ const DirectChannels direct_channels{
 void run_forward(const ChannelsForward& forward) {
   const bool remembered = forward.mean.data;
   ChannelsCall a = call_of(forward.shape, forward.dtype, forward.options, remembered, forward.mask, false);
-  const int64_t channels = forward.shape.channels, count = statistics_of(forward.shape, forward.options.groups);
+  const int64_t count = statistics_of(forward.shape, forward.options.groups);
   const ChannelsGeometry& g = a.geometry;
   const Mask valid(forward.mask, forward.shape, a);
-  const ChannelParameter w(forward.weight, forward.options.weight_offset, g), b(forward.bias, 0.0, g);
   a.x = forward.x;
   a.out = forward.y;
-  set_weight(a, w);
-  a.bias = b.data();
+  a.given_weight = forward.weight;
+  a.given_bias = forward.bias;
   set_caching(a, forward.shape, 2);
   const ChannelsWalk& phases = phases_of(g);
   if (remembered) {
-    const ChannelParameter means(forward.mean, 0.0, channels, 1, 1), spreads(forward.variance, 0.0, channels, 1, 1);
     a.statistics = forward.statistics;
     a.variance = forward.variances;
-    return write_remembered(a, phases, means.data(), spreads.data());
+    return write_remembered(a, phases, forward.mean, forward.variance);
   }
   const Place statistics(forward.statistics, count * a.statistics_width()), variances(forward.variances, count);
   a.statistics = statistics.data();
@@ -225,17 +198,16 @@ void run_backward(const ChannelsBackward& backward) {
   divide_runs(a.geometry);
   const ChannelsGeometry& g = a.geometry;
   const Mask valid(backward.mask, backward.shape, a);
-  const ChannelParameter w(backward.weight, backward.options.weight_offset, g), b(backward.bias, 0.0, g);
-  const std::unique_ptr<double[]> sums(new double[static_cast<size_t>(2 * g.lanes())]);
-  std::vector<double> means(static_cast<size_t>(g.walk == Walk::groups ? 0 : 2 * g.statistics));
+  const Scratch sums(2 * g.lanes()), means(g.walk == Walk::groups ? 0 : 2 * g.statistics);
   a.x = backward.x;
   a.dy = backward.dy;
   a.out = backward.dx;
-  set_weight(a, w);
-  a.bias = b.data();
+  a.given_weight = backward.weight;
+  a.given_bias = backward.bias;
   a.statistics = const_cast<void*>(backward.statistics);
   set_caching(a, backward.shape, 3);
-  a.sums = sums.get();
+  a.sums = sums.data();
+  a.products = a.sums + g.lanes();
   a.means = means.data();
   const ChannelsWalk& phases = phases_of(g);
   const bool sum = backward.dweight.data || backward.dbias.data || !backward.remembered;

@@ -221,7 +221,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const int64_t first = g.groups ? statistic * share : statistic, step = g.groups ? 1 : g.channels;
   const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
   const double* partial = a.partial + (statistic * g.sum_items - a.first_item) * 2;
-  double *const sums = a.sums + first, *const products = a.products() + first;
+  double *const sums = a.sums + first, *const products = a.products + first;
   double mean_g = 0, mean_gx = 0;
   for (int64_t run = 0; run < count; ++run) {
     double sum = 0, product = 0;

@@ -130,7 +130,7 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t chann
   const ChannelsGeometry& g = a.geometry;
   const T* x = static_cast<const T*>(a.x) + begin * g.positions;
   T* y = static_cast<T*>(a.out) + begin * g.positions;
-  const bool fetches_output = !a.streamed && (a.remembered || a.together > 1 || fetches_much(g));
+  const bool fetches_output = !a.remembered && !a.streamed && (a.together > 1 || fetches_much(g));
   with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
     walk_runs(a, y, end - begin, channel, affines.factors, [&](const auto& at, const V (&affine)[3]) {
       if (ahead) fetch(x + at.i + ahead);
@@ -241,7 +241,8 @@ void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
       const int64_t start = run;
       do next_run();
       while (run < end && !(a.may_cancel && factors.cancels[channel]));
-      write_runs<T, extras>(a, start, run, start % g.channels, soon, {{factors.mean, factors.scale, factors.shift}});
+      // in the order of memory, which processors foresee
+      write_runs<T, extras>(a, start, run, start % g.channels, 0, {{factors.mean, factors.scale, factors.shift}});
       continue;
     } else {
       write_run<T, extras>(a, offset, length, 0, factors.affine_of(channel));

@@ -25,7 +25,7 @@ void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body
       if (a.mask && !a.mask[row]) continue;
       for (int64_t start = first; start < lanes; start += g.channels) {
         for (int64_t i = start * each; i < (start + g.fold) * each; ++i) {
-          body(row * g.width + i, outer * lanes + i / each, i / each);
+          body(row * g.row_stride + i, outer * lanes + i / each, i / each);
         }
       }
     }
@@ -125,14 +125,14 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   };
   if (a.geometry.walk != Walk::groups) {  // there others have added to these sums too
     for_each_element(a, statistic, [&](int64_t, int64_t lane, int64_t) {
-      a.sums[lane] = a.products()[lane] = 0;
+      a.sums[lane] = a.products[lane] = 0;
     });
   }
   for_each_element(a, statistic, [&](int64_t offset, int64_t lane, int64_t affine) {
     const double upstream = upstream_at(offset, affine), x_hat = x_hat_at(offset);
     const double g = upstream * a.weight_of(affine);
     a.sums[lane] += upstream;
-    a.products()[lane] += upstream * x_hat;
+    a.products[lane] += upstream * x_hat;
     mean_g += g;
     mean_gx += g * x_hat;
   });
@@ -208,7 +208,7 @@ bool remember(const ChannelsCall& a, const double* mean, const double* variance)
 
 void finish(const ChannelsCall& a, int which, int64_t channels, DType dtype, void* out) {
   const int64_t lanes = a.geometry.lanes();
-  const double* sums = which ? a.products() : a.sums;
+  const double* sums = which ? a.products : a.sums;
   const Buffer<double> totals(channels);
   std::memset(totals.data(), 0, channels * sizeof(double));
   for (int64_t start = 0; start < lanes; start += channels) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
+#include "channels/parameters.h"
 #include "core/runtime.h"
 
 namespace evenkeel {
@@ -10,14 +12,18 @@ namespace {
 
 constexpr int64_t grain = 16384;  // elements that are worth a thread
 
+int64_t opmath_size(DType dtype) { return dtype == DType::float64 ? sizeof(double) : sizeof(float); }
+
 const ChannelsKernels& kernels() { return EVENKEEL_BEST(channels_kernels); }
 
-// Whether a block's gradients after the activation are kept from the sums to dx: in planes, and small enough for cache.
-bool keeps_gradient(const ChannelsCall& a) {
+// Doubles' places for a block's gradients after the activation, which are kept from the sums to dx where that takes
+// less time: floats that stay in cache, and all that are computed in double.
+int64_t kept_size(const ChannelsCall& a) {
   const ChannelsGeometry& g = a.geometry;
-  const int64_t kept_bytes = g.count * (a.dtype == DType::float64 ? sizeof(double) : sizeof(float));
-  return a.dy && a.out && !a.remembered && g.walk == Walk::planes && a.options.activation == Activation::silu &&
-         4 * kept_bytes <= caches().second;
+  if (!a.dy || !a.out || a.remembered || a.options.activation != Activation::silu) return 0;
+  if (g.walk == Walk::planes) return 4 * g.count * opmath_size(a.dtype) <= caches().second ? g.count : 0;
+  const int64_t size = g.rows * kept_stride(g);
+  return g.walk == Walk::columns && g.count <= computed_in_double && size <= caches().second ? size : 0;
 }
 
 int64_t factors_of(const ChannelsGeometry& g) { return g.walk == Walk::planes ? 0 : factors_of_block(g); }
@@ -67,36 +73,110 @@ class TurnedBlock {
   int64_t first_ = 0, count_ = 0;
 };
 
-// Each block by one thread, whose cache then holds it from the first phase to the last.
+int64_t threads_for(int64_t elements) {
+  return std::clamp<int64_t>(elements / grain, 1, torch::stable::get_num_threads());
+}
+
+// All phases of some blocks by one thread, whose cache then holds each of them from the first phase to the last.
+void run_alone(const ChannelsCall& a, int64_t begin, int64_t end, int64_t items, int64_t partial,
+               const ChannelsPhases& phases) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t per_block = g.statistics_per_block, written = g.write_items(items);
+  const int64_t together = std::min(a.together, end - begin);
+  const Scratch sums(together * items * partial), factors(factors_of(g)), kept(kept_size(a));
+  ChannelsCall own = a;
+  const OwnParameters parameters(own);
+  own.partial = sums.data();
+  own.factors = factors.data();
+  own.kept = kept.data();
+  TurnedBlock turned(a);
+  const auto over = [&](ChannelsPhase phase, int64_t first, int64_t last) {
+    if (phase) phase(own, first, last);
+  };
+  for (int64_t block = begin, next; block < end; block = next) {
+    next = std::min(block + together, end);
+    own.first_block = block;
+    own.first_item = block * items;
+    const int64_t first = block * per_block, last = std::min(next * per_block, g.statistics);
+    const int64_t last_item = g.walk == Walk::groups ? last : next * items;
+    turned.enter(own, block);
+    over(phases.prepare, first, last);
+    over(phases.measure, own.first_item, last_item);
+    over(phases.merge, first, last);
+    over(phases.write, block * written, next * written);
+    over(phases.repair, first, last);
+    turned.leave();
+  }
+  if (a.streamed) finish_streams();
+}
+
 void run_blocks(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPhases& phases) {
   const ChannelsGeometry& g = a.geometry;
-  const int64_t size = block_size(g), per_block = g.statistics_per_block, written = g.write_items(items);
-  parallel_for(g.blocks, ceil_divide(grain, size), [&](int64_t begin, int64_t end) {
-    const int64_t together = std::min(a.together, end - begin);
-    const Scratch sums(together * items * partial), factors(factors_of(g)), kept(keeps_gradient(a) ? size : 0);
-    ChannelsCall own = a;
-    own.partial = sums.data();
-    own.factors = factors.data();
-    own.kept = kept.data();
-    TurnedBlock turned(a);
-    const auto over = [&](ChannelsPhase phase, int64_t first, int64_t last) {
-      if (phase) phase(own, first, last);
-    };
-    for (int64_t block = begin, next; block < end; block = next) {
-      next = std::min(block + together, end);
-      own.first_block = block;
-      own.first_item = block * items;
-      const int64_t first = block * per_block, last = std::min(next * per_block, g.statistics);
-      const int64_t last_item = g.walk == Walk::groups ? last : next * items;
-      turned.enter(own, block);
-      over(phases.prepare, first, last);
-      over(phases.measure, own.first_item, last_item);
-      over(phases.merge, first, last);
-      over(phases.write, block * written, next * written);
-      over(phases.repair, first, last);
-      turned.leave();
+  parallel_for(g.blocks, ceil_divide(grain, block_size(g)), [&](int64_t begin, int64_t end) {
+    run_alone(a, begin, end, items, partial, phases);
+  });
+}
+
+// A block's lanes from one on as a call of its own.
+ChannelsCall part_of(const ChannelsCall& a, int64_t block, int64_t first, int64_t lanes) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t size = size_of(a.dtype), number = opmath_size(a.dtype);
+  const int64_t element = block * g.rows * g.row_stride + first * g.per_channel;
+  const int64_t statistic = block * g.statistics_per_block + first / g.fold, lane = block * g.lanes_of_row + first;
+  const auto on = [](auto* data, int64_t bytes) {
+    return data ? reinterpret_cast<decltype(data)>(reinterpret_cast<uintptr_t>(data) + bytes) : nullptr;
+  };
+  ChannelsCall own = a;
+  own.x = on(a.x, element * size);
+  own.dy = on(a.dy, element * size);
+  own.out = on(a.out, element * size);
+  own.mask = on(a.mask, block * g.rows);
+  if (g.groups) own.valid = on(a.valid, block * sizeof(*a.valid));
+  for (Values* given : {&own.given_weight, &own.given_bias}) given->data = on(given->data, first * size_of(given->dtype));
+  own.statistics = on(a.statistics, statistic * a.statistics_width() * number);
+  own.variance = on(a.variance, statistic * number);
+  own.sums = on(a.sums, lane * sizeof(double));
+  own.products = on(a.products, lane * sizeof(double));
+  own.means = on(a.means, 2 * statistic * sizeof(double));
+  ChannelsGeometry& part = own.geometry;
+  part.outer = part.blocks = 1;
+  part.lanes_of_row = lanes;
+  part.width = lanes * g.per_channel;
+  part.strips = ceil_divide(lanes, g.lanes_of_strip);
+  part.statistics = part.statistics_per_block = lanes / g.fold;
+  part.measure_items = part.sum_items = ceil_divide(g.rows, g.item_size) * part.strips;
+  return own;
+}
+
+// Lanes that one thread takes of each block, whole cache lines in every row: such that all threads have equally much to
+// do. 0 where that cannot be, or where the sums of a part would not be added as those of the whole. Processors fetch
+// ahead what another core writes then, at the end of each row: so long rows, or few that stay in a cache.
+int64_t lanes_of_part(const ChannelsCall& a) {
+  constexpr int64_t shortest = 1024, long_row = 8192, bytes_to_a_row = 20;
+  const ChannelsGeometry& g = a.geometry;
+  if (g.walk != Walk::columns || g.repeat > 1) return 0;
+  if (g.lanes_of_strip % g.fold && g.fold % g.lanes_of_strip) return 0;
+  const int64_t element = size_of(a.dtype), line = cache_line / element;
+  const int64_t unit = std::lcm(g.fold, line / std::gcd(line, g.per_channel));
+  const int64_t size = block_size(g) * g.blocks, threads = threads_for(size);
+  const int64_t parts = threads / std::gcd(threads, g.blocks);
+  const int64_t lanes = ceil_divide(ceil_divide(g.lanes_of_row, parts), unit) * unit;
+  if (g.blocks * ceil_divide(g.lanes_of_row, lanes) < threads) return 0;
+  const int64_t row = lanes * g.per_channel * element, tensors = a.dy ? 3 : 2;
+  const bool stays = 2 * tensors * size / threads * element <= caches().second;
+  return row >= long_row || (row >= std::max(shortest, bytes_to_a_row * g.rows) && stays) ? lanes : 0;
+}
+
+// With few blocks of columns: parts of them.
+void run_parts(const ChannelsCall& a, int64_t lanes, int64_t partial, const ChannelsPhases& phases) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t parts = ceil_divide(g.lanes_of_row, lanes), size = lanes * g.per_channel * g.rows;
+  parallel_for(g.outer * parts, ceil_divide(grain, size), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % parts * lanes;
+      const ChannelsCall own = part_of(a, i / parts, first, std::min(lanes, g.lanes_of_row - first));
+      run_alone(own, 0, 1, own.geometry.measure_items, partial, phases);
     }
-    if (a.streamed) finish_streams();
   });
 }
 
@@ -110,13 +190,19 @@ void run_phases(ChannelsCall a, int64_t items, int64_t partial, const ChannelsPh
   a.factors = factors.data();
   const auto over = [&](ChannelsPhase phase, int64_t count, int64_t per_chunk) {
     if (!phase) return;
-    parallel_for(count, std::max<int64_t>(1, per_chunk), [&](int64_t begin, int64_t end) { phase(a, begin, end); });
+    parallel_for(count, std::max<int64_t>(1, per_chunk), [&](int64_t begin, int64_t end) {
+      ChannelsCall own = a;
+      const OwnParameters parameters(own);
+      phase(own, begin, end);
+    });
   };
   // the last item first: of what was measured it is the likeliest to be in cache still
   const auto back_over = [&](ChannelsPhase phase, int64_t count, int64_t per_chunk) {
     if (!phase) return;
     parallel_for(count, std::max<int64_t>(1, per_chunk), [&](int64_t begin, int64_t end) {
-      for (int64_t item = end; item-- > begin;) phase(a, item, item + 1);
+      ChannelsCall own = a;
+      const OwnParameters parameters(own);
+      for (int64_t item = end; item-- > begin;) phase(own, item, item + 1);
       if (a.streamed) finish_streams();
     });
   };
@@ -134,8 +220,10 @@ void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPh
   // so many that no thread waits long for the last one
   const int64_t many_blocks = std::min<int64_t>(16, 4 * torch::stable::get_num_threads());
   const ChannelsGeometry& g = a.geometry;
-  const bool by_blocks = g.walk == Walk::groups || g.blocks >= many_blocks || block_size(g) * g.blocks <= grain;
-  by_blocks ? run_blocks(a, items, partial, phases) : run_phases(a, items, partial, phases);
+  const bool same = g.blocks % threads_for(block_size(g) * g.blocks) == 0;
+  if (g.walk == Walk::groups || g.blocks >= many_blocks || same) return run_blocks(a, items, partial, phases);
+  const int64_t lanes = lanes_of_part(a);
+  lanes ? run_parts(a, lanes, partial, phases) : run_phases(a, items, partial, phases);
 }
 
 // A panel of positions at a time, turned in cache: torch's copy, a channel after the other, takes several times as long.

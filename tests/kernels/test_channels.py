@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from bits import digest
-from channel_calls import FLOATS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
+from channel_calls import FLOATS, LAYOUTS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
 from regimes import CHANNELS
 from settings import on_threads
 
@@ -65,6 +65,8 @@ def test_constant_channels_give_exactly_zero(norm, dtype, value):
 def test_threads_do_not_change_a_bit(norm, dtype):
     inputs = [torch.randn(shape).to(dtype) for shape in SHAPES if has_positions(norm, shape)]
     inputs.append(torch.randn(4, 6, 60, 60).to(dtype).contiguous(memory_format=torch.channels_last))
+    wide = [torch.randn(shape).to(dtype) for shape in ((5, 2048, 4, 2), (5, 960, 6, 5), (20, 512, 3, 3))]
+    inputs += [x.contiguous(memory_format=layout) for x in wide for layout in LAYOUTS.values()]
     found = on_threads(lambda: [t for x in inputs for t in results(norm, x)], (1, 2, 3, 3))
     assert all(same_bits(found[0], other) for other in found[1:])
 

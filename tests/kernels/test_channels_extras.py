@@ -80,8 +80,9 @@ def test_nothing_valid_gives_zeros(norm, samples, layout):
 @pytest.mark.parametrize("norm", NORMS)
 def test_threads_do_not_change_a_bit(norm, dtype, masked):
     extras = {} if norm == "instance_norm" else {"activation": "silu"}
-    inputs = [torch.randn(s).to(dtype).contiguous(memory_format=m) for s in SHAPES for m in LAYOUTS.values()]
-    masks = [some_mask(shape) if masked else None for shape in SHAPES for _ in LAYOUTS]
+    shapes = (*SHAPES, (5, 2048, 4, 2))
+    inputs = [torch.randn(s).to(dtype).contiguous(memory_format=m) for s in shapes for m in LAYOUTS.values()]
+    masks = [some_mask(shape) if masked else None for shape in shapes for _ in LAYOUTS]
     pairs = list(zip(inputs, masks, strict=True))
     found = on_threads(lambda: [t for x, mask in pairs for t in results(norm, x, mask=mask, **extras)])
     assert same_bits(found[0], found[1])

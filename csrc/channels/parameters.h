@@ -1,0 +1,58 @@
+// The parameters of a channel operator as its kernels read them.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "channels/kernels.h"
+#include "core/runtime.h"
+
+namespace evenkeel {
+
+// values + offset in double, for every channel, lane or column: the sum of a weight and an offset is not rounded. A
+// vector's length further it may be read.
+class WideValues {
+ public:
+  // `each` times in a row, and the whole `times` times
+  WideValues(const Values& values, double offset, int64_t channels, int64_t each, int64_t times) {
+    constexpr int64_t vector = 16;
+    if (!values.data) return;
+    const int64_t count = channels * each * times;
+    wide_.reset(new double[static_cast<size_t>(count + vector)]);
+    EVENKEEL_BEST(channels_kernels).widen(values.data, values.dtype, offset, channels, each, times, wide_.get());
+    std::fill_n(wide_.get() + count, vector, 0.0);
+  }
+  const double* data() const { return wide_.get(); }
+
+ private:
+  std::unique_ptr<double[]> wide_;
+};
+
+// A thread's own, and its call with them: what another core wrote last takes it longer to read than to compute.
+class OwnParameters {
+ public:
+  explicit OwnParameters(ChannelsCall& own)
+      : weight_(of(own, own.given_weight, own.options.weight_offset)), bias_(of(own, own.given_bias, 0)) {
+    own.weight = weight_.data();
+    own.bias = bias_.data();
+    own.smallest_weight = own.largest_weight = 1;
+    if (!own.weight || own.remembered || own.geometry.walk == Walk::groups) return;
+    double smallest, largest;
+    EVENKEEL_BEST(channels_kernels).bound(own.weight, channels_of(own.geometry), &smallest, &largest);
+    if (largest == 0) return;
+    own.smallest_weight = smallest;
+    own.largest_weight = largest;
+  }
+
+ private:
+  static int64_t channels_of(const ChannelsGeometry& g) {
+    return g.walk == Walk::columns ? g.lanes_of_row / g.repeat : g.channels;
+  }
+  static WideValues of(const ChannelsCall& a, const Values& values, double offset) {
+    const ChannelsGeometry& g = a.geometry;
+    return {values, offset, channels_of(g), g.walk == Walk::groups ? g.per_channel : 1, g.repeat};
+  }
+  const WideValues weight_, bias_;
+};
+
+}  // namespace evenkeel
