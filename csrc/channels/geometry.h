@@ -27,7 +27,7 @@ inline bool are_rows(int64_t positions, int64_t share, bool backward) {
   if (share == 1) return positions <= computed_in_double;
   const int64_t count = share * positions;
   if (positions < few) return true;
-  if (!backward) return positions < 2 * few && count <= 512;
+  if (!backward) return count <= (positions < 2 * few ? 512 : 160);
   const int64_t longest = positions < 25 ? 6144 : positions <= 2 * few ? 1024 : positions < 100 ? 400 : 0;
   return count <= longest;
 }
@@ -86,11 +86,18 @@ inline void walk_planes(ChannelsGeometry& g, int64_t batch, bool innermost) {
   g.measure_items = ceil_divide(g.count, g.item_size);
 }
 
+// With fewer positions than this, neighbouring channels are treated together as columns: their factors, one for each
+// column, are computed once for all samples. Applying remembered statistics gives the same bits either way.
+inline int64_t fewest_of_planes(int64_t batch, bool measured, bool backward) {
+  constexpr int64_t some = 4, many = 32;
+  if (measured) return batch < many ? 32 : 64;
+  return backward || batch < some ? 16 : batch < many ? 17 : 33;
+}
+
 // measured: the statistics are this input's; remembered ones may be applied in any order
 inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, bool masked, bool measured,
                                     bool backward) {
-  // with fewer positions than this, neighbouring channels are treated together as columns
-  constexpr int64_t few_positions = 16, many_samples = 32, many_channels = 32;
+  constexpr int64_t few_positions = 16, many_channels = 32;
   ChannelsGeometry g{};
   const int64_t batch = shape.batch;
   const bool last = shape.last && shape.positions > 1;
@@ -102,8 +109,7 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   g.count = groups ? share * g.positions : batch * g.positions;
   g.per_channel = g.repeat = 1;
   g.width = g.channels;
-  const int64_t times = groups || !measured ? 1 : batch < many_samples ? 2 : 4;
-  const int64_t fewest_positions = masked ? 2 : times * few_positions;
+  const int64_t fewest_positions = masked ? 2 : groups ? few_positions : fewest_of_planes(batch, measured, backward);
   // few positions of many channels: sums for each column would take longer than those of the group at once
   const bool innermost = groups && last && !masked && measured && !backward && g.positions < few_positions &&
                          share >= many_channels;
