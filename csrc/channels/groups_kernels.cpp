@@ -62,49 +62,58 @@ inline Wide<C> scaled(Wide<C> v, double factor) {
   return v;
 }
 
-// The statistics of a row, and its result.
+constexpr int64_t most_rows = 8;  // whose statistics are concluded side by side
+
+// The statistics of neighbouring rows, and their results.
 template <class T, bool extras>
-void measure_one(const ChannelsCall& a, int64_t statistic) {
+void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
   using C = Opmath<T>;
-  const Group<T> group(a, statistic);
-  const T* x = static_cast<const T*>(a.x) + group.offset;
-  T* y = static_cast<T*>(a.out) + group.offset;
-  const auto differences = [&](auto at, double from) {
-    Wide<C> v(at.load(x));
-    for (auto& part : v.part) part -= from;
-    return keep_wide(at, v);
-  };
-  MergedSums merged;
-  merged.count = static_cast<double>(group.count);
-  const auto sum_about = [&](double shift) {
-    Doubles total = {}, square = {};
-    for_each_position<C>(group.count, [&](auto at) {
-      for (const Doubles& part : differences(at, shift).part) {
-        total += part;
-        square += part * part;
-      }
-    });
-    merged.shift = shift;
-    merged.sum = sum_of_lanes(total);
-    merged.square = sum_of_lanes(square);
-  };
-  // any element is near enough to the mean for floats: its square is at most `count` variances away
-  sum_about(to_double(x[0]));
-  if constexpr (sizeof(C) == sizeof(double)) sum_about(merged.shift + merged.sum / merged.count);
-  save_merged<C>(a, statistic, merged);
-  const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+  const double count = static_cast<double>(a.geometry.count);
+  double shifts[most_rows] = {}, sums[most_rows] = {}, squares[most_rows] = {}, variances[most_rows];
+  for (int64_t i = 0; i < rows; ++i) {
+    const T* x = static_cast<const T*>(a.x) + (first + i) * a.geometry.count;
+    const auto sum_about = [&](double shift) {
+      Doubles total = {}, square = {};
+      for_each_position<C>(a.geometry.count, [&](auto at) {
+        Wide<C> v(at.load(x));
+        for (auto& part : v.part) part -= shift;
+        for (const Doubles& part : keep_wide(at, v).part) {
+          total += part;
+          square += part * part;
+        }
+      });
+      shifts[i] = shift;
+      sums[i] = sum_of_lanes(total);
+      squares[i] = sum_of_lanes(square);
+    };
+    // any element is near enough to the mean for floats: its square is at most `count` variances away
+    sum_about(to_double(x[0]));
+    if constexpr (sizeof(C) == sizeof(double)) sum_about(shifts[i] + sums[i] / count);
+  }
+  StatisticsStrip<C> statistics;
+  statistics.conclude(a, count, rows, shifts, sums, squares, variances);
+  statistics.save(a, first, rows);
+  for (int64_t i = 0; i < rows; ++i) static_cast<C*>(a.variance)[first + i] = static_cast<C>(variances[i]);
   with_activation_of<extras>(a, [&](auto activation) {
-    for_each_position<C>(group.count, [&](auto at) {
-      const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), s.exact_reciprocal());
-      at.store(y, activate<decltype(activation)::value, C>(group.affine(at, x_hat).rounded()));
-    });
+    for (int64_t i = 0; i < rows; ++i) {
+      const Group<T> group(a, first + i);
+      const ChannelStatistics<C> s = statistics.at(i);
+      const T* x = static_cast<const T*>(a.x) + group.offset;
+      T* y = static_cast<T*>(a.out) + group.offset;
+      for_each_position<C>(group.count, [&](auto at) {
+        const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), s.exact_reciprocal());
+        at.store(y, activate<decltype(activation)::value, C>(group.affine(at, x_hat).rounded()));
+      });
+    }
   });
 }
 
 template <class T, bool extras>
 void measure_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   if (extras && are_few(a)) return for_each_few<T>(a, begin, end, [](const auto& few) { measure_few(few); });
-  for (int64_t i = begin; i < end; ++i) measure_one<T, extras>(a, i);
+  constexpr int64_t near = 4096;  // elements that stay in the nearest cache
+  const int64_t together = std::clamp<int64_t>(near / a.geometry.count, 1, most_rows);
+  for (int64_t i = begin; i < end; i += together) measure_rows<T, extras>(a, i, std::min(together, end - i));
 }
 
 // The sums of a block's columns: of dy, and a stride further of dy * x_hat. A row's last vector may reach past them.
