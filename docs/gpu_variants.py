@@ -43,7 +43,7 @@ TARGETS = {
 }
 BYTES = {"u8": 1, "i16": 2, "bf16": 2, "fp16": 2, "fp32": 4, "i64": 8, "fp64": 8}
 FLOATS = ("eps", "floor", "weight_offset", "momentum", "momentum_rest")
-FEATURES = (256, 1024, 4096, 8192, 16384, 65536)
+FEATURES = (256, 1024, 4096, 8192, 16384, 65536, 131072, 262144)
 RMS, MOMENTS, L2 = 0, 1, 2
 
 
@@ -58,9 +58,10 @@ class Variant:
         pointers: argument -> element type, None for one that is left out.
         constants: argument -> value.
         moved: bytes read and written for each element of a row; 0 where that is not the measure.
+        inner: elements from the start of a row, or of what lies innermost, to the next; 0 without such.
         again: bytes that a program reads once more for each element, after it has been through its row.
         others: bytes that other programs read once more.
-        inner: elements from the start of a row, or of what lies innermost, to the next; 0 without such.
+        integers: the type of the integers, "i64" where one of them is large.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Variant:
     inner: int = 0
     again: float = 0.0
     others: float = 0.0
+    integers: str = "i32"
 
     @property
     def in_vectors(self) -> bool:
@@ -81,7 +83,18 @@ class Variant:
     @property
     def writes(self) -> bool:
         """Whether it writes a tensor of the size of what it reads."""
-        return bool({"y", "dx"} & self.pointers.keys())
+        return any(self.pointers.get(name) for name in ("y", "dx"))
+
+    @property
+    def counts(self) -> list[str]:
+        """The integers that it is given."""
+        known = self.pointers.keys() | self.constants.keys() | set(FLOATS)
+        return [name for name in self.kernel.arg_names if name not in known]
+
+    def named(self, label: str, left_out: tuple[str, ...] = (), **constants: Any) -> "Variant":
+        """The same under a longer name, without some pointers and with other constants."""
+        pointers = self.pointers | dict.fromkeys(left_out)
+        return replace(self, name=f"{self.name} {label}", pointers=pointers, constants=self.constants | constants)
 
 
 @dataclass(frozen=True)
@@ -229,6 +242,8 @@ def all_channel_variants() -> Iterator[Variant]:
     yield from channel_variants("GroupNorm masked", 320, 4096, "bf16", groups=32, last=True, ACTIVATION=2, masked=True)
     yield from channel_variants("GroupNorm few", 64, 16, "fp16", groups=32, FEW=True, ACTIVATION=2)
     yield from channel_variants("inference silu", 256, 3136, "bf16", REMEMBERED=True, ACTIVATION=2)
+    for last in (False, True):  # so large that places in a tile have 64 bits
+        yield from channel_variants("BatchNorm", 2, 2**30, "bf16", last=last)
     yield from merging_variants()
 
 
@@ -305,33 +320,51 @@ def all_table_variants() -> Iterator[Variant]:
 
 
 def variants() -> Iterator[Variant]:
-    """Every kernel in every length, and every mode once."""
+    """Every kernel in every length, every mode once, and every kernel that is given integers once with wide ones."""
+    found = [*row_variants(), *all_channel_variants(), *all_table_variants()]
+    yield from found
+    first = {variant.kernel.__name__: variant for variant in reversed(found) if variant.counts}
+    yield from (replace(variant.named("i64"), integers="i64") for variant in first.values())
+
+
+def row_variants() -> Iterator[Variant]:
+    """Row norms of every length, the options that change their code, and the tree over their chunks."""
     for dtype in ("bf16", "fp32"):
         for features in FEATURES:
             yield forward_variant(features, dtype)
             yield forward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
             yield backward_variant(features, dtype)
             yield backward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
-    yield from modes()
+    for features in (1000, 32768):  # resident, and in blocks
+        yield from forward_modes(features)
+        yield from backward_modes(features)
     yield tree_variant(4096, "bf16")
-    yield from all_channel_variants()
-    yield from all_table_variants()
 
 
-def modes() -> Iterator[Variant]:
-    """The options that change the code, resident and in blocks."""
-    for features in (1000, 32768):
-        yield forward_variant(features, "fp16", "outside", EPS_MODE=1)
-        yield forward_variant(features, "bf16", "clamp", EPS_MODE=2)
-        yield forward_variant(features, "bf16", "l2", STATISTIC=L2)
-        yield forward_variant(features, "bf16", "early", EARLY=2, STATISTIC=RMS)
-        yield forward_variant(features, "bf16", "nested", NESTED=True)
-        yield forward_variant(features, "bf16", "residual", "fp32")
-        yield forward_variant(features, "bf16", "unrounded residual", "fp32", ROUNDED=False)
-        yield backward_variant(features, "bf16", "clamp", EPS_MODE=2)
-        yield backward_variant(features, "bf16", "from output", FROM_OUTPUT=True)
-        yield backward_variant(features, "bf16", "nested", NESTED=True)
-        yield backward_variant(features, "bf16", "residual", "fp32", ROUNDED=False)
+def forward_modes(features: int) -> Iterator[Variant]:
+    """The options that change the forward's code."""
+    yield forward_variant(features, "fp16", "outside", EPS_MODE=1)
+    yield forward_variant(features, "bf16", "clamp", EPS_MODE=2)
+    yield forward_variant(features, "bf16", "l2", STATISTIC=L2)
+    yield forward_variant(features, "bf16", "early", EARLY=1)
+    yield forward_variant(features, "bf16", "early in one dtype", EARLY=2, STATISTIC=RMS)
+    yield forward_variant(features, "bf16", "nested", NESTED=True)
+    yield forward_variant(features, "bf16", "residual", "fp32")
+    yield forward_variant(features, "bf16", "unrounded residual", "fp32", ROUNDED=False)
+    yield forward_variant(features, "bf16").named("inference", ("statistics",))
+
+
+def backward_modes(features: int) -> Iterator[Variant]:
+    """The options that change the backward's code, and each gradient without the others."""
+    yield backward_variant(features, "bf16", "clamp", EPS_MODE=2)
+    yield backward_variant(features, "bf16", "l2", STATISTIC=L2)
+    yield backward_variant(features, "bf16", "from output", FROM_OUTPUT=True)
+    yield backward_variant(features, "bf16", "nested", NESTED=True)
+    yield backward_variant(features, "bf16", "residual", "fp32", ROUNDED=False)
+    whole = backward_variant(features, "bf16")
+    looped = whole.launch.looped
+    yield whole.named("dx alone", ("dweight", "dbias"), **{"BLOCKS": 0} if looped else {})
+    yield whole.named("parameters alone", ("dx",), **{"LINES": 0} if looped else {})
 
 
 def compiled(variant: Variant, target: GPUTarget) -> Resources:
@@ -347,7 +380,7 @@ def compiled(variant: Variant, target: GPUTarget) -> Resources:
             signature[name] = "constexpr"
             constants[(index,)] = variant.constants.get(name)
         else:
-            signature[name] = "fp32" if name in FLOATS else "i32"
+            signature[name] = "fp32" if name in FLOATS else variant.integers
     source = ASTSource(variant.kernel, signature, constants, attributes)
     chosen = {"num_warps": variant.launch.warps, "enable_fp_fusion": False}
     kernel = triton.compile(source, target=target, options=chosen)

@@ -11,7 +11,8 @@ import sys
 import torch
 from channel_calls import MEASURED, errors
 from regimes import CHANNELS
-from triton_worker import count_calls, kernels, main, random, same
+from triton_calls_worker import count_calls
+from triton_worker import kernels, main, random, same
 
 import evenkeel as ek
 from evenkeel import functional as F
@@ -87,7 +88,8 @@ def compare(norm, x, dtype=None, **options):
 
 
 def lay_out(x, last):
-    return x.contiguous(memory_format=torch.channels_last) if last else x
+    layout = torch.channels_last_3d if x.ndim == 5 else torch.channels_last
+    return x.contiguous(memory_format=layout) if last else x
 
 
 def regime(norm, name, last, mode="inside", shape=(6, 4, 2, 8)):
@@ -100,7 +102,7 @@ def shape(norm, *sizes, tile=2048):
     """Each layout that there is; a result has its input's."""
     use_tiles(tile)
     found = {}
-    for last in (False, True) if len(sizes) == 4 else (False,):
+    for last in (False, True) if len(sizes) in (4, 5) else (False,):
         x = lay_out(random(*sizes), last)
         found |= {f"{last} {name}": value for name, value in compare(norm, x).items()}
         y = run(norm, x, None, None, x)[0]
@@ -161,6 +163,23 @@ def beside(last):
     for i in (0, 1):
         found[f"beside a rare channel {i}"] = same(after[i][:, [0, 3]], before[i][:, [0, 3]])
         found[f"not a number {i}"] = float((~after[i][:, 2].isnan()).sum())
+    return found
+
+
+def wide(last):
+    """Places of 64 bits in a tile give the bits of those of 32, with a mask and an activation."""
+    from evenkeel.kernels.triton import _channels
+
+    found, first = {}, _channels.FIRST_WIDE
+    x, dy, weight, bias = lay_out(random(3, 4, 5, 9), last), random(3, 4, 5, 9), random(4), random(4)
+    options = {"mask": torch.rand(3, 5, 9) < 0.7, "activation": "silu"}
+    for norm in GROUPS:
+        results = []
+        for _channels.FIRST_WIDE in (first, 0):
+            use_tiles(32)
+            results.append(run(norm, x, weight, bias, dy, **options))
+        found |= {f"{norm} {i}": same(a, b) for i, (a, b) in enumerate(zip(*results, strict=True))}
+    _channels.FIRST_WIDE = first
     return found
 
 
@@ -322,6 +341,7 @@ FAST = {
     "cancelling": (cancelling, ()),
     "moving": (moving, (True,)),
     "modules": (modules, ()),
+    "shape, channels-last in 3-d": (shape, ("batch_norm", 2, 4, 3, 2, 5)),
 }  # fmt: skip
 SLOW = {
     **{f"regime, {norm}, {name}, {last}, {mode}": (regime, (norm, name, last, mode, (4, 4, 3, 6)))
@@ -349,6 +369,7 @@ SLOW = {
     **{f"layouts, {norm}": (layouts, (norm,)) for norm in ("batch_norm", "group_norm")},
     "like the CPU, all": (like_the_cpu, (MEASURED,)),
     "moving, contiguous": (moving, (False,)),
+    **{f"wide, {last}": (wide, (last,)) for last in BOTH},
 }  # fmt: skip
 
 if __name__ == "__main__":

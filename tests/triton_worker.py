@@ -18,7 +18,6 @@ import warnings
 import torch
 from regimes import ROWS
 
-from evenkeel import functional as F
 from evenkeel.functional._rows_reference import add_rows_reference, rows_reference
 from evenkeel.functional._specs import row_spec
 from evenkeel.testing import ulp_error
@@ -329,42 +328,40 @@ def long_others():
     return found
 
 
-def count_calls():
-    """Let every norm run here what `backend="triton"` runs on a GPU, and tell which operators are called."""
-    from evenkeel.kernels import _backends, _channels, _rows
+def chunks(features, tree_rows):
+    """Rows of several chunks, of which the last is not whole, and a tree that goes round: R of dγ and dβ, one dx."""
+    from evenkeel.kernels.triton import _launch, _rows
 
-    called = []
+    _rows.TREE_LAUNCH = _launch.Launch(block=8, rows=tree_rows)
+    _rows.tree_program.cache_clear()
+    launch = _rows.backward_launch(features)
+    rows = 4 * launch.chunk + 5
+    spec = row_spec("norm", "moments", 1e-5)
+    x, dy, (weight, bias) = random(rows, features), random(rows, features), parameters("moments", features)
+    mine, exact = run(spec, x, weight, bias, dy), expected(spec, x, weight, bias, dy)
+    found = {f"{i} ulps": ulp_error(a, b) for i, (a, b) in enumerate(zip(mine, exact, strict=True))}
+    last = slice(-6, None)  # of which one lies in the chunk before
+    found["dx of the last"] = same(run(spec, x[last].clone(), weight, bias, dy[last].clone())[1], mine[1][last])
+    found["chunks"] = float(-(-rows // launch.chunk) <= tree_rows)
+    return found
 
-    class Spy:
-        def __getattr__(self, name):
-            called.append(name)
-            return getattr(kernels(), name)
 
-    _backends.BACKENDS["triton"] = _backends.BACKENDS["triton"]._replace(supports=lambda *call: "")
-    for doors in (_rows, _channels):
-        doors.is_direct, doors.kernels = (lambda x: True), Spy
-    return called
-
-
-def whole_calls():
-    """The public functions, from the choice of the backend to the gradients, beside the reference in float64."""
-    called, found = count_calls(), {}
-    tensors, dy = (random(7, 24), random(7, 24), random(24), random(24)), random(7, 24)
-    norms = {
-        "layer_norm": lambda x, r, w, b, **o: F.layer_norm(x, (24,), w, b, **o),
-        "rms_norm": lambda x, r, w, b, **o: F.rms_norm(x, (24,), w, cast="early", weight_offset=1.0, **o),
-        "normalize": lambda x, r, w, b, **o: F.normalize(x, **o),
-        "add_layer_norm": lambda x, r, w, b, **o: sum(F.add_layer_norm(x, r, (24,), w, b, **o)),
-    }
-    for name, norm in norms.items():
-        results = []
-        for backend, dtype in (("triton", torch.float32), ("reference", torch.float64)):
-            leaves = [t.to(dtype).requires_grad_() for t in map(torch.clone, tensors)]
-            y = norm(*leaves, backend=backend)
-            gradients = torch.autograd.grad(y, leaves, dy.to(dtype), allow_unused=True)
-            results.append([y.detach(), *(g for g in gradients if g is not None)])
-        found |= {f"{name} {i} ulps": ulp_error(a, b) for i, (a, b) in enumerate(zip(*results, strict=True))}
-    found["operators"] = float({"rows_forward", "rows_backward"} - set(called) != set())
+def like_the_cpu():
+    """y, statistics and gradients of the CPU kernels, each of which may be 3 ulps off."""
+    found = {}
+    for (statistic, mode), dtype in itertools.product(
+        itertools.product(STATISTICS, MODES), (torch.float32, torch.float16)
+    ):
+        options = row_spec("norm", statistic, 1e-3, mode, 1.0).row_options
+        x, dy, (weight, bias) = random(5, 70, dtype=dtype), random(5, 70, dtype=dtype), parameters(statistic, 70, dtype)
+        flags, results = (True, False, True, bias is not None, False), []
+        for k in (kernels(), torch.ops.evenkeel):
+            y, _, statistics = k.rows_forward(x, None, weight, bias, 1, *options, False)
+            dx, _, *sums = k.rows_backward(dy, None, x, None, weight, bias, statistics, 1, *options, *flags)
+            results.append((y, dx, *(t for t in sums if t.numel())))
+        for i, (mine, theirs) in enumerate(zip(*results, strict=True)):
+            kind = "half" if dtype == torch.float16 else "float"
+            found[f"{kind} {statistic} {mode} {i}"] = ulp_error(mine, theirs.double())
     return found
 
 
@@ -386,7 +383,8 @@ FAST = {
     "strangers": (strangers, ()),
     **{f"long, {s}, {name}": (long, (name, s)) for s in STATISTICS[:2] for name in ("1e18", "rare rows among others")},
     "long, others": (long_others, ()),
-    "whole calls": (whole_calls, ()),
+    "chunks, 600": (chunks, (600, 4)),
+    "like the CPU": (like_the_cpu, ()),
 }  # fmt: skip
 SLOW = {
     **{f"regime, {s}, {mode}, {name}": (regime, (name, s, mode, 4, 768))
@@ -394,6 +392,7 @@ SLOW = {
        if mode == "inside" or name in ("N(0,1)", "up to 3e38", "1e-30, eps 0", "rare rows among others")},
     **{f"long, {s}, {name}": (long, (name, s)) for name in REGIMES for s in STATISTICS},
     **{f"length, {n}": (length, (n,)) for n in (1000, 3000, 8193)},
+    **{f"chunks, {n}": (chunks, (n, 2)) for n in (24, 3000)},
 }  # fmt: skip
 
 

@@ -52,13 +52,14 @@ def test_a_norm_is_one_operator(operators):
 
 @pytest.mark.slow
 def test_other_norms_and_tables_are_one_operator_each(operators):
-    def call(x, maps, w, b):
+    def call(x, maps, w, b, photos):
         y, _ = F.add_layer_norm(x, x, (8,), backend="triton")
         maps = F.group_norm(maps, 2, w, b, activation="silu", backend="triton")
-        return y, maps, F.column_moments(x, backend="triton").mean
+        planes = F.image_normalize(photos, [0.4] * 3, (0.2, 0.2, 0.3), layout="CHW", backend="triton")
+        return y, maps, F.column_moments(x, backend="triton").mean, planes
 
-    wanted = {"rows_forward", "channels_forward", "column_moments"}
-    assert operators(call, *on_gpu((4, 8), (2, 8, 3), 8, 8)) == wanted
+    wanted = {"rows_forward", "channels_forward", "column_moments"}  # pictures are plain code there
+    assert operators(call, *on_gpu((4, 8), (2, 8, 3), 8, 8, (3, 5, 5))) == wanted
 
 
 def test_the_plain_average_waits_for_no_number(monkeypatch):

@@ -98,20 +98,17 @@ def column_moments(
 
     .. math:: \mu_c = \frac{\sum_r w_r x_{rc}}{\sum_r w_r} \qquad M_c = \sum_r w_r (x_{rc} - \mu_c)^2
 
-    The sums run over the rows where the column is not NaN. They are float64 and taken about a value near the mean, so
-    that a mean of 1e8 with a spread of 1 costs no digits. A column with infinite values has the mean that IEEE
-    arithmetic gives (inf, -inf or NaN) and m2 = NaN.
-
-    The bits of the result do not depend on threads, SIMD level or strides, but on whether the table is stored by rows
-    or by columns: a column of its own or of a table stored by columns has the same bits whatever is beside it; in a
-    table stored by rows, how many columns there are decides in which order rows are summed, and so the last bits of
-    each one's mean and m2. Not differentiable, and not for vmap or torch.compile.
+    The sums run over the rows where the column is not NaN, in float64 and about a value near the mean: a mean of 1e8
+    with a spread of 1 costs no digits. A column with infinite values has the mean that IEEE arithmetic gives and m2 =
+    NaN. The bits of the result do not depend on threads, SIMD level or strides. A column of its own or of a table
+    stored by columns has the same bits whatever is beside it; in a table stored by rows, the number of columns decides
+    in which order rows are summed. Not differentiable, and not for vmap or torch.compile.
 
     Args:
         x: (rows, columns), any real dtype, any strides; tables stored by rows or by columns are not copied. Or a list
             of columns (rows,), each with a dtype and memory of its own, as Arrow keeps them.
-        weight: (rows,), not negative; a row of weight 0 is left out altogether. Default: 1 for each row. Not with a
-            list.
+        weight: (rows,), finite and not negative (else an error, on a GPU NaN); a row of weight 0 is left out
+            altogether. Default: 1 for each row. Not with a list.
         backend: ``auto``, ``reference``, ``cpu`` or ``triton``.
 
     Returns:
@@ -140,7 +137,7 @@ def column_moments(
             "reshape it, e.g. x.reshape(-1, x.shape[-1])"
         )
     if weight is not None:
-        _check_weight(x, weight)
+        weight = _checked_weight(x, weight)
     if not runs_kernel("columns", backend, None, x, weight):
         return column_moments_reference(x, weight=weight)
     weights = None if weight is None else weight.double()
@@ -162,18 +159,22 @@ def _separate_column_moments(columns: list[Tensor], weight: Tensor | None, backe
     return ColumnMoments(*torch.ops.evenkeel.separate_column_moments.default([x.detach() for x in columns]))
 
 
-def _check_weight(x: Tensor, weight: Tensor) -> None:
+def _checked_weight(x: Tensor, weight: Tensor) -> Tensor:
     check_tensor("column_moments", "weight", weight)
     if weight.shape != x.shape[:1] or weight.is_complex():
         raise InvalidInputError(
             f"column_moments: expected one real weight for each of the {x.shape[0]} rows, but got {weight.dtype} of "
             f"shape {tuple(weight.shape)}"
         )
-    if not ((weight >= 0) & (weight < torch.inf)).all():
+    valid = (weight >= 0) & (weight < torch.inf)
+    if not weight.is_cpu:  # to look would be to wait
+        return torch.where(valid, weight.double(), torch.nan)
+    if not valid.all():
         raise InvalidInputError(
             f"column_moments: weights must be finite and not negative, but they range from {weight.min().item()} to "
             f"{weight.max().item()}; give rows to leave out the weight 0"
         )
+    return weight
 
 
 def column_affine_reference(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
@@ -13,7 +14,7 @@ from evenkeel._errors import InvalidArgumentError, InvalidInputError
 from evenkeel.functional._columns import ColumnMoments, check_result_dtype, column_moments_reference
 from evenkeel.functional._common import as_number, check_tensor
 from evenkeel.functional._out import unshared
-from evenkeel.kernels import composite_required, runs_kernel
+from evenkeel.kernels import composite_required, runs_kernel, unobserved
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +64,7 @@ def image_normalize(
         images: (..., height, width, channels) for ``HWC`` or (..., channels, height, width) for ``CHW``: uint8, or any
             other real dtype. Crops, alpha channels left out and the like are read where they are.
         mean: one number per channel, of the scaled pictures: 0.485, not 123.7.
-        std: one number per channel, not 0.
+        std: one number per channel, not 0; of a tensor on a GPU this is not checked, since looking would wait for it.
         layout: ``HWC`` (NumPy, PIL, decoded files) or ``CHW`` (torch).
         max_value: the number that becomes 1: 255 for 8 bits, 65535 for 16, 1 for pictures that are scaled already.
         dtype: of the result, floating.
@@ -96,9 +97,10 @@ def image_normalize(
         }
         return handle_torch_function(image_normalize, tensors, images, mean, std, **options)
     _check_images("image_normalize", images, layout)
-    centre, spread = (_per_channel(name, v, images, layout) for name, v in (("mean", mean), ("std", std)))
+    numbers = [_per_channel(name, v, images, layout) for name, v in (("mean", mean), ("std", std))]
     max_value = as_number("image_normalize", "max_value", max_value)
-    _check_scale(spread, max_value, dtype)
+    _check_scale(numbers[1], max_value, dtype)
+    centre, spread = (_on(images.device, t) for t in numbers)
     if out is not None:
         check_tensor("image_normalize", "out", out)
         _check_out(channels_first(images, layout), out, dtype)
@@ -170,8 +172,8 @@ def _check_images(name: str, images: Tensor, layout: str) -> None:
 
 
 def _per_channel(name: str, values: PerChannel, images: Tensor, layout: ImageLayout) -> Tensor:
-    """One float64 number per channel, on the device of the pictures."""
-    numbers = torch.as_tensor(values, dtype=torch.float64, device=images.device)
+    """One float64 number per channel, where they are."""
+    numbers = torch.as_tensor(values, dtype=torch.float64)
     channels = images.shape[-1] if layout == "HWC" else images.shape[-3]
     if numbers.shape != (channels,):
         raise InvalidInputError(
@@ -181,9 +183,23 @@ def _per_channel(name: str, values: PerChannel, images: Tensor, layout: ImageLay
     return numbers
 
 
+def _on(device: torch.device, numbers: Tensor) -> Tensor:
+    if numbers.device == device or numbers.requires_grad or device.type != "cuda" or not unobserved():
+        return numbers.to(device)
+    return _sent(tuple(numbers.tolist()), device)
+
+
+@lru_cache(maxsize=64)
+def _sent(numbers: tuple[float, ...], device: torch.device) -> Tensor:
+    """Numbers on a GPU, where they stay: sending them waits, and a graph that captured it would send what is gone."""
+    with torch.inference_mode(False):
+        return torch.tensor(numbers, dtype=torch.float64, device=device)
+
+
 def _check_scale(std: Tensor, max_value: float, dtype: torch.dtype) -> None:
-    # while compiling, the values of a tensor are not known
-    if not torch.compiler.is_compiling() and not composite_required() and (std == 0).any():
+    # while compiling, the values of a tensor are not known; looking at those on a GPU would wait for it
+    known = std.is_cpu and not torch.compiler.is_compiling() and not composite_required()
+    if known and (std == 0).any():
         raise InvalidArgumentError(f"image_normalize: std must not be 0, but got {std.tolist()}")
     if not 0 < max_value < math.inf:
         raise InvalidArgumentError(f"image_normalize: max_value must be positive and finite, but got {max_value}")

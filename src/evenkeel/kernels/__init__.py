@@ -10,7 +10,7 @@ from evenkeel.kernels._channels import (
 from evenkeel.kernels._cpu import KERNEL_DTYPES, PLAIN_TYPES, is_pooled
 from evenkeel.kernels._nodes import nodes
 from evenkeel.kernels._rows import normalize_small, rows_backward, rows_forward, rows_inference
-from evenkeel.kernels._state import composite_required, is_compiling
+from evenkeel.kernels._state import composite_required, is_compiling, unobserved
 
 __all__ = [
     "KERNEL_DTYPES",
@@ -30,4 +30,5 @@ __all__ = [
     "rows_forward",
     "rows_inference",
     "runs_kernel",
+    "unobserved",
 ]

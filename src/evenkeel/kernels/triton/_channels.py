@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Moved = tuple[Tensor, Tensor, float | Tensor]
 
 FEW_ELEMENTS = 64  # of a statistic: their gradients are computed in float64
+FIRST_WIDE = 2**30  # elements of what a tile reaches from which on its places have 64 bits
 FEWEST_LAST = 16  # positions of a sample from which on groups are summed where the channels lie innermost
 
 
@@ -92,7 +93,7 @@ class Walk(NamedTuple):
             "SPANS": self.spans,
             "CHANNELS": launch.rows,
             "BLOCK": launch.block,
-            "WIDE": max(reached, self.positions) >= 2**30,
+            "WIDE": max(reached, self.positions) >= FIRST_WIDE,
         }
 
 

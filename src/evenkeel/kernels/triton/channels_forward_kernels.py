@@ -30,16 +30,24 @@ def read_valid(
     x, mask, outer, first, start, samples, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
     LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """A tile, and which of its elements are valid."""
+    """A tile, which of its elements are valid, and which of its positions a mask keeps."""
     base, offsets, kept = tile_at(outer, first, start, samples, C, P, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+    valid = kept
     if mask is not None:
-        kept = kept & valid_at(mask, outer, start, samples, P, PERIOD, SPANS, BLOCK)
-    return read_tile(x, base, offsets, kept), kept
+        valid = valid_at(mask, outer, start, samples, P, PERIOD, SPANS, BLOCK)
+        kept = kept & valid
+    return read_tile(x, base, offsets, kept), kept, valid
 
 
 @triton.jit
-def mean_of_tile(v, kept, scale):
+def mean_of_tile(
+    x, mask, outer, first, start, samples, scale, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
     """The mean of each channel's part of a tile, exact where that is constant: the shift of its differences."""
+    v, kept, _valid = read_valid(
+        x, mask, outer, first, start, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+    )
     v = v * scale[:, None]
     highest = tl.max(tl.where(kept, v, -INFINITY), 1)
     highest = tl.where(highest > -INFINITY, highest, 0.0)
@@ -57,21 +65,21 @@ def sum_tiles(
     """Sums of a chunk's differences from a shift, of their squares, and how many there are."""
     differences = tl.zeros([CHANNELS, BLOCK], tl.float32)
     squares = tl.zeros([CHANNELS, BLOCK], tl.float32)
-    counts = tl.zeros([CHANNELS, BLOCK if mask is not None else 1], tl.float32)
+    counts = tl.zeros([1, BLOCK if mask is not None else 1], tl.float32)  # the same in all channels
     for tile in range(tiles):
-        v, kept = read_valid(
+        v, kept, valid = read_valid(
             x, mask, outer, first, start + tile * BLOCK, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
         d = tl.where(kept, v * scale[:, None] - shift[:, None], 0.0)
         differences += d
         squares = tl.fma(d, d, squares)
         if mask is not None:
-            counts += kept.to(tl.float32)
+            counts += valid.to(tl.float32)
     if mask is None:
         # known without a sum, which takes 16 registers
         extent = samples.to(tl.int64) * P if SPANS else P
         counts += tl.maximum(tl.minimum(extent - start, tiles * BLOCK), 0).to(tl.float32)
-    return tl.sum(differences, 1), tl.sum(squares, 1), tl.sum(counts, 1)
+    return tl.sum(differences, 1), tl.sum(squares, 1), tl.broadcast_to(tl.sum(counts, 1), [CHANNELS])
 
 
 @triton.jit
@@ -82,7 +90,7 @@ def largest_of_tiles(
     """The largest size of a chunk's values in each channel."""
     largest = tl.zeros([CHANNELS, BLOCK], tl.float32)
     for tile in range(tiles):
-        v, _ = read_valid(
+        v, _kept, _valid = read_valid(
             x, mask, outer, first, start + tile * BLOCK, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
         largest = tl.maximum(largest, tl.abs(v))
@@ -102,8 +110,7 @@ def channels_measure_kernel(
     outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
     start = chunk * CHUNK
     scale = tl.full([CHANNELS], 1.0, tl.float32)
-    v, kept = read_valid(x, mask, outer, first, start, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE)
-    shift = mean_of_tile(v, kept, scale)
+    shift = mean_of_tile(x, mask, outer, first, start, samples, scale, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE)
     total, square, number = sum_tiles(
         x, mask, outer, first, start, samples, tiles, scale, shift, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
     )
@@ -117,8 +124,9 @@ def channels_measure_kernel(
             x, mask, outer, first, start, samples, tiles, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
         scale = tl.where(outside, inverse_power(power_below(tl.maximum(largest, floor))), scale)
-        v, kept = read_valid(x, mask, outer, first, start, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE)
-        nearer = mean_of_tile(v, kept, scale)
+        nearer = mean_of_tile(
+            x, mask, outer, first, start, samples, scale, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+        )
         again, _, _ = sum_tiles(
             x, mask, outer, first, start, samples, tiles, scale, nearer, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK,
             WIDE,

@@ -81,7 +81,7 @@ def rows_backward_kernel(
     ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """A chunk of whole rows, tile by tile, and its sums for dγ and dβ (in dweight and dbias, a row a chunk)."""
-    chunk = tl.program_id(0)
+    chunk = tl.cast(tl.program_id(0), rows.dtype)
     columns = tl.arange(0, BLOCK)
     dweight_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     dbias_sums = tl.zeros([ROWS, BLOCK], tl.float32)

@@ -56,7 +56,7 @@ def rows_forward_kernel(
     EARLY: tl.constexpr, ROUNDED: tl.constexpr, NESTED: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """A tile of whole rows: read once, written once."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.cast(tl.program_id(0), rows.dtype) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     there = row < rows
     kept = there[:, None] & (columns < N)[None, :]
