@@ -21,6 +21,7 @@ from evenkeel._spec import (
     choice_problem,
 )
 from evenkeel.functional._common import as_number
+from evenkeel.kernels import constant_when_compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,7 @@ class CallSpec(NormSpec):
 
 GROUPS: dict[Shares, int] = {"token": 0, "channel": 0, "sample_channel": -1}  # as the channel operators count them
 _specs: dict[tuple[Any, ...], CallSpec] = {}
+_NUMBERS = ("eps", "weight_offset", "groups")  # answers that are no choices: a compiled graph may leave them open
 _MOST = 1024  # an eps that changes with every call must not fill the memory
 _is_compiling = torch.compiler.is_compiling  # looking the name up takes as long as the call
 
@@ -154,7 +156,7 @@ def decoded(codes: Mapping[Any, int], code: float) -> Any:
 
 
 def _build(name: str, key: tuple[Any, ...], **answers: Any) -> CallSpec:
-    if problem := choice_problem(answers):
+    if problem := _problem(**{label: answer for label, answer in answers.items() if label not in _NUMBERS}):
         raise InvalidArgumentError(f"{name}: {problem}")
     late = early = None
     if (cast := answers.get("cast", "late")) != "late":
@@ -169,24 +171,34 @@ def _build(name: str, key: tuple[Any, ...], **answers: Any) -> CallSpec:
     return spec
 
 
+@constant_when_compiled
+def _problem(**choices: Any) -> str:
+    return choice_problem(choices)
+
+
 def _encoded(answers: dict[str, Any], late: CallSpec | None, early: CallSpec | None = None) -> CallSpec:
     options = OPTION_DEFAULTS | answers
-    row_options = RowOptions(
-        ROW_STATISTICS[options["statistic"]],
-        options["eps"],
-        EPS_MODES[options["eps_mode"]],
-        options["weight_offset"],
-        options["cast"] == "early",
-        options.get("residual_rounding") != "unrounded",
+    statistic, shared, eps_mode, activation = _codes(
+        options["statistic"], options["shares"], options["eps_mode"], options["activation"]
     )
-    channel_options = ChannelOptions(
-        GROUPS[options["shares"]] if options["shares"] in GROUPS else options["groups"],
-        options["eps"],
-        EPS_MODES[options["eps_mode"]],
-        options["weight_offset"],
-        ACTIVATIONS[options["activation"]],
+    eps, weight_offset = options["eps"], options["weight_offset"]
+    rounded = options.get("residual_rounding") != "unrounded"
+    groups = options["groups"] if shared is None else shared
+    return CallSpec(
+        **answers,
+        row_options=RowOptions(statistic, eps, eps_mode, weight_offset, options["cast"] == "early", rounded),
+        channel_options=ChannelOptions(groups, eps, eps_mode, weight_offset, activation),
+        late=late,
+        early=early,
     )
-    return CallSpec(**answers, row_options=row_options, channel_options=channel_options, late=late, early=early)
+
+
+@constant_when_compiled
+def _codes(
+    statistic: Statistic, shares: Shares, eps_mode: EpsMode, activation: Activation | None
+) -> tuple[int, int | None, int, int]:
+    """The choices as the operators count them; None for groups that are counted by the call."""
+    return ROW_STATISTICS[statistic], GROUPS.get(shares), EPS_MODES[eps_mode], ACTIVATIONS[activation]
 
 
 def keyword_options(options: Any) -> Callable[[Function], Function]:

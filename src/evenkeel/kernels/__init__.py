@@ -10,7 +10,7 @@ from evenkeel.kernels._channels import (
 from evenkeel.kernels._cpu import KERNEL_DTYPES, PLAIN_TYPES, is_pooled
 from evenkeel.kernels._nodes import nodes
 from evenkeel.kernels._rows import normalize_small, rows_backward, rows_forward, rows_inference
-from evenkeel.kernels._state import composite_required, is_compiling, unobserved
+from evenkeel.kernels._state import composite_required, constant_when_compiled, is_compiling, unobserved
 
 __all__ = [
     "KERNEL_DTYPES",
@@ -19,6 +19,7 @@ __all__ = [
     "channels_backward",
     "channels_forward",
     "composite_required",
+    "constant_when_compiled",
     "is_compiling",
     "is_pooled",
     "kernels_available",

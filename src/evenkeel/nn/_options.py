@@ -27,15 +27,17 @@ DEFAULTS: dict[str, Any] = {
     "memory_efficient": False,
 }
 _SEARCH = torch.nn.Module.__getattr__
+_is_compiling = torch.compiler.is_compiling  # looking the name up takes as long as the call
 
 
 def held(module: torch.nn.Module, name: str) -> Any:
     """A module's parameter or buffer, without `torch.nn.Module`'s search for attributes: that takes 0.8 µs each time.
 
     One that is not the module's own (pruned, reparametrized), and one that somebody looks for in another way (a
-    subclass, a tracer), comes from the search.
+    subclass, a tracer), comes from the search. So does each in a compiled graph, which would check what is asked here
+    each time that it is called.
     """
-    if name not in module.__dict__ and type(module).__getattr__ is _SEARCH:
+    if not _is_compiling() and name not in module.__dict__ and type(module).__getattr__ is _SEARCH:
         if name in module._parameters:
             return module._parameters[name]
         if name in module._buffers:
