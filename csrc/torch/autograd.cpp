@@ -113,6 +113,10 @@ bool take(PyObject* object, Tensor& t) {
   return is_plain(t);
 }
 
+bool requires_grad(PyObject* object) {
+  return THPVariable_Check(object) && compute_requires_grad(THPVariable_Unpack(object));
+}
+
 // A parameter of some sizes, or none.
 bool take_parameter(PyObject* object, at::IntArrayRef sizes, Tensor& t, Values& values) {
   return take(object, t) && (!t.defined() || t.sizes() == sizes) && read(t, at::MemoryFormat::Contiguous, values);
@@ -143,44 +147,78 @@ struct NormalizeChannels : Node<ChannelsNodeOptions> {};
 
 namespace {
 
-// (x, sizes, weight, bias, options) -> y, differentiable where x, weight or bias are; None where the call is not for
-// it, with nothing done
-PyObject* normalize_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
-  HANDLE_TH_ERRORS
-  Tensor x, weight, bias, statistics;
-  if (count != 5 || !is_unobserved() || !take(args[0], x) || !x.defined() || !PyTuple_Check(args[1]) ||
-      !is_tuple_of(args[4], 6)) {
-    Py_RETURN_NONE;
-  }
-  const int64_t axes = PyTuple_GET_SIZE(args[1]);
-  if (axes < 1 || axes > x.dim() || x.numel() == 0 || is_pooled(x)) Py_RETURN_NONE;
+// y of the rows of x, differentiable where x, weight or bias are; false where the call is not for it, with nothing done.
+bool normalize(const Tensor& x, PyObject* sizes, PyObject* const* parameters, PyObject* encoded, Tensor& y) {
+  const int64_t axes = PyTuple_GET_SIZE(sizes);
   const at::IntArrayRef trailing = x.sizes().slice(x.dim() - axes);
-  for (int64_t axis = 0; axis < axes; ++axis) {
-    if (integer(args[1], static_cast<int>(axis)) != trailing[axis]) return none();
-  }
   const RowsNodeOptions options{
       axes,
-      {static_cast<Statistic>(integer(args[4], 0)), number(args[4], 1), static_cast<EpsMode>(integer(args[4], 2)),
-       number(args[4], 3), PyObject_IsTrue(PyTuple_GET_ITEM(args[4], 4)) == 1,
-       PyObject_IsTrue(PyTuple_GET_ITEM(args[4], 5)) == 1}};
-  if (PyErr_Occurred()) return none();
+      {static_cast<Statistic>(integer(encoded, 0)), number(encoded, 1), static_cast<EpsMode>(integer(encoded, 2)),
+       number(encoded, 3), PyObject_IsTrue(PyTuple_GET_ITEM(encoded, 4)) == 1,
+       PyObject_IsTrue(PyTuple_GET_ITEM(encoded, 5)) == 1}};
   RowsForward a{};
   a.spec = options.spec_of(x);
+  Tensor weight, bias, statistics;
   Values w, b;
-  if (options.rows.early || !options.read_rows(x, a.x) || !take_parameter(args[2], trailing, weight, w) ||
-      !take_parameter(args[3], trailing, bias, b)) {
-    Py_RETURN_NONE;
+  if (PyErr_Occurred() || options.rows.early || !options.read_rows(x, a.x) ||
+      !take_parameter(parameters[0], trailing, weight, w) || !take_parameter(parameters[1], trailing, bias, b)) {
+    return false;
   }
-  Tensor y = make(x.sizes(), x.scalar_type());
+  y = make(x.sizes(), x.scalar_type());
   options.read_rows(y, a.y);
   const bool trained = compute_requires_grad(x, weight, bias);
   if (trained) {
     statistics = make_statistics(a.spec.rows, a.spec.statistics_width(), x);
     a.statistics = statistics.data_ptr();
   }
-  if (!run(x.numel(), [&] { return direct_rows->forward(a, w, b); })) Py_RETURN_NONE;
+  if (!run(x.numel(), [&] { return direct_rows->forward(a, w, b); })) return false;
   if (trained) attach<NormalizeRows>(y, options, x, weight, bias, statistics);
+  return true;
+}
+
+// Whether x has elements, ends with these sizes and is no larger than what this module takes.
+bool has_rows(const Tensor& x, PyObject* sizes, PyObject* encoded) {
+  if (!x.defined() || !PyTuple_Check(sizes) || !is_tuple_of(encoded, 6)) return false;
+  const int64_t axes = PyTuple_GET_SIZE(sizes);
+  if (axes < 1 || axes > x.dim() || x.numel() == 0 || is_pooled(x)) return false;
+  for (int64_t axis = 0; axis < axes; ++axis) {
+    if (integer(sizes, static_cast<int>(axis)) != x.size(x.dim() - axes + axis)) return false;
+  }
+  return true;
+}
+
+// (x, sizes, weight, bias, options) -> y; None where the call is not for it
+PyObject* normalize_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  Tensor x, y;
+  if (count != 5 || !is_unobserved() || !take(args[0], x) || !has_rows(x, args[1], args[4]) ||
+      !normalize(x, args[1], args + 2, args[4], y)) {
+    return none();
+  }
   return THPVariable_Wrap(std::move(y));
+  END_HANDLE_TH_ERRORS
+}
+
+// (x, residual, sizes, weight, bias, options, most) -> y and the sum, of tensors of at most so many bytes: one after the
+// other, which in a near cache takes no longer than one pass. None where the call is not for it.
+PyObject* normalize_sum(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  Tensor x, residual, y;
+  DType dtype;
+  if (count != 7 || !is_unobserved() || !take(args[0], x) || !take(args[1], residual) || !residual.defined() ||
+      !has_rows(x, args[2], args[5]) || residual.sizes() != x.sizes() || residual.scalar_type() != x.scalar_type() ||
+      !x.data_ptr() || !residual.data_ptr() ||  // the storage was freed: torch's addition would not see it
+      !find_dtype(x.scalar_type(), dtype) || static_cast<int64_t>(x.nbytes()) > PyLong_AsLongLong(args[6])) {
+    return none();
+  }
+  // in 16 bits the gradient would be rounded twice: by the norm, then in the addition of both outputs' gradients
+  if (size_of(dtype) < 4 && (compute_requires_grad(x, residual) || requires_grad(args[3]) || requires_grad(args[4]))) {
+    return none();
+  }
+  Tensor sum = at::add(x, residual);
+  if (!normalize(sum, args[2], args + 3, args[5], y)) return none();
+  return PyTuple_Pack(2, pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(std::move(y))).ptr(),
+                      pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(std::move(sum))).ptr());
   END_HANDLE_TH_ERRORS
 }
 
@@ -253,6 +291,7 @@ PyMethodDef method(const char* name) {
 }
 
 PyMethodDef methods[] = {method<prepare>("prepare"), method<normalize_rows>("normalize_rows"),
+                         method<normalize_sum>("normalize_sum"),
                          method<normalize_channels>("normalize_channels"), {}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_autograd", nullptr, -1, methods, nullptr, nullptr, nullptr,
                           nullptr};

@@ -19,7 +19,7 @@ from evenkeel.functional._common import (
     needs_gradient,
 )
 from evenkeel.functional._out import deliver, prepare_out, writable
-from evenkeel.functional._rows_autograd import RowsFunction, small_rows
+from evenkeel.functional._rows_autograd import RowsFunction, small_rows, small_sum
 from evenkeel.functional._rows_reference import add_rows_reference, rows_reference
 from evenkeel.functional._shards import is_distributed, rows_of_shards
 from evenkeel.kernels import composite_required, rows_forward, rows_inference, runs_kernel
@@ -201,7 +201,9 @@ def add_rows(
     """Check, choose the backend, and run: the body of `add_layer_norm` and `add_rms_norm`."""
     if spec.residual_rounding is None:
         raise InvalidArgumentError(f"{name}: residual_rounding must be 'rounded' or 'unrounded', but got None")
-    shape = as_shape(name, normalized_shape)
+    shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
+    if backend == "auto" and (small := small_sum(spec, input, residual, shape, weight, bias)) is not None:
+        return small
     check_rows(name, input, shape, weight, bias)
     check_floating(name, "residual", residual, jagged=True)
     if residual.shape != input.shape:

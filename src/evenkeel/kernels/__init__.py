@@ -8,12 +8,13 @@ from evenkeel.kernels._channels import (
     normalize_small_channels,
 )
 from evenkeel.kernels._cpu import KERNEL_DTYPES, PLAIN_TYPES, is_pooled
-from evenkeel.kernels._nodes import nodes
+from evenkeel.kernels._nodes import NEAR_BYTES, nodes
 from evenkeel.kernels._rows import normalize_small, rows_backward, rows_forward, rows_inference
 from evenkeel.kernels._state import composite_required, constant_when_compiled, is_compiling, unobserved
 
 __all__ = [
     "KERNEL_DTYPES",
+    "NEAR_BYTES",
     "PLAIN_TYPES",
     "backend_info",
     "channels_backward",
