@@ -176,10 +176,9 @@ void write_one(const ChannelsCall& a, int64_t item) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], scale[vectors], shift[vectors];
       for (int t = 0; t < vectors; ++t) {
-        const Whole<C> whole{at(t).i};
-        mean[t] = whole.load(factors.mean);
-        scale[t] = whole.load(factors.scale);
-        shift[t] = whole.load(factors.shift);
+        mean[t] = factor_at(at(t), factors.mean);
+        scale[t] = factor_at(at(t), factors.scale);
+        shift[t] = factor_at(at(t), factors.shift);
       }
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
@@ -261,12 +260,11 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
       constexpr int vectors = decltype(tile)::value;
       V mean[vectors], reciprocal[vectors], weight[vectors], shift[vectors], slope[vectors];
       for (int t = 0; t < vectors; ++t) {
-        const Whole<C> whole{at(t).i};
-        mean[t] = whole.load(factors.mean);
-        reciprocal[t] = whole.load(factors.reciprocal);
-        weight[t] = whole.load(factors.weight);
-        shift[t] = whole.load(factors.gradient_shift);
-        slope[t] = whole.load(factors.slope);
+        mean[t] = factor_at(at(t), factors.mean);
+        reciprocal[t] = factor_at(at(t), factors.reciprocal);
+        weight[t] = factor_at(at(t), factors.weight);
+        shift[t] = factor_at(at(t), factors.gradient_shift);
+        slope[t] = factor_at(at(t), factors.slope);
       }
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < vectors; ++t) {
@@ -276,8 +274,7 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
           const V centred = at(t).load(x + row * stride) - mean[t];
           V upstream = at(t).load(dy + row * stride);
           if constexpr (decltype(activation)::value != Activation::none) {
-            const Whole<C> whole{at(t).i};
-            const V input = centred * whole.load(factors.scale) + whole.load(factors.shift);
+            const V input = centred * factor_at(at(t), factors.scale) + factor_at(at(t), factors.shift);
             upstream = through_activation<decltype(activation)::value, C>(upstream, input);
           }
           const V v = (upstream * weight[t] - shift[t]) - (centred * reciprocal[t]) * slope[t];

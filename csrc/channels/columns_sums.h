@@ -145,11 +145,10 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
   with_activation_of<extras>(a, [&](auto activation) {
     sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
       sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
-        const Whole<C> whole{at.i};
-        const V centred = at.load(x + row * stride) - whole.load(factors.mean);
+        const V centred = at.load(x + row * stride) - factor_at(at, factors.mean);
         V upstream = at.load(dy + row * stride);
         if constexpr (decltype(activation)::value != Activation::none) {
-          const V input = centred * whole.load(factors.scale) + whole.load(factors.shift);
+          const V input = centred * factor_at(at, factors.scale) + factor_at(at, factors.shift);
           upstream = through_activation<decltype(activation)::value, C>(upstream, input);
         }
         out[0] = valid.has(row) ? upstream : V{};

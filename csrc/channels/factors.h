@@ -5,6 +5,13 @@
 
 namespace evenkeel::EVENKEEL_ISA {
 
+// Of neighbouring columns from a position on; 0 in the lanes past the end, where memory holds anything: denormal numbers
+// there made a SiLU of rows of 24 columns take eight times as long.
+template <class At, class C>
+EVENKEEL_INLINE Vector<C> factor_at(const At& at, const C* factor) {
+  return at.keep(Whole<C>{at.i}.load(factor));
+}
+
 template <class C>
 struct Factors {
   C *mean, *scale, *shift, *reciprocal, *weight, *gradient_shift, *slope;
