@@ -1,6 +1,6 @@
 """Batch-, Instance- and GroupNorm, contiguous and channels-last, with and without the activation after them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 import evenkeel as ek
 from benchmarks.timing import Call, Case
 
-Norm = Callable[..., Tensor]
+Norm = Callable[..., Tensor | tuple[Tensor, ...]]
 Key = tuple[str, str, str]
 GROUPS = 32
 Torch = torch.nn.functional
@@ -74,8 +74,8 @@ def forward(norm: Norm, *tensors: Tensor) -> Call:
     return call
 
 
-def both_passes(norm: Norm, gradient: Tensor, *tensors: Tensor) -> Call:
-    """Return a call that runs a norm forward and backward, to all its inputs."""
+def both_passes(norm: Norm, gradient: Tensor | Sequence[Tensor], *tensors: Tensor) -> Call:
+    """Return a call that runs a norm forward and backward, to all its inputs, from the gradient of each result."""
     leaves = tuple(t.clone(memory_format=torch.preserve_format).requires_grad_() for t in tensors)
     return lambda: torch.autograd.grad(norm(*leaves), leaves, gradient)
 

@@ -14,7 +14,7 @@ import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,13 @@ from rich.table import Table
 from torch import Tensor
 
 import evenkeel as ek
-from benchmarks.channels import both_passes, forward
+from benchmarks.channels import Norm, both_passes, forward
 from benchmarks.timing import Call, repeated
 from evenkeel.cli.info import collect_info
 
-NORMS = {"layer": 5, "rms": 3, "batch": 5, "group": 4, "instance": 3}  # with how often they are drawn
+# with how often they are drawn; "add": the sum of a residual connection first
+NORMS = {"layer": 5, "rms": 3, "add layer": 1, "add rms": 2, "batch": 5, "group": 4, "instance": 3}
+ROW_NORMS = ("layer", "rms", "add layer", "add rms")
 WIDTHS = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
 RARE_WIDTHS = (65, 77, 100, 127, 257, 333, 500, 777, 1000, 1023, 1025, 3001, 4097, 11008, 16384, 32768, 65535, 65536)
 CHANNELS = (3, 16, 24, 32, 40, 48, 64, 80, 96, 128, 144, 192, 256, 320, 384, 512, 768, 960, 1024, 2048)
@@ -125,7 +127,7 @@ def draw_dtype(draw: random.Random) -> str:
 def draw_case(draw: random.Random) -> Drawn:
     """Draw a norm and a case of it."""
     norm = draw.choices(list(NORMS), list(NORMS.values()))[0]
-    return draw_rows(draw, norm) if norm in ("layer", "rms") else draw_channels(draw, norm)
+    return draw_rows(draw, norm) if norm in ROW_NORMS else draw_channels(draw, norm)
 
 
 def laid_out(case: Drawn) -> Tensor:
@@ -140,17 +142,24 @@ def laid_out(case: Drawn) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last) if case.layout == "channels-last" else x
 
 
-def norm_calls(case: Drawn) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+def norm_calls(case: Drawn) -> tuple[Norm, Norm]:
     """Return evenkeel's and torch's function of (x, *parameters)."""
     theirs: Any = torch.nn.functional
     ours: Any = ek.functional
-    width = case.shape[-1:] if case.norm in ("layer", "rms") else case.shape[1:2]
+    width = case.shape[-1:] if case.norm in ROW_NORMS else case.shape[1:2]
     activation: Any = case.activation
     squash = (lambda y: y) if activation is None else getattr(theirs, activation)
     if case.norm == "layer":
         return lambda x, *p: ours.layer_norm(x, width, *p), lambda x, *p: theirs.layer_norm(x, width, *p)
     if case.norm == "rms":
         return lambda x, *p: ours.rms_norm(x, width, *p[:1]), lambda x, *p: theirs.rms_norm(x, width, *p[:1])
+    if case.norm in ("add layer", "add rms"):
+        name, most = ("layer_norm", 2) if case.norm == "add layer" else ("rms_norm", 1)
+        fused, plain = getattr(ours, f"add_{name}"), getattr(theirs, name)
+        return (
+            lambda x, r, *p: fused(x, r, width, *p[:most]),
+            lambda x, r, *p: (plain(total := x + r, width, *p[:most]), total),
+        )
     if case.norm == "instance":
         return (
             lambda x, *p: ours.instance_norm(x, None, None, *p),
@@ -170,17 +179,22 @@ def norm_calls(case: Drawn) -> tuple[Callable[..., Tensor], Callable[..., Tensor
     )
 
 
+def drawn_tensors(case: Drawn) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the input, with the residual where one is added, and the parameters."""
+    inputs = [laid_out(case) for _ in range(2 if case.norm.startswith("add") else 1)]
+    width = case.shape[-1] if case.norm in ROW_NORMS else case.shape[1]
+    count = 0 if not case.affine else 1 if case.norm.endswith("rms") else 2
+    return inputs, [torch.rand(width, dtype=inputs[0].dtype) + 0.5 for _ in range(count)]
+
+
 def calls_of(case: Drawn) -> tuple[Call, Call]:
     """Return evenkeel's and torch's call of a case, on the same tensors."""
-    x = laid_out(case)
-    width = case.shape[-1] if case.norm in ("layer", "rms") else case.shape[1]
-    count = 0 if not case.affine else 1 if case.norm == "rms" else 2
-    parameters = [torch.rand(width, dtype=x.dtype) + 0.5 for _ in range(count)]
+    inputs, parameters = drawn_tensors(case)
+    leaves = (*inputs, *parameters)
     functions = norm_calls(case)
     if "backward" not in case.mode:
-        return forward(functions[0], x, *parameters), forward(functions[1], x, *parameters)
-    dy = torch.randn_like(x)
-    leaves = (x, *parameters)
+        return forward(functions[0], *leaves), forward(functions[1], *leaves)
+    dy = [torch.randn_like(x) for x in inputs]  # a gradient of each result
     return both_passes(functions[0], dy, *leaves), both_passes(functions[1], dy, *leaves)
 
 

@@ -153,21 +153,18 @@ def test_a_sweep_measures_what_its_seed_draws(sweep, threads, tmp_path, monkeypa
 def test_drawn_cases_are_calls_that_both_take_with_one_result(sweep):
     draw = random.Random(0)
     kinds = set()
-    for _ in range(300):
+    for _ in range(600):
         case = sweep.draw_case(draw)
         assert math.prod(case.shape) <= max(sweep.LARGEST, max(sweep.RARE_WIDTHS))
         if math.prod(case.shape) > 100_000 or case.dtype != "float32":
             continue
         kinds.add((case.norm, case.mode))
         torch.manual_seed(1)
-        x = sweep.laid_out(case)
-        assert x.shape.numel() == math.prod(case.shape)
-        width = case.shape[-1] if case.norm in ("layer", "rms") else case.shape[1]
-        count = 0 if not case.affine else 1 if case.norm == "rms" else 2
-        parameters = [torch.rand(width)] * count
-        ours, theirs = (norm(x, *parameters) for norm in sweep.norm_calls(case))
+        inputs, parameters = sweep.drawn_tensors(case)
+        assert {x.shape.numel() for x in inputs} == {math.prod(case.shape)}
+        ours, theirs = (norm(*inputs, *parameters) for norm in sweep.norm_calls(case))
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-    assert len(kinds) == 11
+    assert len(kinds) == 15
 
 
 def test_a_short_call_may_take_a_little_more(sweep):
