@@ -195,7 +195,7 @@ def stored_file(url: str, scheme: str, options: Mapping[str, Any]) -> StoredFile
     """What a URL names."""
     plain, _, member = url.partition("::")
     store = Store(scheme, urlsplit(plain).netloc, tuple(sorted(options.items())))
-    shown = plain.partition("?")[0] if scheme in HTTP else plain  # what follows may be a signature
+    shown = re.split("[?#]", plain)[0] if scheme in HTTP else plain  # what follows may be a signature
     return StoredFile(shown, store, path_within(plain, store), member)
 
 
