@@ -18,6 +18,8 @@ from evenkeel._packages import require_package
 STORE_BYTES = 256 << 20
 ANSWER_SECONDS = 5.0
 FOUND_BY_RAY = ("auto", "local")
+# A client of HTTP/2 begins so, with an empty frame of settings; a server's answer begins with one, too (RFC 9113, 3.4).
+HELLO, SETTINGS, SETTINGS_AT = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", b"\4", 3
 CLIENT = b"gcs_client.cc"  # in the lines of Ray's log that come while it connects
 
 
@@ -78,13 +80,29 @@ def check_reachable(address: str | None) -> str | None:
     if not (colon and host and port.isdecimal()):
         raise EvenkeelError(f"the address of a Ray cluster is host:port or auto, but got {address!r}")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS) as connection:
+            check_protocol(connection, address)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise EvenkeelError(
             f"no Ray cluster answers at {address} ({reason}); `ray status` on its head node tells its address"
         ) from error
     return address
+
+
+def check_protocol(connection: socket.socket, address: str) -> None:
+    """Raise `EvenkeelError` unless the other side speaks HTTP/2, as Ray does; a dashboard's port speaks another one."""
+    if os.environ.get("RAY_USE_TLS", "0") != "0":
+        return  # then Ray itself finds out
+    connection.sendall(HELLO)
+    heard = b""
+    while len(heard) <= SETTINGS_AT and (more := connection.recv(64)):
+        heard += more
+    if heard[SETTINGS_AT : SETTINGS_AT + 1] != SETTINGS:
+        raise EvenkeelError(
+            f"what answers at {address} is no Ray cluster; `ray status` on its head node tells its address, whose port "
+            "is 6379 unless it was given another (8265 is the dashboard's)"
+        )
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What a store and the way to it can do wrong: fits end with the same bits, or with one line."""
 
+import dataclasses
 import io
 import itertools
 import os
@@ -136,10 +137,16 @@ def test_an_interrupted_fit_goes_on_to_the_same_bits(store, url, folder, tmp_pat
     assert read == {f"/bucket/data/part-{number}.parquet" for number in (0, 3, 4)}  # 0 for its columns
 
 
-def test_an_object_of_equal_size_and_time_but_another_version_is_not_resumed(store, url, tmp_path, monkeypatch):
-    monkeypatch.setattr("evenkeel.data.sources._listing.described", lambda file, info: file)  # as if times were equal
+def test_a_resumed_fit_goes_by_the_version_of_an_object_alone(store, url, folder, tmp_path, monkeypatch):
     states = tmp_path / "states"
     interrupt(url, states, store)
+    kept = states.read_bytes()
+    describe = "evenkeel.data.sources._listing.described"
+    monkeypatch.setattr(describe, lambda file, info: dataclasses.replace(file, size=info.size, modified=1))
+    found = fit_statistics(url, resume=states, storage_options=store.options)  # as if all were put there once more
+    assert found.to_bytes() == fit_statistics(folder).to_bytes()
+    states.write_bytes(kept)
+    monkeypatch.setattr(describe, lambda file, info: file)  # as if times were equal
     store.put("data/part-1.parquet", table_bytes(pa.table({name: np.ones(290) for name in "abc"}), pq.write_table))
     with pytest.raises(SourceError, match=r"part-1\.parquet was replaced \(other version in the store\)"):
         fit_statistics(url, resume=states, storage_options=store.options)

@@ -209,6 +209,8 @@ def test_a_file_url_is_a_path(folder):
         ("s3://bucket/x.csv", {"endpoint_override": "http://127.0.0.1:1"}, "the store cannot be reached"),
         ("s3://bucket/x.csv", {"colour": "red"}, "s3:// does not take these: colour; it takes access_key, .*region, "),
         ("s3://bucket/x.csv", {"anonymous": "maybe"}, "storage_options: anonymous must be true or false"),
+        ("s3://bucket/x.csv", {"load_frequency": "often"}, "storage_options: load_frequency must be a whole number"),
+        ("s3://bucket/my%20file.csv", {}, r"no object or directory .*; names are .*\(s3://bucket/my file\.csv\?\)"),
         (
             "s3://bucket/x.csv",
             {"endpoint_override": "http://127.0.0.1:99999"},
@@ -257,6 +259,11 @@ def test_words_are_truth_values(word, store):
     keys = ("access_key", "secret_key")
     options = {name: value for name, value in store.options.items() if name not in keys} | {"anonymous": "Yes"}
     assert fit("s3://bucket/x.csv", storage_options=options).mean_ == [2.0]
+
+
+def test_numbers_may_be_typed(store):
+    store.put("x.csv", b"a\n1\n3\n")
+    assert fit("s3://bucket/x.csv", storage_options=store.options | {"load_frequency": "600"}).mean_ == [2.0]
 
 
 def test_options_are_typed_once_and_for_stores():

@@ -90,6 +90,7 @@ def test_connections_and_relations(database, columns):
         ("duckdb:///?query=SELECT 1 AS a WHERE a > 2", "^the query gives no rows; there is nothing"),
         ("duckdb:///?threads=1&query=SELECT 1", "have the parameter query alone, but got 'threads'; write duckdb"),
         ("duckdb:///?query=SELECT 1 AS a; SELECT 2 AS a", "expected one statement, but the query has 2"),
+        ("duckdb:///?query=COPY (SELECT 1 AS a) TO 'x.csv'", r"a query is read, but this one writes \(COPY\)"),
         ("duckdb:///?query=SELECT 21%10 AS a", "a % before digits that stand for no sign of a text; .*, and % as %25"),
     ],
 )

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from evenkeel import EvenkeelError, SourceError
+from evenkeel.cli import main
 from evenkeel.data import fit, fit_statistics
 from evenkeel.data.sources import open_source
 
@@ -95,7 +96,7 @@ def test_a_web_address_is_read_in_ranges(web, folder):
     assert bits(f"{web.url}/data/part-3.parquet?signature=secret") == bits(folder / "part-3.parquet")
     names = [f"{web.url}/data/part-{number}.parquet" for number in range(3)]
     assert bits(names) == bits([folder / Path(name).name for name in names])
-    label = open_source(f"{web.url}/data/part-3.parquet?signature=secret").description
+    label = open_source(f"{web.url}/data/part-3.parquet?signature=secret#page").description
     assert label == f"{web.url}/data/part-3.parquet"
     web.ranges = False
     with pytest.raises(SourceError, match="does not serve parts of files"):
@@ -193,6 +194,11 @@ def test_what_is_wrong_is_one_line(address, options, message, web, tmp_path):
     with pytest.raises(EvenkeelError, match=message) as caught:
         fit(address if "://" in address else web.url + address, storage_options=options)
     assert not any(word in str(caught.value) for word in ("\n", "secret"))
+
+
+def test_the_command_says_it_too(tmp_path, capsys):
+    assert main(["data", "fit", "http://127.0.0.1:1/x.npy", "--out", str(tmp_path / "s.json"), "--quiet"]) == 2
+    assert "the store cannot be reached" in capsys.readouterr().err
 
 
 def test_an_address_without_tls_is_told(web):

@@ -137,7 +137,7 @@ def test_studies_of_one_name_keep_their_path(studies):
 
 def test_what_cannot_be_compared_is_one_line(studies, tmp_path):
     with pytest.raises(ek.StudyError, match="a comparison needs two studies or more"):
-        compare_studies(studies / "plain", studies / "plain")
+        compare_studies(studies / "plain", tmp_path / ".." / studies.name / "plain")
     with pytest.raises(ek.StudyError, match=r"cannot read .*summary\.json: No such file"):
         compare_studies(studies / "plain", tmp_path)
     text = tmp_path / "poem.txt"

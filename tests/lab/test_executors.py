@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import types
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -99,10 +100,39 @@ def test_an_address_where_nobody_answers_is_one_line(address, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_closed_port_is_told_with_its_reason():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+@contextlib.contextmanager
+def answering(answer):
+    """Give the address of a server that answers the first request so, or not at all."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(answer)
+                connection.recv(1000)  # until the other side hangs up
+
+        pool.submit(serve)
+        yield "127.0.0.1:{}".format(*server.getsockname()[1:])
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", r"is no Ray cluster; .* 6379 .*\(8265 is the dashboard's\)$"),
+        (b"", r"no Ray cluster answers at .* \(timed out\)"),
+    ],
+)
+def test_a_port_of_something_else_is_told(answer, message, monkeypatch):
+    if not answer:
+        monkeypatch.setattr(_cluster, "ANSWER_SECONDS", 0.2)
+    with answering(answer) as address, pytest.raises(ek.EvenkeelError, match=message):
         _cluster.check_reachable(address)
+
+
+def test_a_closed_port_is_told_with_its_reason():
+    with answering(b"\0\0\6\4\0\0\0\0\0\0\5\0\0\x40\0") as address:
+        assert _cluster.check_reachable(address) == address
     with pytest.raises(
         ek.EvenkeelError, match=r"Connection refused\); `ray status` on its head node tells its address"
     ):

@@ -102,6 +102,24 @@ def truth_of(name: str, value: object) -> object:
     return WORDS[word]
 
 
+def number_of(name: str, value: object) -> object:
+    """The whole number that text says; a value that is no text stays what it is.
+
+    Raises:
+        InvalidArgumentError: the text is none.
+
+    Example:
+        >>> number_of("load_frequency", "600")
+        600
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return int(value)
+    except ValueError as error:
+        raise InvalidArgumentError(f"storage_options: {name} must be a whole number") from error
+
+
 def unknown_scheme(scheme: str) -> str:
     """Say that nothing is known of such URLs."""
     return (

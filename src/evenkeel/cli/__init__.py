@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from evenkeel.cli.beginning import begin
+from evenkeel.cli.beginning import SIGNALLED, begin, leave
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,4 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         begin()
     from evenkeel.cli.app import run  # Typer takes a tenth of a second
 
-    return run(arguments)
+    code = run(arguments)
+    if arguments is None and code > SIGNALLED:
+        leave(code)
+    return code

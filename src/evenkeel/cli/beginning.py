@@ -5,13 +5,15 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # without the enums of `signal`, which take milliseconds
 import atexit
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-INTERRUPTED = 128 + _signal.SIGINT  # as shells report it
+SIGNALLED = 128  # as shells report a signal, and its number more
+INTERRUPTED = SIGNALLED + _signal.SIGINT
 LINE = "interrupted"
 
 
@@ -21,6 +23,15 @@ def quit_at_once(number: int, frame: FrameType | None) -> NoReturn:
         os.write(2, f"{LINE}\n".encode())
     finally:
         os._exit(INTERRUPTED)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process when all is put away; its threads may wait for a store that does not answer."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def begin() -> None:

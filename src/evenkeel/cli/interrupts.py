@@ -51,9 +51,11 @@ class Interrupted(KeyboardInterrupt):
 
 def find_interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
     """Return the KeyboardInterrupt that an exception is, or that a package made it of."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
+    seen: list[BaseException] = []  # an error that was raised again can be its own cause's cause
+    while error is not None and error not in seen and not isinstance(error, KeyboardInterrupt):
+        seen.append(error)
         error = error.__cause__ or error.__context__
-    return error
+    return error if isinstance(error, KeyboardInterrupt) else None
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from evenkeel._cluster import ray_cluster
 from evenkeel._errors import EvenkeelError, InvalidTypeError, SourceError
 from evenkeel._options.names import EngineName, NanPolicy
 from evenkeel._packages import require_package
+from evenkeel._threads import threads
 from evenkeel.data._packages import reading
 from evenkeel.data.sources import Fragment, Skip
 from evenkeel.data.statistics import Statistics
@@ -102,28 +103,24 @@ def run_local(fragments: Sequence[Fragment], recipe: Recipe, workers: Workers) -
     if count is None:
         yield from (recipe.run(fragment) for fragment in fragments)
         return
-    with serial_kernels(), ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+    with serial_kernels(), threads(count, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         waiting: deque[Future[Outcome]] = deque()
-        try:
-            for fragment in fragments:
-                waiting.append(pool.submit(recipe.run, fragment))
-                if len(waiting) >= AHEAD * count:
-                    yield waiting.popleft().result()
-            while waiting:
+        for fragment in fragments:
+            waiting.append(pool.submit(recipe.run, fragment))
+            if len(waiting) >= AHEAD * count:
                 yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
+        while waiting:
+            yield waiting.popleft().result()
 
 
 @contextmanager
 def serial_kernels() -> Iterator[None]:
     """Put back torch's number of threads, which the workers set to one lest each start a team of its own."""
-    threads = torch.get_num_threads()
+    number = torch.get_num_threads()
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(number)
 
 
 def run_ray(fragments: Sequence[Fragment], recipe: Recipe, workers: Workers) -> Iterator[Outcome]:

@@ -11,12 +11,12 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenkeel._errors import SourceError, StateError
 from evenkeel._files import reason_of
+from evenkeel._threads import side_by_side
 from evenkeel.data.fitting._engines import Outcome, Recipe
 from evenkeel.data.sources import Fragment, Skip
 from evenkeel.data.statistics import Statistics, one_line
@@ -173,9 +173,10 @@ class ResumeFile:
                 )
 
     def _check_fragment(self, record: Record, fragments: Mapping[str, Fragment]) -> None:
+        """Raise `SourceError` where a part is gone or, unless a version tells, has another size or time."""
         if record.key not in fragments:
             change = f"{one_line(record.key)} is gone"
-        elif tuple(record.signature) != tuple(fragments[record.key].signature):
+        elif not record.version and tuple(record.signature) != tuple(fragments[record.key].signature):
             change = f"{one_line(record.key)} was written again (other size or time)"
         else:
             return
@@ -185,11 +186,10 @@ class ResumeFile:
         """Raise `SourceError` where a store has another version of an object now than the one that was read."""
         if not versions:
             return
-        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-            current = pool.map(lambda kept: kept[0].version(), versions)
-            for (fragment, version), now in zip(versions, current, strict=True):
-                if version != now:
-                    raise self._changed(f"{one_line(fragment.key)} was replaced (other version in the store)")
+        current = side_by_side(lambda kept: kept[0].version(), versions, ASKED_AT_ONCE)
+        for (fragment, version), now in zip(versions, current, strict=True):
+            if version != now:
+                raise self._changed(f"{one_line(fragment.key)} was replaced (other version in the store)")
 
     def _changed(self, change: str) -> SourceError:
         return SourceError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 from evenkeel._errors import SourceError
 from evenkeel._options.formats import known_endings
 from evenkeel._packages import require_package
+from evenkeel._threads import side_by_side
 from evenkeel.data._packages import reading
 from evenkeel.data.sources._columns import NUMERIC, Block, Columns, arrow_blocks, other_columns, select_columns
 from evenkeel.data.sources._format import File, Format, Parts
@@ -168,8 +168,7 @@ def all_fragments(files: Sequence[File], fragments_of: Callable[[File], list[Fil
     """The parts of all files; the ends of large objects, which tell their parts, are read side by side."""
     if not any(isinstance(file.path, StoredFile) for file in files):
         return [part for file in files for part in fragments_of(file)]
-    with ThreadPoolExecutor(OPENED_AT_ONCE) as pool:
-        return [part for parts in pool.map(fragments_of, files) for part in parts]
+    return [part for parts in side_by_side(fragments_of, files, OPENED_AT_ONCE) for part in parts]
 
 
 def first_schema(files: Sequence[File], kind: Format, skip: bool) -> tuple[Any, list[Skip]]:

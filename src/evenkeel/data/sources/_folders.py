@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from evenkeel._errors import InvalidInputError
+from evenkeel._threads import threads
 from evenkeel.data.sources._images import IMAGES, read_image
 from evenkeel.data.sources._listing import all_below, in_order, is_directory
 from evenkeel.data.sources._stores import Place, StoredFile
@@ -27,7 +28,7 @@ def read_images(place: Place) -> Iterator[Any]:
     if isinstance(place, Path):
         yield from map(read_image, files)
         return
-    with ThreadPoolExecutor(READ_AHEAD) as pool:
+    with threads(READ_AHEAD) as pool:
         waiting: deque[Future[Any]] = deque()
         for file in files:
             waiting.append(pool.submit(read_image, file))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from evenkeel._options.formats import format_name, known_endings, without_data
 from evenkeel._options.patterns import HIDDEN, fixed_folder, is_pattern, matches, matching_paths
 from evenkeel._options.urls import GOOGLE, HTTP
 from evenkeel._packages import require_package
+from evenkeel._threads import side_by_side
 from evenkeel.data.sources._format import Format
 from evenkeel.data.sources._formats import FORMATS
 from evenkeel.data.sources._stores import Place, StoredFile, missing
@@ -174,8 +174,8 @@ def all_below(root: StoredFile, *, recursive: bool) -> list[StoredFile]:
     if recursive and len(folders) > MOST_LISTED:
         infos = below(root.path, True)
     elif recursive and folders:
-        with ThreadPoolExecutor(LISTED_AT_ONCE) as pool:
-            infos += [info for found in pool.map(lambda path: below(path, True), folders) for info in found]
+        listed = side_by_side(lambda path: below(path, True), folders, LISTED_AT_ONCE)
+        infos += [info for found in listed for info in found]
     return [described(root.child(info.path), info) for info in infos if info.type == fs.FileType.File]
 
 

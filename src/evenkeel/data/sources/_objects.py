@@ -15,6 +15,7 @@ from typing import Any
 from evenkeel._errors import SourceError
 from evenkeel._options.urls import HTTP
 from evenkeel._packages import require_package
+from evenkeel._threads import side_by_side
 from evenkeel.data.sources._stores import Place, StoredFile, beneath, missing, refused_options
 from evenkeel.data.sources._transfers import retried
 
@@ -145,7 +146,8 @@ def web_facts(place: StoredFile) -> dict[str, Any]:
     except FileNotFoundError as error:
         if isinstance(error.__cause__, TypeError):
             raise refused_options(place.store, error.__cause__) from error
-        raise error.__cause__ or error from None
+        cause = error.__cause__ or error
+    raise cause  # not within the handler, where each would become the other's context
 
 
 def whole_only(place: StoredFile) -> SourceError:
@@ -197,8 +199,7 @@ def pinned(places: Sequence[Place]) -> list[Place]:
 
     if len(places) == 1:
         return [pin(places[0])]
-    with ThreadPoolExecutor(REQUESTS) as pool:
-        return list(pool.map(pin, places))
+    return side_by_side(pin, places, REQUESTS)
 
 
 def size_of(path: Readable) -> int:

@@ -19,6 +19,7 @@ from evenkeel.data.sources._stream import open_stream
 SCHEME = "duckdb"
 ROWS = 1 << 17  # of a batch
 READERS = ("to_arrow_reader", "fetch_record_batch")  # DuckDB's, ADBC's
+WRITING = ("COPY", "EXPORT")
 HOW = "write duckdb:///file.db?query=SELECT … (duckdb:///?query=… without a file), and % as %25"
 NO_TEXT = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f\ufffd]")
 NO_RESULT = (
@@ -87,8 +88,11 @@ def run_query(duckdb: Any, url: str) -> Any:
         absolute = f"; an absolute path takes four slashes: duckdb:////{path}" if not path.startswith("/") else ""
         raise SourceError(f"there is no database {path}{absolute}")
     connection = duckdb.connect(path, read_only=True) if path else duckdb.connect()
-    if (count := len(connection.extract_statements(query))) != 1:
-        raise SourceError(f"expected one statement, but the query has {count}; {HOW}")
+    statements = connection.extract_statements(query)
+    if len(statements) != 1:
+        raise SourceError(f"expected one statement, but the query has {len(statements)}; {HOW}")
+    if (kind := statements[0].type.name) in WRITING:  # files, which a database that is opened for reading does not stop
+        raise SourceError(f"a query is read, but this one writes ({kind}); {HOW}")
     relation = connection.sql(query)
     if relation is None:
         raise SourceError(f"the query gives no rows; {HOW}")

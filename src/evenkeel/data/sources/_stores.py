@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from evenkeel._errors import EvenkeelError, InvalidArgumentError, SourceError
 from evenkeel._options.urls import (
@@ -25,6 +25,7 @@ from evenkeel._options.urls import (
     check_address,
     check_url,
     in_store,
+    number_of,
     scheme_of,
     truth_of,
     unknown_scheme,
@@ -44,6 +45,8 @@ TRIES, TOKEN_LIVES = 5, timedelta(hours=1)
 AZURE_ACCOUNT = ("AZURE_STORAGE_ACCOUNT", "AZURE_STORAGE_ACCOUNT_NAME")
 AZURE_KEYS = {"account_key": "AZURE_STORAGE_KEY", "sas_token": "AZURE_STORAGE_SAS_TOKEN"}
 ANY = "**"  # among the names of options: any others
+# How the text of an option is read, by the type of its default; any other stays as it is.
+READ = {"bool": truth_of, "int": number_of}
 
 
 @dataclass(frozen=True)
@@ -192,13 +195,15 @@ def stored_file(url: str, scheme: str, options: Mapping[str, Any]) -> StoredFile
     """What a URL names."""
     plain, _, member = url.partition("::")
     store = Store(scheme, urlsplit(plain).netloc, tuple(sorted(options.items())))
-    shown = plain.partition("?")[0] if scheme in HTTP else plain  # what follows may be a signature
+    shown = re.split("[?#]", plain)[0] if scheme in HTTP else plain  # what follows may be a signature
     return StoredFile(shown, store, path_within(plain, store), member)
 
 
 def missing(place: StoredFile) -> SourceError:
     """The error about a URL that names nothing, or whose bucket is not there where the store can tell."""
     bucket, where = place.path.partition("/")[0], "check its name, and the endpoint and region"
+    if unquote(place.url) != place.url:
+        where = f"names are those of the store, unlike in web addresses ({unquote(place.url)}?); {where}"
     if place.store.scheme in (*AMAZON, *GOOGLE, *AZURE):
         with contextlib.suppress(Exception):  # whether it is there may not be asked
             info = place.store.filesystem.get_file_info([bucket])[0]
@@ -234,6 +239,11 @@ def connect(store: Store) -> Any:
         raise explained(f"{store.scheme}://{store.authority}", error, 1) from error
 
 
+def as_it_is(name: str, value: object) -> object:
+    """The value of an option."""
+    return value
+
+
 def refused_options(store: Store, reason: object) -> InvalidArgumentError:
     """The error about options that the client of a store does not take."""
     return InvalidArgumentError(f"storage_options: {store.scheme}:// does not take these: {reason}")
@@ -248,17 +258,18 @@ def options_for(store: Store, client: Any) -> dict[str, Any]:
     options, taken = dict(store.options), parameters_of(client)
     if unknown := [name for name in options if name not in taken and ANY not in taken]:
         raise refused_options(store, f"{', '.join(unknown)}; it takes {', '.join(taken)}")
-    return {name: truth_of(name, value) if taken.get(name) else value for name, value in options.items()}
+    return {name: READ.get(taken.get(name, ""), as_it_is)(name, value) for name, value in options.items()}
 
 
-def parameters_of(client: Any) -> dict[str, bool]:
-    """The names of the options that a client takes, and whether each is a truth value; `ANY` stands for any others."""
+def parameters_of(client: Any) -> dict[str, str]:
+    """The names of the options that a client takes, each with the type of its default; `ANY` stands for any others."""
     if client.__module__.startswith("pyarrow"):  # which has its signatures only at the head of the documentation
         head = (client.__doc__ or "").partition("\n")[0].partition("(")[2]
-        found = re.findall(r"(?:^|, )(?:\w+ )?(\w+)(?=[,:=)])(?:=(True|False))?", head)
-        return {name: bool(truth) for name, truth in found} or {ANY: False}
+        found = re.findall(r"(?:^|, )(?:\w+ )?(\w+)(?=[,:=)])(?:=(True|False|\d+))?", head)
+        kinds = {"True": "bool", "False": "bool", "": ""}
+        return {name: kinds.get(default, "int") for name, default in found} or {ANY: ""}
     parameters = list(inspect.signature(client.__init__).parameters.values())[1:]
-    return {ANY if p.kind is p.VAR_KEYWORD else p.name: isinstance(p.default, bool) for p in parameters}
+    return {ANY if p.kind is p.VAR_KEYWORD else p.name: type(p.default).__name__ for p in parameters}
 
 
 def amazon_options(store: Store) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from evenkeel._errors import EvenkeelError, SourceError
 from evenkeel._options.urls import EMPTY_NAME
+from evenkeel._threads import beside
 
 Result = TypeVar("Result")
 
@@ -104,7 +105,7 @@ def retried(action: Callable[[], Result], url: str) -> Result:
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return action()
+            return beside(action)
         except EvenkeelError:
             raise
         except Exception as error:  # fsspec's clients have errors of their own, with no base in common

@@ -78,9 +78,10 @@ def compare_studies(*directories: str | os.PathLike[str]) -> Comparison:
         >>> comparison.summary["differences"]["bias"], comparison.summary["pairs"][0]["seeds"]
         ([True, False], 2)
     """
-    if len({os.fspath(directory) for directory in directories}) < 2:
+    places = named(directories)
+    if len(places) < 2:
         raise StudyError("a comparison needs two studies or more; give the directory of each")
-    summaries = {name: StudyResult.read(path).summary for name, path in named(directories).items()}
+    summaries = {name: StudyResult.read(path).summary for name, path in places.items()}
     check_texts(summaries)
     standing = list(entries(summaries))
     return Comparison(
@@ -97,8 +98,8 @@ def compare_studies(*directories: str | os.PathLike[str]) -> Comparison:
 
 
 def named(directories: Sequence[str | os.PathLike[str]]) -> dict[str, Path]:
-    """Return the directories by their last name, or in full where that is not unique."""
-    paths = list(dict.fromkeys(map(Path, directories)))
+    """Return the directories by their last name, or in full where that is not unique; each once."""
+    paths = list({path.resolve(): path for path in map(Path, reversed(directories))}.values())[::-1]
     short = [path.resolve().name for path in paths]
     return {name if short.count(name) == 1 else str(path): path for name, path in zip(short, paths, strict=True)}
 

@@ -10,7 +10,6 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from torch import Tensor
 from evenkeel._errors import InvalidArgumentError, StudyError
 from evenkeel._files import path_as_text
 from evenkeel._options.study import BYTES
+from evenkeel._threads import side_by_side
 from evenkeel.lab.training._corpus import Corpus
 from evenkeel.lab.training._flat import copy_ids, is_flat
 from evenkeel.lab.training._layout import (
@@ -230,9 +230,7 @@ def join_objects(entries: Mapping[str, Place], tell: Progress) -> Fill:
             with open_bytes(entries[name]) as (source, _), names[name].open("wb") as target:
                 shutil.copyfileobj(source, target)
 
-        with ThreadPoolExecutor(COPIED_AT_ONCE) as pool:
-            for _ in pool.map(copy, entries):
-                pass
+        side_by_side(copy, entries, COPIED_AT_ONCE)
         filled = join_files(names, tell)(train, validation)
         shutil.rmtree(copies)
         return filled
