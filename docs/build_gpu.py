@@ -65,8 +65,8 @@ def tile_bytes(variant: v.Variant) -> int:
 
 def programs_at_once(variant: v.Variant, found: v.Resources, gpu: Gpu) -> int:
     """How many programs a multiprocessor runs side by side."""
-    warps = variant.launch.warps
     width = v.TARGETS[gpu.target].warp_size
+    warps = v.warps_of(variant.launch.warps, width)
     by_registers = gpu.registers // (math.ceil(found.registers / 8) * 8 * width * warps)
     by_memory = gpu.shared // (found.shared + 1024)
     return max(1, min(by_registers, gpu.warps // warps, by_memory, 32))

@@ -32,6 +32,7 @@ from evenkeel.kernels.triton._launch import (
     table_launch,
     table_merge_launch,
     table_tiles,
+    warps_of,
 )
 
 TARGETS = {
@@ -250,15 +251,16 @@ def all_channel_variants() -> Iterator[Variant]:
 def table_variant(columns: int, dtype: str, rows: int = 2**20, *, weighted: bool = False) -> Variant:
     """The sums of a table's columns."""
     walk = _columns.Walk(1, 1, rows, columns)
+    whole = dtype == "u8" and not weighted
     launch = table_launch(walk.width, TABLE_TILE)
     tiles = table_tiles(-(-rows // walk.fold // launch.rows))
     launch = replace(launch, chunk=tiles)
     pointers = {"x": dtype, "weight": "fp64" if weighted else None, "partial": "fp64"}
     constants = walk.constants() | {"ROWS": launch.rows, "BLOCK": launch.block, "ALIGNED": walk.aligned}
-    constants |= {"NESTED": False, "WIDE": dtype in ("fp64", "i64"), "ROUNDED": dtype[0] in "ui"}
+    constants |= {"NESTED": False, "WIDE": dtype in ("fp64", "i64"), "ROUNDED": dtype[0] in "ui", "BYTES": whole}
     moved = BYTES[dtype] + 8 * 8 * 2 / (launch.rows * tiles)  # the sums of lanes are written, and read again
     name = f"sums of columns {dtype} {columns}" + (" weighted" if weighted else "")
-    inner = walk.width if walk.aligned == 16 and dtype != "u8" else 0  # a thread has 8 elements, of 8 bytes there
+    inner = walk.width if walk.aligned == 16 and not whole else 0  # a thread has 8 elements, of 8 bytes there
     return Variant(name, columns_kernels.columns_sum_kernel, launch, pointers, constants, moved, inner)
 
 
@@ -382,7 +384,7 @@ def compiled(variant: Variant, target: GPUTarget) -> Resources:
         else:
             signature[name] = "fp32" if name in FLOATS else variant.integers
     source = ASTSource(variant.kernel, signature, constants, attributes)
-    chosen = {"num_warps": variant.launch.warps, "enable_fp_fusion": False}
+    chosen = {"num_warps": warps_of(variant.launch.warps, target.warp_size), "enable_fp_fusion": False}
     kernel = triton.compile(source, target=target, options=chosen)
     layouts = re.sub(r'ttg\.target = "[^"]*"|loc\(.*?\)|^#loc.*$', "", kernel.asm["ttgir"], flags=re.MULTILINE)
     if target.backend == "hip":

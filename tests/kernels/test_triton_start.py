@@ -95,6 +95,11 @@ def test_amd_code_depends_on_the_size_of_what_a_tensor_lies_in():
     assert _start.kind_of(small) == _start.kind_of(large)
 
 
+def test_a_warp_of_64_threads_stands_for_two_of_32(monkeypatch):
+    monkeypatch.setattr(_start, "threads_of_warp", lambda: 64)
+    assert [_start.Program(Kernel(), warps).constants["num_warps"] for warps in (1, 4, 32)] == [1, 2, 16]
+
+
 def test_programs_are_told_apart_by_every_constant():
     kernel = Kernel()
     one = _start.program(kernel, 4, N=64, LOW=0.0)
