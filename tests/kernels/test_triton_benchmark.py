@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu` does around the GPU: it goes on where it ended, keeps errors, and tells when "auto" may start."""
+"""What `benchmarks.gpu` does around the GPU: it goes on where it ended, keeps errors, and decides on "auto"."""
 
 import json
 import sys

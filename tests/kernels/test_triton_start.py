@@ -123,7 +123,7 @@ def test_a_context_is_entered_for_another_device_alone(monkeypatch):
 
 def test_kernels_take_tensors_then_integers_that_are_not_specialized_then_numbers(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS))
-    variants = importlib.import_module("gpu_variants")
+    variants, compiler = (importlib.import_module(name) for name in ("gpu_variants", "gpu_compiled"))
     for variant in variants.variants():
         kinds = []
         for parameter in variant.kernel.params:
@@ -132,6 +132,6 @@ def test_kernels_take_tensors_then_integers_that_are_not_specialized_then_number
             elif parameter.name in variant.pointers:
                 kinds.append(0)
             else:
-                kinds.append(2 if parameter.name in variants.FLOATS else 1)
+                kinds.append(2 if parameter.name in compiler.FLOATS else 1)
                 assert kinds[-1] == 2 or parameter.do_not_specialize, (variant.name, parameter.name)
         assert kinds == sorted(kinds), variant.name

@@ -63,6 +63,85 @@ def channels_sums_kernel(
         tl.store(own + 2 * planes, tl.sum(counts, 1).to(tl.float64), mask=there)
 
 
+@triton.jit
+def group_tile(
+    dy, x, weight, bias, statistics, outer, group, part, start, restored, weight_offset, C: tl.constexpr,
+    P: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr,
+    EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """A tile of some channels of a group: where it lies, which elements exist, its gradient, x_hat and weights."""
+    first = group * SHARE + part
+    base, offsets, kept = tile_at(outer, first, start, 0, C, P, False, False, CHANNELS, BLOCK, False)
+    there = part + tl.arange(0, CHANNELS) < SHARE
+    kept = kept & there[:, None]
+    channel = first + tl.arange(0, CHANNELS)
+    w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
+    b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
+    scale, mean, rest, reciprocal, _ = restored
+    index = tl.zeros([CHANNELS], tl.int64) + (outer * GROUPS + group)
+    upstream, normalized = backward_tile(
+        read_tile(x, base, offsets, kept), read_tile(dy, base, offsets, kept), statistics, index, there, scale, mean,
+        rest, reciprocal, w, b, EPS_MODE, ACTIVATION, False, False,
+    )  # fmt: skip
+    return base + offsets, kept, upstream, normalized, w
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def channels_group_gradient_kernel(
+    dy, x, weight, bias, statistics, dx, partial, count, weight_offset, C: tl.constexpr, P: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """dx of a group of a sample: once through it for its sums, and once back, which meets the caches' newest.
+
+    ``partial`` takes each channel's sums in the sample, ``count`` of each.
+    """
+    outer, group = (tl.program_id(0) // GROUPS).to(tl.int64), (tl.program_id(0) % GROUPS).to(tl.int64)
+    index = tl.zeros([CHANNELS], tl.int64) + tl.program_id(0)
+    restored = restore_statistic(statistics, index, index >= 0, EPS_MODE)
+    gradient_sums = tl.zeros([CHANNELS], tl.float64)
+    product_sums = tl.zeros([CHANNELS], tl.float64)
+    for part in range(0, SHARE, CHANNELS):
+        gradients = tl.zeros([CHANNELS, BLOCK], tl.float32)
+        products = tl.zeros([CHANNELS, BLOCK], tl.float32)
+        for start in range(0, P, BLOCK):
+            _place, kept, upstream, normalized, _w = group_tile(
+                dy, x, weight, bias, statistics, outer, group, part, start, restored, weight_offset, C, P, CHANNELS,
+                BLOCK, SHARE, GROUPS, EPS_MODE, ACTIVATION,
+            )  # fmt: skip
+            gradients += tl.where(kept, upstream, 0.0)
+            products += tl.where(kept, upstream * normalized, 0.0)
+        there = part + tl.arange(0, CHANNELS) < SHARE
+        channel = group * SHARE + part + tl.arange(0, CHANNELS)
+        gradient, product = tl.sum(gradients.to(tl.float64), 1), tl.sum(products.to(tl.float64), 1)
+        if partial is not None:
+            own = partial + outer * C + channel
+            tl.store(own, gradient, mask=there)
+            tl.store(own + tl.cast(count, tl.int64), product, mask=there)
+        w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS).to(tl.float64)
+        gradient_sums += tl.where(there, gradient * w, 0.0)
+        product_sums += tl.where(there, product * w, 0.0)
+    if dx is not None:
+        scale, _mean, _rest, reciprocal, bend = restored
+        shift = (tl.sum(gradient_sums, 0) / (SHARE * P)).to(tl.float32)
+        slope = (tl.sum(product_sums, 0) / (SHARE * P) * bend.to(tl.float64)).to(tl.float32)
+        for part in range(0, SHARE, CHANNELS):
+            for start in range(0, P, BLOCK):
+                place, kept, upstream, normalized, w = group_tile(
+                    dy, x, weight, bias, statistics, outer, group, (SHARE - 1) // CHANNELS * CHANNELS - part,
+                    (P - 1) // BLOCK * BLOCK - start, restored, weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS,
+                    EPS_MODE, ACTIVATION,
+                )  # fmt: skip
+                value = tl.fma(
+                    upstream,
+                    tl.broadcast_to(w[:, None], upstream.shape),
+                    tl.full(upstream.shape, 0.0, tl.float32) - shift,
+                )
+                value = tl.fma(normalized, tl.broadcast_to(-slope[:, None], upstream.shape), value)
+                value = value * reciprocal[:, None] * scale[:, None]
+                tl.store(dx + place, value.to(dx.dtype.element_ty), mask=kept)
+
+
 @triton.jit(do_not_specialize=(*UNSPECIALIZED, "elements"))
 def channels_means_kernel(
     partial, weight, means, count, chunks, elements, weight_offset, SHARE: tl.constexpr, PARAMETERS: tl.constexpr,
