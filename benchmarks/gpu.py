@@ -197,9 +197,9 @@ def parts(device: str = "cuda", backend: str = "triton", quick: bool = False) ->
         name: partial(value_problems, name, rows if name in ROW_NORMS | ROW_MODES else maps, device, backend, quick)
         for name in NORMS
     }
-    norms = [{name: n.call for name, n in norms.items()} for norms in (ROW_NORMS, CHANNEL_NORMS)]
+    calls, maps_calls = ({name: n.call for name, n in norms.items()} for norms in (ROW_NORMS, CHANNEL_NORMS))
     found["tables"] = partial(gpu_tables.problems, device, backend, quick)
-    return found | gpu_calls.parts(*norms, device, backend, quick)
+    return found | gpu_calls.parts(calls, maps_calls, device, backend, quick)
 
 
 def kept(path: Path | None, info: dict[str, Any]) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def shown_channels() -> list[c.Variant]:
         *v.channel_variants("BatchNorm", 256, 3136, "bf16"),
         *v.channel_variants("BatchNorm", 256, 3136, "bf16", last=True),
         *v.channel_variants("GroupNorm SiLU", 320, 4096, "bf16", groups=32, ACTIVATION=2),
-        v.group_variant(1280, 256, 32, "bf16", ACTIVATION=2),
+        *v.group_variants(1280, 256, 32, "bf16", ACTIVATION=2),
     ]
 
 
@@ -229,13 +229,13 @@ def map_table(gpu: Gpu) -> list[str]:
                 variants = v.channel_variants(
                     name, channels, positions, "bf16", groups=groups, last=last, ACTIVATION=activation
                 )
-                merges = 2
+                merges = 1, 2
                 if groups and not last and SMALLEST_GROUP <= channels // groups * positions <= LARGEST_GROUP:
-                    variants[2:] = [v.group_variant(channels, positions, groups, "bf16", ACTIVATION=activation)]
-                    merges = 1
-                works = [work_on_maps(variant, samples) for variant in variants]
-                forward = predicted_share(variants[:2], gpu, works[:2], 4.0, 1)
-                backward = predicted_share(variants[2:], gpu, works[2:], 6.0, merges)
+                    variants = [*v.group_variants(channels, positions, groups, "bf16", ACTIVATION=activation)]
+                    merges = 0, 1
+                works, half = [work_on_maps(variant, samples) for variant in variants], len(variants) // 2
+                forward = predicted_share(variants[:half], gpu, works[:half], 4.0, merges[0])
+                backward = predicted_share(variants[half:], gpu, works[half:], 6.0, merges[1])
                 cells += [f"{share:.0%}".replace("%", " %") for share in (forward, backward)]
             lines.append(f"| {name} | {samples}x{channels}x{positions} | " + " | ".join(cells) + " |")
     return lines

@@ -131,19 +131,26 @@ def channel_variants(
     return found
 
 
-def group_variant(channels: int, positions: int, groups: int, dtype: str, **more: Any) -> Variant:
-    """The gradients of groups that a program each goes through."""
-    share = channels // groups
-    walk = Walk(64, share, positions, positions, False, False)
-    launch = replace(walk.launch(), warps=GROUP_WARPS)
-    pointers: dict[str, str | None] = dict.fromkeys(("dy", "x", "weight", "bias", "dx"), dtype)
-    pointers |= {"statistics": "fp32", "partial": "fp64"}
+def group_variants(channels: int, positions: int, groups: int, dtype: str, **more: Any) -> tuple[Variant, Variant]:
+    """The forward and the gradients of groups that a program each goes through, twice."""
+    share, size = channels // groups, BYTES[dtype]
+    launch = replace(Walk(64, share, positions, positions, False, False).launch(), warps=GROUP_WARPS)
     constants = {"C": channels, "P": positions, "CHANNELS": launch.rows, "BLOCK": launch.block, "SHARE": share}
     constants |= {"GROUPS": groups, "EPS_MODE": 0, "ACTIVATION": 0} | more
-    name = f"group gradient{' SiLU' if constants['ACTIVATION'] else ''} {dtype} {channels}x{positions}"
-    again, size = 2 * BYTES[dtype], BYTES[dtype]
-    kernel: Any = channels_backward.channels_group_gradient_kernel
-    return Variant(name, kernel, launch, pointers, constants, 3 * size, positions, again)
+    name = f"{' SiLU' if constants['ACTIVATION'] else ''} {dtype} {channels}x{positions}"
+    tensors: dict[str, str | None] = {"x": dtype, "weight": dtype, "bias": dtype, "statistics": "fp32"}
+    flat = Walk(64, groups, share * positions, positions, False, False).launch().block
+    written: dict[str, str | None] = {"variances": "fp32", "y": dtype}
+    whole = Variant(
+        f"group{name}", channels_forward.channels_group_forward_kernel, launch,
+        tensors | written, constants | {"FLAT": flat, "EPS": 1e-5}, 2 * size, positions, size,
+    )  # fmt: skip
+    others: dict[str, str | None] = {"dy": dtype, "dx": dtype, "partial": "fp64"}
+    gradient = Variant(
+        f"group gradient{name}", channels_backward.channels_group_gradient_kernel, launch,
+        tensors | others, constants, 3 * size, positions, 2 * size,
+    )  # fmt: skip
+    return whole, gradient
 
 
 def merging_variants() -> Iterator[Variant]:
@@ -185,9 +192,9 @@ def all_channel_variants() -> Iterator[Variant]:
     for last in (False, True):  # so large that places in a tile have 64 bits
         yield from channel_variants("BatchNorm", 2, 2**30, "bf16", last=last)
     for dtype in ("bf16", "fp32"):
-        yield group_variant(320, 4096, 32, dtype, ACTIVATION=2)
-    yield group_variant(1280, 256, 32, "bf16", EPS_MODE=1)
-    yield group_variant(66, 49, 2, "fp16", ACTIVATION=1)
+        yield from group_variants(320, 4096, 32, dtype, ACTIVATION=2)
+    yield from group_variants(1280, 256, 32, "bf16", EPS_MODE=1)
+    yield from group_variants(66, 49, 2, "fp16", ACTIVATION=1)
     yield from merging_variants()
 
 

@@ -166,8 +166,8 @@ def beside(last):
     return found
 
 
-def by_group(norm, activation, mode, *sizes):
-    """Groups whose gradients one program computes: values, a sample's bits alone, each gradient without the others."""
+def by_group(norm, activation, mode, *sizes, regimes=False):
+    """Groups that a program each normalizes: values, a sample's bits alone, each gradient without the others."""
     from evenkeel.kernels.triton import _channel_calls
 
     use_tiles(32)
@@ -186,6 +186,10 @@ def by_group(norm, activation, mode, *sizes):
         found |= {f"{flags} {i}": same(part[i], whole[i]) for i in range(3) if flags[i]}
     alone = run(norm, x[1:2], weight, bias, dy[1:2].float())
     found["alone"] = same(alone[1], whole[0][1:2])
+    for regime, (sample, eps) in REGIMES.items() if regimes else ():
+        found |= {f"{regime} {name}": value for name, value in compare(norm, sample(sizes), eps=eps, mode=mode).items()}
+    constant = run(norm, torch.full(sizes, 1e4 / 3), weight, None, dy.float())[0]
+    found["constant"] = float((constant != 0).sum())
     _channel_calls.SMALLEST_GROUP = smallest
     _channel_calls.found_call.cache_clear()
     return found
@@ -397,6 +401,7 @@ SLOW = {
     **{f"by group, {norm}, {sizes}": (by_group, (norm, None, mode, *sizes))
        for norm, mode, sizes in (("group_norm", "inside", (3, 4, 6, 8)), ("group_norm", "clamp", (2, 70, 3)),
                                  ("instance_norm", "inside", (2, 3, 9, 8)), ("group_norm", "inside", (2, 6, 2, 5, 5)))},
+    "by group, regimes": (lambda: by_group("group_norm", None, "inside", 2, 4, 7, 8, regimes=True), ()),
     "moving, contiguous": (moving, (False,)),
     **{f"wide, {last}": (wide, (last,)) for last in BOTH},
 }  # fmt: skip

@@ -262,17 +262,29 @@ class Call:
             and SMALLEST_GROUP <= self.elements <= LARGEST_GROUP
         )  # fmt: skip
 
+    def whole_groups(self, kernel: Any, **more: Any) -> tuple[Program, tuple[int]]:
+        """A kernel with a program for each group of each sample, and its grid."""
+        walk = Walk(self.samples, self.share, self.positions, self.positions, False, False)
+        launch = walk.launch()
+        found = program(
+            kernel, GROUP_WARPS, C=self.channels, P=self.positions, CHANNELS=launch.rows, BLOCK=launch.block,
+            SHARE=self.share, GROUPS=self.options.groups, ACTIVATION=self.options.activation, **more,
+        )  # fmt: skip
+        return found, (self.statistics,)
+
+    @cached_property
+    def group_forward(self) -> Step:
+        """(x, weight, bias, statistics, variances, y): y and the statistics."""
+        flat = self.measured().launch().block
+        found = self.whole_groups(forward_kernels.channels_group_forward_kernel, FLAT=flat, **self.eps())
+        return Step(*found, (), (smallest_scaled(self.options), self.options.weight_offset))
+
     @cached_property
     def group_gradient(self) -> Step:
         """(dy, x, weight, bias, statistics, dx, partial): dx, and each channel's sums in a sample."""
-        walk = Walk(self.samples, self.share, self.positions, self.positions, False, False)
-        launch = walk.launch()
-        constants = walk.constants(launch) | self.affine() | {"C": self.channels}
-        for name in ("PERIOD", "LAST", "SPANS", "REMEMBERED", "WIDE"):
-            del constants[name]
-        kernel = program(backward_kernels.channels_group_gradient_kernel, GROUP_WARPS, **constants)
-        size = self.samples * self.channels
-        return Step(kernel, (self.statistics,), (size,), (self.options.weight_offset,), size)
+        size, kernel = self.samples * self.channels, backward_kernels.channels_group_gradient_kernel
+        found = self.whole_groups(kernel, EPS_MODE=self.options.eps_mode)
+        return Step(*found, (size,), (self.options.weight_offset,), size)
 
     @cached_property
     def group_parameters(self) -> Step:

@@ -48,13 +48,18 @@ def channels_forward(
     call, valid = call_of(x, mask, ChannelOptions(*options), mean is not None)
     with on_device(x):
         source, written = laid_out(x, call.layout), call.place(y)
-        if mean is not None and variance is not None:
+        parameters = dense(weight), dense(bias)
+        by_group = call.by_group and moved is None
+        if by_group:
+            call.group_forward(source, *parameters, statistics, variances, written)
+        elif mean is not None and variance is not None:
             call.remember(dense(mean), dense(variance), statistics, variances)
         else:
             partial = torch.empty((3, call.measure.size), dtype=torch.float64, device=x.device)
             call.measure(source, valid, partial)
             merge_and_move(call.merge, (partial, statistics, variances), moved)
-        call.write(source, dense(weight), dense(bias), valid, statistics, written)
+        if not by_group:
+            call.write(source, *parameters, valid, statistics, written)
     if written is not y:
         y.copy_(written)
     return y, statistics, variances

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-FIRST_WIDE = 2**31 - 2**16  # integers from here on have 64 bits; a tile goes beyond the last row
+FIRST_WIDE = 2**31  # integers from here on have 64 bits
 # since then a compiled kernel is called with all arguments in their order, the compile-time ones too
 DIRECT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
 HERE: Any = contextlib.nullcontext()

@@ -9,6 +9,7 @@ from evenkeel.kernels.triton.channels_forward_kernels import UNSPECIALIZED
 from evenkeel.kernels.triton.channels_shared_kernels import (
     backward_tile,
     exact_reciprocal,
+    group_values,
     open_tile,
     per_channel,
     program_place,
@@ -70,20 +71,15 @@ def group_tile(
     EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """A tile of some channels of a group: where it lies, which elements exist, its gradient, x_hat and weights."""
-    first = group * SHARE + part
-    base, offsets, kept = tile_at(outer, first, start, 0, C, P, False, False, CHANNELS, BLOCK, False)
-    there = part + tl.arange(0, CHANNELS) < SHARE
-    kept = kept & there[:, None]
-    channel = first + tl.arange(0, CHANNELS)
-    w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
-    b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
+    v, place, kept, w, b = group_values(
+        x, weight, bias, outer, group, part, start, weight_offset, C, P, CHANNELS, BLOCK, SHARE
+    )
     scale, mean, rest, reciprocal, _ = restored
-    index = tl.zeros([CHANNELS], tl.int64) + (outer * GROUPS + group)
+    upstream = tl.load(dy + place, mask=kept, other=0.0).to(tl.float32)
     upstream, normalized = backward_tile(
-        read_tile(x, base, offsets, kept), read_tile(dy, base, offsets, kept), statistics, index, there, scale, mean,
-        rest, reciprocal, w, b, EPS_MODE, ACTIVATION, False, False,
-    )  # fmt: skip
-    return base + offsets, kept, upstream, normalized, w
+        v, upstream, statistics, None, None, scale, mean, rest, reciprocal, w, b, EPS_MODE, ACTIVATION, False, False
+    )
+    return place, kept, upstream, normalized, w
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
@@ -122,24 +118,34 @@ def channels_group_gradient_kernel(
         gradient_sums += tl.where(there, gradient * w, 0.0)
         product_sums += tl.where(there, product * w, 0.0)
     if dx is not None:
-        scale, _mean, _rest, reciprocal, bend = restored
-        shift = (tl.sum(gradient_sums, 0) / (SHARE * P)).to(tl.float32)
-        slope = (tl.sum(product_sums, 0) / (SHARE * P) * bend.to(tl.float64)).to(tl.float32)
-        for part in range(0, SHARE, CHANNELS):
-            for start in range(0, P, BLOCK):
-                place, kept, upstream, normalized, w = group_tile(
-                    dy, x, weight, bias, statistics, outer, group, (SHARE - 1) // CHANNELS * CHANNELS - part,
-                    (P - 1) // BLOCK * BLOCK - start, restored, weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS,
-                    EPS_MODE, ACTIVATION,
-                )  # fmt: skip
-                value = tl.fma(
-                    upstream,
-                    tl.broadcast_to(w[:, None], upstream.shape),
-                    tl.full(upstream.shape, 0.0, tl.float32) - shift,
-                )
-                value = tl.fma(normalized, tl.broadcast_to(-slope[:, None], upstream.shape), value)
-                value = value * reciprocal[:, None] * scale[:, None]
-                tl.store(dx + place, value.to(dx.dtype.element_ty), mask=kept)
+        write_group_gradient(
+            dy, x, weight, bias, statistics, dx, outer, group, restored, tl.sum(gradient_sums, 0) / (SHARE * P),
+            tl.sum(product_sums, 0) / (SHARE * P), weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS, EPS_MODE,
+            ACTIVATION,
+        )  # fmt: skip
+
+
+@triton.jit
+def write_group_gradient(
+    dy, x, weight, bias, statistics, dx, outer, group, restored, gradient_mean, product_mean, weight_offset,
+    C: tl.constexpr, P: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
+    GROUPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """dx = (g - mean(g) - x_hat * mean(g * x_hat)) / scale of a group, from its end to its start."""
+    scale, _mean, _rest, reciprocal, bend = restored
+    shift, slope = gradient_mean.to(tl.float32), (product_mean * bend.to(tl.float64)).to(tl.float32)
+    for part in range(0, SHARE, CHANNELS):
+        for start in range(0, P, BLOCK):
+            place, kept, upstream, normalized, w = group_tile(
+                dy, x, weight, bias, statistics, outer, group, (SHARE - 1) // CHANNELS * CHANNELS - part,
+                (P - 1) // BLOCK * BLOCK - start, restored, weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS,
+                EPS_MODE, ACTIVATION,
+            )  # fmt: skip
+            below = tl.full(upstream.shape, 0.0, tl.float32) - shift
+            value = tl.fma(upstream, tl.broadcast_to(w[:, None], upstream.shape), below)
+            value = tl.fma(normalized, tl.broadcast_to(-slope[:, None], upstream.shape), value)
+            value = value * reciprocal[:, None] * scale[:, None]
+            tl.store(dx + place, value.to(dx.dtype.element_ty), mask=kept)
 
 
 @triton.jit(do_not_specialize=(*UNSPECIALIZED, "elements"))

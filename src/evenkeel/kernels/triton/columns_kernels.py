@@ -158,6 +158,18 @@ def sum_tiles(
     return sums
 
 
+@triton.jit
+def shift_of(
+    origin, first, rows, x_row, lane, COLUMNS: tl.constexpr, FOLD: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, ALIGNED: tl.constexpr, WIDE: tl.constexpr, ROUNDED: tl.constexpr, BYTES: tl.constexpr,
+):  # fmt: skip
+    """The shift of each lane in a chunk, from its first tile."""
+    there = whole_rows(first, rows, ROWS, FOLD) | rest_of_rows(first, rows, lane, ROWS, FOLD, COLUMNS)
+    kept = there & (lane < WIDTH)[None, :]
+    v = tl.load(origin + offsets_of(lane, x_row, ROWS, ALIGNED), mask=kept, other=0)
+    return mean_of_lanes(exact_numbers(v, WIDE, BYTES), kept, ROUNDED, BYTES)
+
+
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def columns_sum_kernel(
     x, weight, partial, rows, chunks, tiles, tables, inner, x_outer, x_inner, x_row, COLUMNS: tl.constexpr,
@@ -172,12 +184,8 @@ def columns_sum_kernel(
     table = program // blocks // chunks
     place = place_of(table, inner, x_outer, x_inner, NESTED, ALIGNED)
     first = chunk * tiles * ROWS
-    kept = (whole_rows(first, rows, ROWS, FOLD) | rest_of_rows(first, rows, lane, ROWS, FOLD, COLUMNS)) & (
-        lane < WIDTH
-    )[None, :]
-    own = x + place + tl.multiple_of(first * x_row, ALIGNED) + offsets_of(lane, x_row, ROWS, ALIGNED)
-    v = exact_numbers(tl.load(own, mask=kept, other=0), WIDE, BYTES)
-    shift = mean_of_lanes(v, kept, ROUNDED, BYTES)
+    origin = x + place + tl.multiple_of(first * x_row, ALIGNED)
+    shift = shift_of(origin, first, rows, x_row, lane, COLUMNS, FOLD, WIDTH, ROWS, ALIGNED, WIDE, ROUNDED, BYTES)
     sums = sum_tiles(
         x, weight, place, first, rows, x_row, tiles, lane, shift, COLUMNS, FOLD, WIDTH, ROWS, BLOCK, ALIGNED, WIDE,
         BYTES,
@@ -202,12 +210,17 @@ def columns_sum_kernel(
                 WIDE, BYTES,
             )  # fmt: skip
             total, square, weights, missing, infinite = folded(sums, number, weight is not None, BYTES)
-    own = partial + (table.to(tl.int64) * chunks + chunk) * WIDTH + lane
-    planes = tl.cast(tables, tl.int64) * chunks * WIDTH
-    there = lane < WIDTH
     low, high = tl.min(sums[3], 0).to(tl.float64), tl.max(sums[4], 0).to(tl.float64)
     if BYTES:
         low, high = tl.where(weights > 0, low, INFINITY), tl.where(weights > 0, high, -INFINITY)
+    own = partial + (table.to(tl.int64) * chunks + chunk) * WIDTH + lane
+    planes = tl.cast(tables, tl.int64) * chunks * WIDTH
+    store_sums(own, planes, lane < WIDTH, shift, total, square, weights, low, high, missing, infinite)
+
+
+@triton.jit
+def store_sums(own, planes, there, shift, total, square, weights, low, high, missing, infinite):
+    """Write the eight sums of each lane."""
     tl.store(own, shift.to(tl.float64), mask=there)
     tl.store(own + planes, total, mask=there)
     tl.store(own + 2 * planes, square, mask=there)
