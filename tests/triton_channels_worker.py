@@ -369,7 +369,7 @@ FAST = {
     "like the CPU": (like_the_cpu, (("group_norm",),)),
     "cancelling": (cancelling, ()),
     "moving": (moving, (True,)),
-    "by group": (by_group, ("group_norm", "silu", "outside", 2, 6, 5, 7)),
+    "by group": (by_group, ("group_norm", "silu", "outside", 2, 4, 5, 7)),
     "modules": (modules, ()),
     "shape, channels-last in 3-d": (shape, ("batch_norm", 2, 4, 3, 2, 5)),
 }  # fmt: skip

@@ -21,6 +21,17 @@ from evenkeel.kernels.triton.channels_shared_kernels import (
 )
 
 
+@triton.jit
+def sums_of_channels(v, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr):
+    """The sums of a tile's channels in float64, of which GPUs for games do little: neighbours are added up before."""
+    if LAST:
+        sums = tl.sum(v.to(tl.float64), 1)
+    else:
+        near: tl.constexpr = min(BLOCK, 8)
+        sums = tl.sum(tl.sum(tl.reshape(v, [CHANNELS, BLOCK // near, near]), 2).to(tl.float64), 1)
+    return sums
+
+
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_sums_kernel(
     dy, x, weight, bias, mask, statistics, partial, samples, chunks, tiles, count, weight_offset, C: tl.constexpr,
@@ -58,8 +69,8 @@ def channels_sums_kernel(
         products += tl.where(kept, upstream * normalized, 0.0)
     own = partial + (outer * C + channel) * chunks + chunk
     planes = tl.cast(count, tl.int64)
-    tl.store(own, tl.sum(gradients.to(tl.float64), 1), mask=there)
-    tl.store(own + planes, tl.sum(products.to(tl.float64), 1), mask=there)
+    tl.store(own, sums_of_channels(gradients, CHANNELS, BLOCK, LAST), mask=there)
+    tl.store(own + planes, sums_of_channels(products, CHANNELS, BLOCK, LAST), mask=there)
     if mask is not None:
         tl.store(own + 2 * planes, tl.sum(counts, 1).to(tl.float64), mask=there)
 
@@ -109,7 +120,8 @@ def channels_group_gradient_kernel(
             products += tl.where(kept, upstream * normalized, 0.0)
         there = part + tl.arange(0, CHANNELS) < SHARE
         channel = group * SHARE + part + tl.arange(0, CHANNELS)
-        gradient, product = tl.sum(gradients.to(tl.float64), 1), tl.sum(products.to(tl.float64), 1)
+        gradient = sums_of_channels(gradients, CHANNELS, BLOCK, False)
+        product = sums_of_channels(products, CHANNELS, BLOCK, False)
         if partial is not None:
             own = partial + outer * C + channel
             tl.store(own, gradient, mask=there)
