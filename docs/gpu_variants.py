@@ -192,8 +192,9 @@ def all_channel_variants() -> Iterator[Variant]:
     for last in (False, True):  # so large that places in a tile have 64 bits
         yield from channel_variants("BatchNorm", 2, 2**30, "bf16", last=last)
     for dtype in ("bf16", "fp32"):
-        yield from group_variants(320, 4096, 32, dtype, ACTIVATION=2)
-    yield from group_variants(1280, 256, 32, "bf16", EPS_MODE=1)
+        yield from group_variants(512, 1024, 32, dtype, ACTIVATION=2)
+        yield from group_variants(1280, 256, 32, dtype, ACTIVATION=2)
+    yield from group_variants(512, 196, 32, "bf16", EPS_MODE=1)
     yield from group_variants(66, 49, 2, "fp16", ACTIVATION=1)
     yield from merging_variants()
 

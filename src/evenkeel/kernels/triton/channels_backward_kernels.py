@@ -81,16 +81,16 @@ def group_tile(
     P: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr,
     EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of some channels of a group: where it lies, which elements exist, its gradient, x_hat and weights."""
-    v, place, kept, w, b = group_values(
+    """A tile of some channels of a group: base and offsets, which elements exist, gradient, x_hat and weights."""
+    v, base, offsets, kept, w, b = group_values(
         x, weight, bias, outer, group, part, start, weight_offset, C, P, CHANNELS, BLOCK, SHARE
     )
     scale, mean, rest, reciprocal, _ = restored
-    upstream = tl.load(dy + place, mask=kept, other=0.0).to(tl.float32)
+    upstream = read_tile(dy, base, offsets, kept)
     upstream, normalized = backward_tile(
         v, upstream, statistics, None, None, scale, mean, rest, reciprocal, w, b, EPS_MODE, ACTIVATION, False, False
     )
-    return place, kept, upstream, normalized, w
+    return base, offsets, kept, upstream, normalized, w
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
@@ -99,7 +99,7 @@ def channels_group_gradient_kernel(
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr,
     ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """dx of a group of a sample: once through it for its sums, and once back, which meets the caches' newest.
+    """dx of a group of a sample: once through it from its end for its sums, and back, which meets the caches' newest.
 
     ``partial`` takes each channel's sums in the sample, ``count`` of each.
     """
@@ -108,16 +108,20 @@ def channels_group_gradient_kernel(
     restored = restore_statistic(statistics, index, index >= 0, EPS_MODE)
     gradient_sums = tl.zeros([CHANNELS], tl.float64)
     product_sums = tl.zeros([CHANNELS], tl.float64)
-    for part in range(0, SHARE, CHANNELS):
+    for back in range(0, SHARE, CHANNELS):
+        part = (SHARE - 1) // CHANNELS * CHANNELS - back
         gradients = tl.zeros([CHANNELS, BLOCK], tl.float32)
         products = tl.zeros([CHANNELS, BLOCK], tl.float32)
         for start in range(0, P, BLOCK):
-            _place, kept, upstream, normalized, _w = group_tile(
-                dy, x, weight, bias, statistics, outer, group, part, start, restored, weight_offset, C, P, CHANNELS,
-                BLOCK, SHARE, GROUPS, EPS_MODE, ACTIVATION,
+            _base, _offsets, kept, upstream, normalized, _w = group_tile(
+                dy, x, weight, bias, statistics, outer, group, part, (P - 1) // BLOCK * BLOCK - start, restored,
+                weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS, EPS_MODE, ACTIVATION,
             )  # fmt: skip
-            gradients += tl.where(kept, upstream, 0.0)
-            products += tl.where(kept, upstream * normalized, 0.0)
+            product = upstream * normalized
+            if SHARE % CHANNELS != 0 or P % BLOCK != 0:  # the mask takes registers
+                upstream, product = tl.where(kept, upstream, 0.0), tl.where(kept, product, 0.0)
+            gradients += upstream
+            products += product
         there = part + tl.arange(0, CHANNELS) < SHARE
         channel = group * SHARE + part + tl.arange(0, CHANNELS)
         gradient = sums_of_channels(gradients, CHANNELS, BLOCK, False)
@@ -143,21 +147,20 @@ def write_group_gradient(
     C: tl.constexpr, P: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
     GROUPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
-    """dx = (g - mean(g) - x_hat * mean(g * x_hat)) / scale of a group, from its end to its start."""
+    """dx = (g - mean(g) - x_hat * mean(g * x_hat)) / scale of a group, from its start to its end."""
     scale, _mean, _rest, reciprocal, bend = restored
     shift, slope = gradient_mean.to(tl.float32), (product_mean * bend.to(tl.float64)).to(tl.float32)
     for part in range(0, SHARE, CHANNELS):
         for start in range(0, P, BLOCK):
-            place, kept, upstream, normalized, w = group_tile(
-                dy, x, weight, bias, statistics, outer, group, (SHARE - 1) // CHANNELS * CHANNELS - part,
-                (P - 1) // BLOCK * BLOCK - start, restored, weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS,
-                EPS_MODE, ACTIVATION,
+            base, offsets, kept, upstream, normalized, w = group_tile(
+                dy, x, weight, bias, statistics, outer, group, part, start, restored, weight_offset, C, P, CHANNELS,
+                BLOCK, SHARE, GROUPS, EPS_MODE, ACTIVATION,
             )  # fmt: skip
             below = tl.full(upstream.shape, 0.0, tl.float32) - shift
             value = tl.fma(upstream, tl.broadcast_to(w[:, None], upstream.shape), below)
             value = tl.fma(normalized, tl.broadcast_to(-slope[:, None], upstream.shape), value)
             value = value * reciprocal[:, None] * scale[:, None]
-            tl.store(dx + place, value.to(dx.dtype.element_ty), mask=kept)
+            tl.store(dx + base + offsets, value.to(dx.dtype.element_ty), mask=kept)
 
 
 @triton.jit(do_not_specialize=(*UNSPECIALIZED, "elements"))

@@ -188,13 +188,13 @@ def channels_group_forward_kernel(
     scale, mean, rest, reciprocal, _bend = in_range(high, low, saved, bend)
     for part in range(0, SHARE, CHANNELS):
         for start in range(0, P, BLOCK):
-            v, place, kept, w, b = group_values(
+            v, base, offsets, kept, w, b = group_values(
                 x, weight, bias, outer, group, (SHARE - 1) // CHANNELS * CHANNELS - part,
                 (P - 1) // BLOCK * BLOCK - start, weight_offset, C, P, CHANNELS, BLOCK, SHARE,
             )  # fmt: skip
             normalized = normalized_tile(v, scale, mean, rest, reciprocal)
             result = activate(affine_tile(v, normalized, None, None, None, w, b, EPS_MODE, False), ACTIVATION)
-            tl.store(y + place, result.to(y.dtype.element_ty), mask=kept)
+            tl.store(y + base + offsets, result.to(y.dtype.element_ty), mask=kept)
 
 
 @triton.jit

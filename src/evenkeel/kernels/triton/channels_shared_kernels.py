@@ -339,12 +339,13 @@ def group_values(
     x, weight, bias, outer, group, part, start, weight_offset, C: tl.constexpr, P: tl.constexpr,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of some channels of a group: its values, where it lies, which elements exist, and their parameters."""
+    """A tile of some channels of a group: values, base and offsets, which elements exist, and their parameters."""
     first = group * SHARE + part
     base, offsets, kept = tile_at(outer, first, start, 0, C, P, False, False, CHANNELS, BLOCK, False)
     there = part + tl.arange(0, CHANNELS) < SHARE
-    kept = kept & there[:, None]
+    if SHARE % CHANNELS != 0:
+        kept = kept & there[:, None]
     channel = first + tl.arange(0, CHANNELS)
     w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
     b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
-    return read_tile(x, base, offsets, kept), base + offsets, kept, w, b
+    return read_tile(x, base, offsets, kept), base, offsets, kept, w, b
