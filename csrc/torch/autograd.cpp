@@ -68,6 +68,13 @@ struct RowsNodeOptions {
       g.dy = g.dy.contiguous();
       if (!read_rows(g.dy, a.dy)) return false;
     }
+    if (g.dsum.defined()) {
+      if (!is_plain(g.dsum) || g.dsum.sizes() != g.x.sizes() || g.dsum.scalar_type() != g.x.scalar_type()) return false;
+      if (!read_rows(g.dsum, a.dsum)) {
+        g.dsum = g.dsum.contiguous();
+        if (!read_rows(g.dsum, a.dsum)) return false;
+      }
+    }
     if (gradients[0].data) read_rows(g.found[0], a.dx);
     a.statistics = statistics.data;
     return direct_rows->backward(a, weight, bias, gradients[1], gradients[2]);
@@ -113,10 +120,6 @@ bool take(PyObject* object, Tensor& t) {
   return is_plain(t);
 }
 
-bool requires_grad(PyObject* object) {
-  return THPVariable_Check(object) && compute_requires_grad(THPVariable_Unpack(object));
-}
-
 // A parameter of some sizes, or none.
 bool take_parameter(PyObject* object, at::IntArrayRef sizes, Tensor& t, Values& values) {
   return take(object, t) && (!t.defined() || t.sizes() == sizes) && read(t, at::MemoryFormat::Contiguous, values);
@@ -147,8 +150,10 @@ struct NormalizeChannels : Node<ChannelsNodeOptions> {};
 
 namespace {
 
-// y of the rows of x, differentiable where x, weight or bias are; false where the call is not for it, with nothing done.
-bool normalize(const Tensor& x, PyObject* sizes, PyObject* const* parameters, PyObject* encoded, Tensor& y) {
+// y of the rows of x, or of the sum of x and a residual; differentiable where x, the residual, weight or bias are.
+// False where the call is not for it, with nothing done.
+bool normalize(const Tensor& x, const Tensor& residual, const Tensor& sum, PyObject* sizes, PyObject* const* parameters,
+               PyObject* encoded, Tensor& y) {
   const int64_t axes = PyTuple_GET_SIZE(sizes);
   const at::IntArrayRef trailing = x.sizes().slice(x.dim() - axes);
   const RowsNodeOptions options{
@@ -160,19 +165,19 @@ bool normalize(const Tensor& x, PyObject* sizes, PyObject* const* parameters, Py
   a.spec = options.spec_of(x);
   Tensor weight, bias, statistics;
   Values w, b;
-  if (PyErr_Occurred() || options.rows.early || !options.read_rows(x, a.x) ||
+  if (PyErr_Occurred() || options.rows.early || !options.read_rows(sum.defined() ? sum : x, a.x) ||
       !take_parameter(parameters[0], trailing, weight, w) || !take_parameter(parameters[1], trailing, bias, b)) {
     return false;
   }
   y = make(x.sizes(), x.scalar_type());
   options.read_rows(y, a.y);
-  const bool trained = compute_requires_grad(x, weight, bias);
+  const bool trained = compute_requires_grad(x, residual, weight, bias);
   if (trained) {
     statistics = make_statistics(a.spec.rows, a.spec.statistics_width(), x);
     a.statistics = statistics.data_ptr();
   }
   if (!run(x.numel(), [&] { return direct_rows->forward(a, w, b); })) return false;
-  if (trained) attach<NormalizeRows>(y, options, x, weight, bias, statistics);
+  if (trained) attach<NormalizeRows>(y, options, x, weight, bias, statistics, residual, sum);
   return true;
 }
 
@@ -192,15 +197,16 @@ PyObject* normalize_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   Tensor x, y;
   if (count != 5 || !is_unobserved() || !take(args[0], x) || !has_rows(x, args[1], args[4]) ||
-      !normalize(x, args[1], args + 2, args[4], y)) {
+      !normalize(x, {}, {}, args[1], args + 2, args[4], y)) {
     return none();
   }
   return THPVariable_Wrap(std::move(y));
   END_HANDLE_TH_ERRORS
 }
 
-// (x, residual, sizes, weight, bias, options, most) -> y and the sum, of tensors of at most so many bytes: one after the
-// other, which in a near cache takes no longer than one pass. None where the call is not for it.
+// (x, residual, sizes, weight, bias, options, most) -> y and the sum, of tensors of at most so many bytes: one after
+// the other, which in a near cache takes no longer than one pass; the backward is one. None where the call is not for
+// it.
 PyObject* normalize_sum(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   Tensor x, residual, y;
@@ -211,12 +217,12 @@ PyObject* normalize_sum(PyObject*, PyObject* const* args, Py_ssize_t count) {
       !find_dtype(x.scalar_type(), dtype) || static_cast<int64_t>(x.nbytes()) > PyLong_AsLongLong(args[6])) {
     return none();
   }
-  // in 16 bits the gradient would be rounded twice: by the norm, then in the addition of both outputs' gradients
-  if (size_of(dtype) < 4 && (compute_requires_grad(x, residual) || requires_grad(args[3]) || requires_grad(args[4]))) {
-    return none();
+  Tensor sum;
+  {
+    const at::AutoDispatchBelowADInplaceOrView no_node_of_its_own;
+    sum = at::add(x, residual);
   }
-  Tensor sum = at::add(x, residual);
-  if (!normalize(sum, args[2], args + 3, args[5], y)) return none();
+  if (!normalize(x, residual, sum, args[2], args + 3, args[5], y)) return none();
   return PyTuple_Pack(2, pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(std::move(y))).ptr(),
                       pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(std::move(sum))).ptr());
   END_HANDLE_TH_ERRORS

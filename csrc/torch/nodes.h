@@ -83,9 +83,11 @@ Tensor make_statistics(int64_t count, int64_t width, const Tensor& x) {
 
 // What a backward is given and gives: the tensors that the forward saved, and dx, dweight and dbias where needed.
 struct Gradients {
-  Tensor dy, x, weight, bias, statistics;
+  Tensor dy, dsum, x, weight, bias, statistics;
+  bool adds;  // x is a sum that is a result too, and has the gradient dsum
   bool needed[3];
   variable_list found = variable_list(3);
+  Tensor dresidual;  // where it is not dx itself, but a result of its own that can be differentiated again
 
   const Tensor& source(int i) const { return i == 0 ? x : i == 1 ? weight : bias; }
 
@@ -98,8 +100,16 @@ struct Gradients {
     pybind11::list options;
     for (const double number : numbers) options.append(number);
     const pybind11::object function = pybind11::module_::import(module_name).attr("node_gradients");
-    const pybind11::tuple results = function(object(dy), object(x), object(weight), object(bias), object(statistics),
-                                             options, pybind11::make_tuple(needed[0], needed[1], needed[2]));
+    pybind11::list arguments;
+    for (const Tensor* each : {&dy, &x, &weight, &bias, &statistics}) arguments.append(object(*each));
+    arguments.append(options);
+    arguments.append(pybind11::make_tuple(needed[0], needed[1], needed[2]));
+    if (adds) {
+      arguments.append(object(dsum));
+      arguments.append(true);
+    }
+    const pybind11::tuple results = function(*arguments);
+    if (adds && needed[0]) dresidual = THPVariable_Unpack(results[3].ptr());
     for (int i = 0; i < 3; ++i) found[i] = needed[i] ? THPVariable_Unpack(results[i].ptr()) : Tensor();
   }
 
@@ -120,27 +130,49 @@ struct Gradients {
   }
 };
 
-// A node of torch's graph over x, weight and bias. `Options` are those of the forward: numbers() for Python, and
+// Counted in itself since torch 2.13.
+template <class Base>
+constexpr bool is_counted_in_itself = std::is_base_of_v<c10::intrusive_ptr_target, Base>;
+
+// What SavedVariable::unpack takes of the node whose result was saved.
+template <class Base>
+auto pointer_to(Base* node) {
+  if constexpr (is_counted_in_itself<Base>) {
+    return c10::intrusive_ptr<Base>::reclaim_copy(node);
+  } else {
+    return node->shared_from_this();
+  }
+}
+
+// A node of torch's graph over x, weight and bias, or over x, a residual, weight and bias: then its results are y and
+// the sum, which it saves in the place of x. `Options` are those of the forward: numbers() for Python, and
 // run(gradients), which finds them on plain memory; false where it does not take the tensors.
 template <class Options>
 struct Node : torch::autograd::Node {
   Options options;
+  bool adds = false;
   SavedVariable x, weight, bias, statistics;
 
   variable_list apply(variable_list&& dy) override {
     const std::lock_guard<std::mutex> lock(mutex_);
     Gradients g;
-    if (!dy[0].defined()) return std::move(g.found);
+    g.adds = adds;
+    if (adds) g.dsum = std::move(dy[1]);
+    if (!dy[0].defined()) return adds ? variable_list{g.dsum, g.dsum, {}, {}} : std::move(g.found);
     g.dy = std::move(dy[0]);
-    g.x = x.unpack();
+    g.x = x.unpack(pointer_to<torch::autograd::Node>(this));
     g.weight = weight.unpack();
     g.bias = bias.unpack();
     g.statistics = statistics.unpack();
-    for (int i = 0; i < 3; ++i) g.needed[i] = g.source(i).defined() && task_should_compute_output(i);
+    g.needed[0] = task_should_compute_output(0) || (adds && task_should_compute_output(1));
+    for (int i = 1; i < 3; ++i) g.needed[i] = g.source(i).defined() && task_should_compute_output(i + adds);
     if (at::GradMode::is_enabled() || !is_unobserved() || !options.run(g)) {
       g.find_by_python(Options::python, options.numbers());
     }
-    return std::move(g.found);
+    if (!adds) return std::move(g.found);
+    const Tensor& dresidual = g.dresidual.defined() ? g.dresidual : g.found[0];
+    return {task_should_compute_output(0) ? g.found[0] : Tensor(), task_should_compute_output(1) ? dresidual : Tensor(),
+            g.found[1], g.found[2]};
   }
 
   void release_variables() override {
@@ -150,7 +182,8 @@ struct Node : torch::autograd::Node {
 
   // Compiled autograd traces what `apply` does.
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
-    for (SavedVariable* saved : const_cast<Node*>(this)->all()) args.collect(*saved, false);
+    args.collect(adds);
+    for (SavedVariable* saved : const_cast<Node*>(this)->all()) args.collect(*saved, adds && saved == &x);
     for (const double number : options.numbers()) args.collect(number);
   }
   variable_list apply_with_saved(const variable_list& dy, torch::dynamo::autograd::SwapSavedVariables& saved) override {
@@ -164,24 +197,28 @@ struct Node : torch::autograd::Node {
   std::array<SavedVariable*, 4> all() { return {&x, &weight, &bias, &statistics}; }
 };
 
-// Makes y a result of x, weight and bias.
+// Makes y a result of x, weight and bias; where there is a sum, y and the sum of x, a residual, weight and bias.
 template <class Node, class Options>
 void attach(Tensor& y, const Options& options, const Tensor& x, const Tensor& weight, const Tensor& bias,
-            const Tensor& statistics) {
-  const auto node = [] {  // counted in itself since torch 2.13
-    if constexpr (std::is_base_of_v<c10::intrusive_ptr_target, torch::autograd::Node>) {
+            const Tensor& statistics, const Tensor& residual = {}, const Tensor& sum = {}) {
+  const auto node = [] {
+    if constexpr (is_counted_in_itself<torch::autograd::Node>) {
       return c10::make_intrusive<Node>();
     } else {
       return std::shared_ptr<Node>(new Node, [](Node* old) { deleteNode(old); });
     }
   }();
+  using torch::autograd::collect_next_edges, torch::autograd::set_history;
   node->options = options;
-  node->set_next_edges(torch::autograd::collect_next_edges(x, weight, bias));
-  node->x = SavedVariable(x, false);
+  node->adds = sum.defined();
+  node->set_next_edges(sum.defined() ? collect_next_edges(x, residual, weight, bias)
+                                     : collect_next_edges(x, weight, bias));
+  set_history(y, node);
+  if (node->adds) set_history(sum, node);
+  node->x = SavedVariable(node->adds ? sum : x, node->adds);
   node->weight = SavedVariable(weight, false);
   node->bias = SavedVariable(bias, false);
   node->statistics = SavedVariable(statistics, false);
-  torch::autograd::set_history(y, node);
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ class RowsContext(NamedTuple):
     saved_tensors: tuple[Tensor, None, Tensor | None, Tensor | None, Tensor]
     axes: int
     spec: CallSpec
+    dtypes: tuple[torch.dtype, torch.dtype]
     from_output: bool = False
 
 
@@ -124,12 +125,18 @@ def node_gradients(
     statistics: Tensor,
     options: Sequence[float],
     needed: tuple[bool, bool, bool],
+    dsum: Tensor | None = None,
+    adds: bool = False,
 ) -> Sequence[Tensor | None]:
-    """dx, dweight and dbias for a compiled node that somebody observes, or of tensors that it does not take."""
+    """dx, dweight and dbias for a compiled node that somebody observes, or of tensors that it does not take.
+
+    Where it adds first, ``x`` is the sum, ``dsum`` its own gradient, and dresidual comes last.
+    """
     axes, *encoded = options
-    ctx = RowsContext((x, None, weight, bias, statistics), int(axes), spec_of_rows(encoded))
-    dx, _, dweight, dbias = gradients(ctx, dy, None, (needed[0], False, *needed[1:]))
-    return dx, dweight, dbias
+    spec = spec_of_rows(encoded, "rounded" if adds else None)
+    ctx = RowsContext((x, None, weight, bias, statistics), int(axes), spec, (x.dtype, x.dtype))
+    dx, dresidual, dweight, dbias = gradients(ctx, dy, dsum, (needed[0], adds and needed[0], *needed[1:]))
+    return dx, dweight, dbias, dresidual
 
 
 def gradients(ctx: Any, dy: Tensor, dsum: Tensor | None, needed: tuple[bool, bool, bool, bool]) -> Gradients:

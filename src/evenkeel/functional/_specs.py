@@ -135,10 +135,11 @@ def channel_spec(
     )
 
 
-def spec_of_rows(options: Sequence[float]) -> CallSpec:
+def spec_of_rows(options: Sequence[float], residual_rounding: ResidualRounding | None) -> CallSpec:
     """The spec of a row norm's call that `RowOptions` encode, here as plain numbers."""
     statistic, eps, eps_mode, weight_offset, *_ = options
-    return row_spec("norm", decoded(ROW_STATISTICS, statistic), eps, decoded(EPS_MODES, eps_mode), weight_offset)
+    choices = decoded(ROW_STATISTICS, statistic), eps, decoded(EPS_MODES, eps_mode), weight_offset
+    return row_spec("norm", *choices, residual_rounding=residual_rounding)
 
 
 def spec_of_channels(options: Sequence[float]) -> CallSpec:
