@@ -159,6 +159,9 @@ const DirectChannels direct_channels{
     layout_of_channels(),
     [](const ChannelsForward& a) noexcept { return completes([&] { run_forward(a); }); },
     [](const ChannelsBackward& a) noexcept { return completes([&] { run_backward(a); }); },
+    [](const void* from, void* to, const ChannelsShape& shape, DType dtype) noexcept {
+      return completes([&] { lay_channels_outermost(from, to, shape, dtype); });
+    },
 };
 
 }  // namespace

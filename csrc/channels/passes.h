@@ -56,12 +56,19 @@ struct DirectChannels {
   // false where it failed
   bool (*forward)(const ChannelsForward& a) noexcept;
   bool (*backward)(const ChannelsBackward& a) noexcept;
+  // contiguous memory <- channels-last memory (lay_channels_outermost of run.h)
+  bool (*lay_channels_outermost)(const void* from, void* to, const ChannelsShape& shape, DType dtype) noexcept;
 };
 
 // A hash of the arguments' layout: libraries that were not built from the same structs do not agree on it.
 constexpr size_t layout_of_channels() {
   size_t hash = sizeof(DType);
 #define EVENKEEL_AT(member) offsetof(T, member)
+  {
+    using T = DirectChannels;
+    add_layout<T>(hash, {EVENKEEL_AT(layout), EVENKEEL_AT(forward), EVENKEEL_AT(backward),
+                         EVENKEEL_AT(lay_channels_outermost)});
+  }
   {
     using T = ChannelsShape;
     add_layout<T>(hash, {EVENKEEL_AT(batch), EVENKEEL_AT(channels), EVENKEEL_AT(positions), EVENKEEL_AT(last)});

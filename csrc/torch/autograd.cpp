@@ -31,6 +31,18 @@ ChannelsShape shape_of(const Tensor& x) {
   return {x.size(0), x.size(1), x.numel() / x.size(0) / x.size(1), !x.is_contiguous()};
 }
 
+// A contiguous tensor of the same values, without a node; from channels-last memory torch's copy takes several times as
+// long.
+Tensor laid_out(const Tensor& t) {
+  Values from, to;
+  const at::MemoryFormat format = format_of(t);
+  if (format == at::MemoryFormat::Contiguous || !read(t, format, from)) return t.detach().contiguous();
+  const Tensor out = make(t.sizes(), t.scalar_type());
+  read(out, at::MemoryFormat::Contiguous, to);
+  const bool done = direct_channels->lay_channels_outermost(from.data, to.data, shape_of(t), from.dtype);
+  return done ? out : t.detach().contiguous();
+}
+
 struct RowsNodeOptions {
   static constexpr const char* python = "evenkeel.functional._rows_autograd";
   int64_t axes;
@@ -96,7 +108,9 @@ struct ChannelsNodeOptions {
     Values x, dy, statistics, gradients[3];
     const at::MemoryFormat format = format_of(g.x);
     if (!read(g.x, format, x) || !g.prepare(format, a.weight, a.bias, statistics, gradients)) return false;
-    if (!g.dy.is_contiguous(format)) g.dy = g.dy.contiguous(format);
+    if (!g.dy.is_contiguous(format)) {
+      g.dy = format == at::MemoryFormat::Contiguous ? laid_out(g.dy) : g.dy.contiguous(format);
+    }
     if (!read(g.dy, format, dy)) return false;
     a.remembered = remembered;
     a.shape = shape_of(g.x);
@@ -129,7 +143,7 @@ bool take_parameter(PyObject* object, at::IntArrayRef sizes, Tensor& t, Values& 
 constexpr int64_t count_for_other_threads = 16384;
 
 template <class Work>
-bool run(int64_t count, const Work& work) {
+auto run(int64_t count, const Work& work) {
   if (count <= count_for_other_threads) return work();
   const pybind11::gil_scoped_release others_run;
   return work();
@@ -148,7 +162,38 @@ bool is_tuple_of(PyObject* object, Py_ssize_t count) {
 struct NormalizeRows : Node<RowsNodeOptions> {};
 struct NormalizeChannels : Node<ChannelsNodeOptions> {};
 
+// Another layout of the same values.
+struct LayChannelsOutermost : torch::autograd::Node {
+  variable_list apply(variable_list&& gradients) override { return std::move(gradients); }
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs&) const override {}
+  variable_list apply_with_saved(const variable_list& gradients,
+                                 torch::dynamo::autograd::SwapSavedVariables&) override {
+    return gradients;
+  }
+};
+
 namespace {
+
+// Contiguous, with a node of its own.
+Tensor make_contiguous(const Tensor& x) {
+  Tensor dense = laid_out(x);
+  if (!compute_requires_grad(x)) return dense;
+  const auto node = make_node<LayChannelsOutermost>();
+  node->set_next_edges(torch::autograd::collect_next_edges(x));
+  torch::autograd::set_history(dense, node);
+  return dense;
+}
+
+// (x) -> contiguous x; None where x is contiguous or the call is not for it
+PyObject* contiguous(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  Tensor x;
+  DType dtype;
+  const bool taken = count == 1 && is_unobserved() && take(args[0], x) && x.defined() && x.numel() > 0;
+  if (!taken || x.is_contiguous() || !x.data_ptr() || !find_dtype(x.scalar_type(), dtype)) return none();
+  return THPVariable_Wrap(run(x.numel(), [&] { return make_contiguous(x); }));
+  END_HANDLE_TH_ERRORS
+}
 
 // y of the rows of x, or of the sum of x and a residual; differentiable where x, the residual, weight or bias are.
 // False where the call is not for it, with nothing done.
@@ -255,7 +300,7 @@ PyObject* normalize_channels(PyObject*, PyObject* const* args, Py_ssize_t count)
       compute_requires_grad(running_mean, running_var)) {
     Py_RETURN_NONE;
   }
-  if (args[8] == Py_True && !x.is_contiguous()) x = x.contiguous();  // a node of its own
+  if (args[8] == Py_True && !x.is_contiguous()) x = make_contiguous(x);
   const at::MemoryFormat format = format_of(x);
   Values of_x, of_y;
   if (!read(x, format, of_x)) Py_RETURN_NONE;
@@ -296,7 +341,8 @@ PyMethodDef method(const char* name) {
   return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr};
 }
 
-PyMethodDef methods[] = {method<prepare>("prepare"), method<normalize_rows>("normalize_rows"),
+PyMethodDef methods[] = {method<prepare>("prepare"), method<contiguous>("contiguous"),
+                         method<normalize_rows>("normalize_rows"),
                          method<normalize_sum>("normalize_sum"),
                          method<normalize_channels>("normalize_channels"), {}};
 PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_autograd", nullptr, -1, methods, nullptr, nullptr, nullptr,

@@ -134,6 +134,15 @@ struct Gradients {
 template <class Base>
 constexpr bool is_counted_in_itself = std::is_base_of_v<c10::intrusive_ptr_target, Base>;
 
+template <class Node>
+auto make_node() {
+  if constexpr (is_counted_in_itself<Node>) {
+    return c10::make_intrusive<Node>();
+  } else {
+    return std::shared_ptr<Node>(new Node, [](Node* old) { deleteNode(old); });
+  }
+}
+
 // What SavedVariable::unpack takes of the node whose result was saved.
 template <class Base>
 auto pointer_to(Base* node) {
@@ -201,13 +210,7 @@ struct Node : torch::autograd::Node {
 template <class Node, class Options>
 void attach(Tensor& y, const Options& options, const Tensor& x, const Tensor& weight, const Tensor& bias,
             const Tensor& statistics, const Tensor& residual = {}, const Tensor& sum = {}) {
-  const auto node = [] {
-    if constexpr (is_counted_in_itself<torch::autograd::Node>) {
-      return c10::make_intrusive<Node>();
-    } else {
-      return std::shared_ptr<Node>(new Node, [](Node* old) { deleteNode(old); });
-    }
-  }();
+  const auto node = make_node<Node>();
   using torch::autograd::collect_next_edges, torch::autograd::set_history;
   node->options = options;
   node->adds = sum.defined();

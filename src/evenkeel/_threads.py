@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,20 +17,32 @@ GRACE = 1.0
 
 
 @contextmanager
-def threads(count: int, **options: Any) -> Iterator[ThreadPoolExecutor]:
+def threads(
+    count: int, initializer: Callable[..., object] | None = None, initargs: tuple[Any, ...] = ()
+) -> Iterator[ThreadPoolExecutor]:
     """Give threads that are done at the end; after an error they have a moment for it, and are then left behind.
 
     Args:
         count: how many at most.
-        options: of the executor.
+        initializer: what each of them calls first.
+        initargs: with what.
     """
-    pool = ThreadPoolExecutor(count, **options)
+    members: list[threading.Thread] = []
+
+    def begin() -> None:
+        members.append(threading.current_thread())
+        if initializer is not None:
+            initializer(*initargs)
+
+    pool = ThreadPoolExecutor(count, initializer=begin)
     try:
         yield pool
-    except BaseException:
-        closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
-        closing.start()
-        closing.join(GRACE)
+    except BaseException:  # at the interpreter's end too, when no thread can be started any more
+        pool.shutdown(wait=False, cancel_futures=True)
+        end = time.monotonic() + GRACE
+        for member in members:
+            if member is not threading.current_thread():
+                member.join(max(0.0, end - time.monotonic()))
         raise
     pool.shutdown()
 

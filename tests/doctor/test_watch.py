@@ -242,8 +242,10 @@ def test_a_trainer_of_transformers_is_watched(tmp_path):
 
 
 def test_a_trainer_of_lightning_is_watched(monkeypatch):
+    for name in ("lightning", "lightning.pytorch"):  # another test may have imported it
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ek.EvenkeelError, match="pip install lightning"):
-        monkeypatch.setitem(sys.modules, "lightning", None) or lightning_callback()
+        lightning_callback()
     package, inner = types.ModuleType("lightning"), types.ModuleType("lightning.pytorch")
     inner.Callback, package.pytorch = type("Callback", (), {}), inner
     monkeypatch.setitem(sys.modules, "lightning", package)

@@ -103,7 +103,8 @@ def taken(monkeypatch, request):
 
     nodes = None
     if request.param == "compiled nodes":
-        nodes = SimpleNamespace(normalize_channels=recorded(_nodes.nodes.normalize_channels))
+        functions = {"normalize_channels": recorded(_nodes.nodes.normalize_channels)}
+        nodes = SimpleNamespace(contiguous=_nodes.nodes.contiguous, **functions)
     monkeypatch.setattr("evenkeel.functional._channel_kernels.nodes", nodes)
     direct = recorded(_small.calls.normalize_channels)
     monkeypatch.setattr("evenkeel.kernels._channels.normalize_channels", direct)

@@ -277,3 +277,21 @@ def test_modules_take_an_activation(kind, shape):
         type(module)(*((6,) if kind == "batch" else (3, 6)), activation="gelu")
     with pytest.raises(InvalidArgumentError, match=r"group_norm: activation must be .* but got 'tanh'"):
         F.group_norm(x, 3, activation="tanh")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 5, 4), (1, 128, 9, 10), (2, 16, 3, 4, 2), (1, 512, 48, 48)], ids=str)
+def test_instance_norm_of_channels_last_tensors_has_the_bits_of_contiguous_ones(shape, dtype):
+    torch.manual_seed(0)
+    layout = torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    tensors = [torch.randn(shape).to(dtype), *(torch.randn(shape[1]).to(dtype) for _ in range(2))]
+    dy = torch.randn(shape).to(dtype)
+
+    def outcome(laid_out):
+        x, *parameters = (t.detach().requires_grad_() for t in (laid_out(tensors[0]), *tensors[1:]))
+        y = F.instance_norm(x, None, None, *parameters)
+        assert y.is_contiguous()
+        return [y, *torch.autograd.grad(y, (x, *parameters), laid_out(dy))]
+
+    found, expected = outcome(lambda t: t.contiguous(memory_format=layout)), outcome(lambda t: t)
+    assert all(map(torch.equal, found, expected))

@@ -10,7 +10,13 @@ from torch.overrides import has_torch_function_variadic
 from evenkeel._errors import InvalidInputError
 from evenkeel._spec import CastNormOptions
 from evenkeel.functional._channel_checks import check_channels, check_pair, check_vectors, expand_mask
-from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel, small_channels
+from evenkeel.functional._channel_kernels import (
+    channels,
+    effective_cast,
+    laid_out,
+    runs_channel_kernel,
+    small_channels,
+)
 from evenkeel.functional._channels import count_shared, tracked_reference, update_running
 from evenkeel.functional._common import overridden
 from evenkeel.functional._specs import channel_spec, keyword_options
@@ -115,7 +121,7 @@ def instance_norm(
     spec = effective_cast(spec, input, weight, bias)
     if not runs_channel_kernel(backend, spec, input, (weight, bias), running, valid):
         return tracked_reference(spec, input, running, weight, bias, valid, use_input_stats, momentum)
-    dense = input.contiguous()  # as torch does: the result is contiguous whatever the input's layout
+    dense = laid_out(input)  # as torch does: the result is contiguous whatever the input's layout
     if not use_input_stats:
         return channels(spec, dense, weight, bias, running, valid)[0]
     y, moments, variance = channels(spec, dense, weight, bias, (None, None), valid)
