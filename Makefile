@@ -22,7 +22,7 @@ install: ## make .venv with evenkeel (editable) and the developer tools
 	@$(SET_UP) dev
 
 demo: ## train one small transformer with each norm on real text; report in runs/demo
-	@$(SET_UP) report $(BIN)/evenkeel study --out runs/demo --resume
+	@$(SET_UP) report $(BIN)/evenkeel study --out runs/demo $(if $(wildcard runs/demo/study.json),--resume)
 
 test: install ## run the tests and doctests that need no browser and no compiler, two at a time
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal

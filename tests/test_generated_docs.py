@@ -51,10 +51,7 @@ GPU_RESULTS = [
 ]
 
 
-def test_the_performance_page_says_what_misses_its_target(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(DOCS.parent)
-    from benchmarks.sweep import NORMS
-
+def test_the_performance_page_says_what_misses_its_target(tmp_path):
     run = {
         "date": "2026-01-02",
         "machine": {"processor": "P", "system": "S", "threads": "2 used"},
@@ -89,10 +86,7 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path, monkeypatch)
         "summary": {"mean": 0.5, "ratio above 1": 0.25, "slower than 1.10": 0.125, "kinds": {"layer inference": 0.5}},
         "cases": [
             {"case": drawn, "name": "layer <i>", "ours": 2e-6, "theirs": 1e-6, "ratio": 2.0},
-            *(
-                {"case": drawn | {"norm": norm}, "name": norm, "ours": 1e-3, "theirs": 8e-3, "ratio": 0.125}
-                for norm in NORMS
-            ),
+            {"case": drawn | {"norm": "rms"}, "name": "rms", "ours": 1e-3, "theirs": 8e-3, "ratio": 0.125},
         ],
     }
     for name, results in (("run", run), ("sweep", sweep)):
