@@ -2,15 +2,16 @@
 // pages in again, which costs several times what a kernel does. So large outputs lie in blocks of their own, aligned
 // for huge pages, and a freed block waits for the next output of its size.
 //
-// The cost is at most pool_limit() bytes of waiting blocks, and that such an output cannot be resized, which the stable
-// ABI allows torch's own memory alone. Waiting blocks beyond half the limit are marked as free to take for the system
+// The cost is at most pool_limit() bytes of waiting blocks, and that such an output of an operator cannot be resized, which
+// the stable ABI allows torch's own memory alone. Waiting blocks beyond half the limit are marked as free to take for the system
 // (MADV_FREE), which does so only when memory is short. The latest are not: marking a block each time that it is freed
 // costs up to a third of what a kernel does with it.
 #include <cstdint>
 #include <mutex>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
+#include "core/direct_memory.h"
 #include "core/environment.h"
 #include "core/runtime.h"
 
@@ -36,7 +37,7 @@ struct Block {
 struct Pool {
   std::mutex mutex;
   std::vector<Block> waiting;  // oldest first
-  std::unordered_set<const void*> taken;
+  std::unordered_map<const void*, int64_t> taken;  // with their sizes
   int64_t bytes = 0, unmarked = 0;  // of the waiting
 
   // Takes the i-th of the waiting.
@@ -85,7 +86,7 @@ void* take(int64_t size) {
   void* const waiting = waiting_block(p, size);
   void* const data = waiting ? waiting : map(size);
   const std::lock_guard<std::mutex> hold(p.mutex);
-  if (data) p.taken.insert(data);
+  if (data) p.taken.emplace(data, size);
   return data;
 }
 
@@ -95,13 +96,12 @@ bool is_taken(const void* data) {
   return p.taken.count(data) > 0;
 }
 
-void give_back(void* data, void* context) {
-  const int64_t size = static_cast<int64_t>(reinterpret_cast<intptr_t>(context));
+void give_back(void* data) {
   std::vector<Block> leaving;
   {
     Pool& p = pool();
     const std::lock_guard<std::mutex> hold(p.mutex);
-    p.taken.erase(data);
+    const int64_t size = p.taken.extract(data).mapped();
     p.waiting.push_back({data, size, false});
     p.bytes += size;
     p.unmarked += size;
@@ -117,19 +117,27 @@ void give_back(void* data, void* context) {
   for (const Block& block : leaving) munmap(block.data, block.size);
 }
 
-void* block_for(int64_t bytes, int64_t& size) {
+void* block_for(int64_t bytes) {
   if (bytes < smallest_pooled || pool_limit() == 0) return nullptr;
-  size = ceil_divide(bytes, huge_page) * huge_page;
-  return take(size);
+  return take(ceil_divide(bytes, huge_page) * huge_page);
 }
 
 #else
 
-void* block_for(int64_t, int64_t&) { return nullptr; }
-void give_back(void*, void*) {}
+void* block_for(int64_t) { return nullptr; }
+void give_back(void*) {}
 bool is_taken(const void*) { return false; }
 
 #endif
+
+const DirectMemory direct_memory{
+    [](int64_t bytes) noexcept {
+      void* data = nullptr;
+      completes([&] { data = block_for(bytes); });
+      return data;
+    },
+    [](void* data) noexcept { give_back(data); },
+};
 
 }  // namespace
 
@@ -154,11 +162,10 @@ Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
   AtenTensorHandle handle;
   const int32_t type = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   const int32_t cpu = aoti_torch_device_type_cpu();
-  int64_t size = 0;
-  if (void* const data = none ? nullptr : block_for(count * size_of(dtype_of(dtype)), size)) {
+  if (void* const data = none ? nullptr : block_for(count * size_of(dtype_of(dtype)))) {
+    const auto give = [](void* block, void*) { give_back(block); };
     TORCH_ERROR_CODE_CHECK(torch_from_blob(data, ndim, sizes.data(), strides.data(), 0, type, cpu, -1, &handle,
-                                           aoti_torch_layout_strided(), nullptr, 0, give_back,
-                                           reinterpret_cast<void*>(static_cast<intptr_t>(size))));
+                                           aoti_torch_layout_strided(), nullptr, 0, give, nullptr));
   } else {
     TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(ndim, sizes.data(), strides.data(), type, cpu, 0, &handle));
   }
@@ -171,3 +178,5 @@ bool is_pooled(const Tensor& t) {
 }
 
 }  // namespace evenkeel
+
+const evenkeel::DirectMemory* evenkeel_direct_memory() { return &evenkeel::direct_memory; }

@@ -1,5 +1,5 @@
-// The module evenkeel.kernels._autograd: small calls and their nodes of torch's graph, past Python and the dispatcher,
-// which take longer than the work.
+// The module evenkeel.kernels._autograd: calls and their nodes of torch's graph, past Python and the dispatcher, which
+// take longer than the work on small tensors and a tenth of its time on some MB.
 //
 // torch's stable ABI knows no autograd and CPython's limited API no tensors, so that this module serves the torch and
 // the Python alone that it was built with. Others have direct_calls.cpp, and the same nodes in Python.
@@ -23,9 +23,6 @@ PyObject* none() {
   PyErr_Clear();
   Py_RETURN_NONE;
 }
-
-// Outputs of this size come from the pool, and the dispatcher costs nothing beside the work.
-bool is_pooled(const Tensor& x) { return static_cast<int64_t>(x.nbytes()) >= smallest_pooled; }
 
 ChannelsShape shape_of(const Tensor& x) {
   return {x.size(0), x.size(1), x.numel() / x.size(0) / x.size(1), !x.is_contiguous()};
@@ -195,9 +192,9 @@ PyObject* contiguous(PyObject*, PyObject* const* args, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
-// y of the rows of x, or of the sum of x and a residual; differentiable where x, the residual, weight or bias are.
-// False where the call is not for it, with nothing done.
-bool normalize(const Tensor& x, const Tensor& residual, const Tensor& sum, PyObject* sizes, PyObject* const* parameters,
+// y of the rows of x, or of the sum of x and a residual, which is there already or is made; differentiable where x, the
+// residual, weight or bias are. False where the call is not for it, with nothing done.
+bool normalize(const Tensor& x, const Tensor& residual, Tensor& sum, PyObject* sizes, PyObject* const* parameters,
                PyObject* encoded, Tensor& y) {
   const int64_t axes = PyTuple_GET_SIZE(sizes);
   const at::IntArrayRef trailing = x.sizes().slice(x.dim() - axes);
@@ -216,6 +213,11 @@ bool normalize(const Tensor& x, const Tensor& residual, const Tensor& sum, PyObj
   }
   y = make(x.sizes(), x.scalar_type());
   options.read_rows(y, a.y);
+  if (residual.defined() && !sum.defined()) {
+    if (!options.read_rows(residual, a.residual)) return false;
+    sum = make(x.sizes(), x.scalar_type());
+    options.read_rows(sum, a.sum);
+  }
   const bool trained = compute_requires_grad(x, residual, weight, bias);
   if (trained) {
     statistics = make_statistics(a.spec.rows, a.spec.statistics_width(), x);
@@ -226,11 +228,11 @@ bool normalize(const Tensor& x, const Tensor& residual, const Tensor& sum, PyObj
   return true;
 }
 
-// Whether x has elements, ends with these sizes and is no larger than what this module takes.
+// Whether x has elements and ends with these sizes.
 bool has_rows(const Tensor& x, PyObject* sizes, PyObject* encoded) {
   if (!x.defined() || !PyTuple_Check(sizes) || !is_tuple_of(encoded, 6)) return false;
   const int64_t axes = PyTuple_GET_SIZE(sizes);
-  if (axes < 1 || axes > x.dim() || x.numel() == 0 || is_pooled(x)) return false;
+  if (axes < 1 || axes > x.dim() || x.numel() == 0) return false;
   for (int64_t axis = 0; axis < axes; ++axis) {
     if (integer(sizes, static_cast<int>(axis)) != x.size(x.dim() - axes + axis)) return false;
   }
@@ -240,18 +242,17 @@ bool has_rows(const Tensor& x, PyObject* sizes, PyObject* encoded) {
 // (x, sizes, weight, bias, options) -> y; None where the call is not for it
 PyObject* normalize_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  Tensor x, y;
+  Tensor x, sum, y;
   if (count != 5 || !is_unobserved() || !take(args[0], x) || !has_rows(x, args[1], args[4]) ||
-      !normalize(x, {}, {}, args[1], args + 2, args[4], y)) {
+      !normalize(x, {}, sum, args[1], args + 2, args[4], y)) {
     return none();
   }
   return THPVariable_Wrap(std::move(y));
   END_HANDLE_TH_ERRORS
 }
 
-// (x, residual, sizes, weight, bias, options, most) -> y and the sum, of tensors of at most so many bytes: one after
-// the other, which in a near cache takes no longer than one pass; the backward is one. None where the call is not for
-// it.
+// (x, residual, sizes, weight, bias, options, near) -> y and the sum: in one pass, or of tensors of at most `near` bytes
+// one after the other, which in a near cache takes no longer; the backward is one. None where the call is not for it.
 PyObject* normalize_sum(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   Tensor x, residual, y;
@@ -259,11 +260,11 @@ PyObject* normalize_sum(PyObject*, PyObject* const* args, Py_ssize_t count) {
   if (count != 7 || !is_unobserved() || !take(args[0], x) || !take(args[1], residual) || !residual.defined() ||
       !has_rows(x, args[2], args[5]) || residual.sizes() != x.sizes() || residual.scalar_type() != x.scalar_type() ||
       !x.data_ptr() || !residual.data_ptr() ||  // the storage was freed: torch's addition would not see it
-      !find_dtype(x.scalar_type(), dtype) || static_cast<int64_t>(x.nbytes()) > PyLong_AsLongLong(args[6])) {
+      !find_dtype(x.scalar_type(), dtype)) {
     return none();
   }
   Tensor sum;
-  {
+  if (static_cast<int64_t>(x.nbytes()) <= PyLong_AsLongLong(args[6])) {
     const at::AutoDispatchBelowADInplaceOrView no_node_of_its_own;
     sum = at::add(x, residual);
   }
@@ -280,7 +281,7 @@ PyObject* normalize_channels(PyObject*, PyObject* const* args, Py_ssize_t count)
   HANDLE_TH_ERRORS
   Tensor x, vectors[4], statistics;  // vectors: weight, bias, running_mean, running_var
   if (count != 9 || !is_unobserved() || !take(args[0], x) || !x.defined() || x.dim() < 2 || x.numel() == 0 ||
-      is_pooled(x) || !is_tuple_of(args[5], 5)) {
+      !is_tuple_of(args[5], 5)) {
     Py_RETURN_NONE;
   }
   const ChannelsNodeOptions options{
@@ -329,10 +330,11 @@ PyObject* normalize_channels(PyObject*, PyObject* const* args, Py_ssize_t count)
   END_HANDLE_TH_ERRORS
 }
 
-// (address of evenkeel_direct_rows, address of evenkeel_direct_channels) -> whether these go together
+// (addresses of evenkeel_direct_rows, evenkeel_direct_channels and evenkeel_direct_memory) -> whether these go together
 PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t) {
   direct_rows = reinterpret_cast<const DirectRows* (*)()>(PyLong_AsVoidPtr(args[0]))();
   direct_channels = reinterpret_cast<const DirectChannels* (*)()>(PyLong_AsVoidPtr(args[1]))();
+  direct_memory = reinterpret_cast<const DirectMemory* (*)()>(PyLong_AsVoidPtr(args[2]))();
   return PyBool_FromLong(direct_rows->layout == layout_of_rows() && direct_channels->layout == layout_of_channels());
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
+#include <c10/core/CPUAllocator.h>
 #include <pybind11/pybind11.h>
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/functions/utils.h>
@@ -12,6 +13,7 @@
 #include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/csrc/jit/frontend/tracer.h>
 
+#include "core/direct_memory.h"
 #include "core/types.h"
 
 namespace evenkeel {
@@ -71,9 +73,22 @@ at::MemoryFormat format_of(const Tensor& x) {
   return x.dim() == 4 ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::ChannelsLast3d;
 }
 
+const DirectMemory* direct_memory;
+
+// Large tensors lie in blocks of the library's own (memory.cpp).
+class Pool final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    void* const block = direct_memory->take(static_cast<int64_t>(bytes));
+    return block ? c10::DataPtr(block, block, direct_memory->give_back, at::kCPU) : c10::GetCPUAllocator()->allocate(bytes);
+  }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
 // Memory like a tensor's: dense, in the order of a format.
 Tensor make(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format = at::MemoryFormat::Contiguous) {
-  return at::detail::empty_cpu(sizes, type, false, format);
+  static Pool* const pool = new Pool;  // never destroyed: tensors may be freed after the static objects are gone
+  return at::detail::empty_generic(sizes, pool, c10::DispatchKeySet(c10::DispatchKey::CPU), type, format);
 }
 
 // Statistics are in the compute dtype.

@@ -148,7 +148,7 @@ def small_channels(
     *,
     contiguous: bool = False,
 ) -> Tensor | None:
-    """Normalize small, dense tensors that fit, before any check, and move the running statistics that are not used.
+    """Normalize dense tensors that fit, before any check, and move the running statistics that are not used.
 
     None for all others. ``contiguous`` is what the result has to be.
     """

@@ -87,7 +87,7 @@ class RowsContext(NamedTuple):
 def small_rows(
     spec: CallSpec, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
-    """Normalize small tensors with dense rows that fit, before any check; None for all others."""
+    """Normalize tensors with dense rows that fit, before any check; None for all others."""
     y: Tensor | None
     if nodes is not None:
         y = None if is_compiling() else nodes.normalize_rows(input, shape, weight, bias, spec.row_options)
@@ -107,10 +107,7 @@ def small_sum(
     weight: Tensor | None,
     bias: Tensor | None,
 ) -> tuple[Tensor, Tensor] | None:
-    """Add and normalize tensors that stay in a near cache, one after the other; None for all others.
-
-    One pass takes no less time there, and its call more.
-    """
+    """Add and normalize tensors of one dtype with dense rows that fit, before any check; None for all others."""
     both: tuple[Tensor, Tensor] | None = None
     if nodes is not None and spec.residual_rounding == "rounded" and not is_compiling():
         both = nodes.normalize_sum(input, residual, shape, weight, bias, spec.row_options, NEAR_BYTES)

@@ -1,4 +1,4 @@
-"""Small calls and their nodes of torch's graph in C++: Python and the dispatcher take longer than the work."""
+"""Calls and their nodes of torch's graph in C++: Python and the dispatcher take longer than the work on small tensors."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ def load() -> ModuleType | None:
 
 
 nodes = load()
-# What a call may read and write of each of its four tensors, all of which the second-level cache then holds.
+# What each of the four tensors of a sum may have, where the second-level cache is to hold all of them.
 NEAR_BYTES: int = 0 if nodes is None else torch.ops.evenkeel.memory_choices()[1] // 4

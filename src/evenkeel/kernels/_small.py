@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def direct_addresses() -> tuple[int, ...]:
-    """Where the library has its tables of kernels on plain memory; nothing of one that is missing or must not run."""
+    """Where the library has its tables of kernels on plain memory, and of the memory; nothing of one that must not run."""
     if MISSING or REFUSED:
         return ()
     library = ctypes.CDLL(str(LIBRARY))
-    found = [getattr(library, name, None) for name in ("evenkeel_direct_rows", "evenkeel_direct_channels")]
+    found = [getattr(library, f"evenkeel_direct_{name}", None) for name in ("rows", "channels", "memory")]
     return tuple(ctypes.cast(table, ctypes.c_void_p).value or 0 for table in found if table is not None)
 
 
@@ -36,7 +36,7 @@ def load() -> ModuleType | None:
         calls = import_module("evenkeel.kernels._direct_calls")
     except ImportError:
         return None
-    return calls if calls.prepare(*ADDRESSES, exchange, torch, torch.nn.Parameter, torch.Tensor) else None
+    return calls if calls.prepare(*ADDRESSES[:2], exchange, torch, torch.nn.Parameter, torch.Tensor) else None
 
 
 def decline(*arguments: object) -> None:

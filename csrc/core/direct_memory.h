@@ -1,0 +1,16 @@
+// The interface between the operators' library and torch/autograd.cpp, whose results lie in the same blocks.
+#pragma once
+
+#include <cstdint>
+
+namespace evenkeel {
+
+struct DirectMemory {
+  // A block of at least so many bytes; null where they are few, or memory is short.
+  void* (*take)(int64_t bytes) noexcept;
+  void (*give_back)(void* block) noexcept;
+};
+
+}  // namespace evenkeel
+
+extern "C" __attribute__((visibility("default"))) const evenkeel::DirectMemory* evenkeel_direct_memory();
