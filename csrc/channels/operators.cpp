@@ -34,12 +34,12 @@ bool has_channels_last(const Tensor& t) {
   return true;
 }
 
-Tensor empty_in_format(const Tensor& x, bool last) {
+Tensor empty_in_format(const Tensor& x, bool last, int64_t tensors = 2) {
   const std::vector<int64_t> sizes = sizes_of(x);
-  if (!last) return empty(sizes, x.scalar_type());
+  if (!last) return empty(sizes, x.scalar_type(), tensors);
   std::vector<int64_t> inner(sizes);
   std::rotate(inner.begin() + 1, inner.begin() + 2, inner.end());
-  const Tensor memory = empty(inner, x.scalar_type());
+  const Tensor memory = empty(inner, x.scalar_type(), tensors);
   const std::vector<int64_t> strides = channels_last_strides(sizes);
   AtenTensorHandle handle;
   TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(memory.get(), static_cast<int64_t>(sizes.size()), sizes.data(),
@@ -162,7 +162,7 @@ std::tuple<Tensor, Tensor, Tensor> channels_backward(const Tensor& dy, const Ten
                   "evenkeel: statistics must be those that channels_forward returned for this input and these options");
   need_dweight = need_dweight && weight;
   need_dbias = need_dbias && bias;
-  Tensor dx = need_dx ? empty_in_format(x, last) : empty({0}, x.scalar_type());
+  Tensor dx = need_dx ? empty_in_format(x, last, 3) : empty({0}, x.scalar_type());
   Tensor dweight = need_dweight ? zeros(sizes_of(*weight), weight->scalar_type()) : empty({0}, x.scalar_type());
   Tensor dbias = need_dbias ? zeros(sizes_of(*bias), bias->scalar_type()) : empty({0}, x.scalar_type());
   if (x.numel() == 0) return {dx, dweight, dbias};

@@ -6,11 +6,15 @@
 // the stable ABI allows torch's own memory alone. Waiting blocks beyond half the limit are marked as free to take for the system
 // (MADV_FREE), which does so only when memory is short. The latest are not: marking a block each time that it is freed
 // costs up to a third of what a kernel does with it.
+//
+// Blocks that are written past the caches and blocks that are not do not take each other's place where there are both:
+// an ordinary store to what no cache holds waits for memory, and so does one past the caches to what one of them holds.
 #include <cstdint>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
+#include "core/caches.h"
 #include "core/direct_memory.h"
 #include "core/environment.h"
 #include "core/runtime.h"
@@ -30,6 +34,7 @@ constexpr int64_t huge_page = int64_t{2} << 20;
 struct Block {
   void* data;
   int64_t size;
+  bool streamed;  // written past the caches
   bool marked;  // as free to take
 };
 
@@ -37,7 +42,7 @@ struct Block {
 struct Pool {
   std::mutex mutex;
   std::vector<Block> waiting;  // oldest first
-  std::unordered_map<const void*, int64_t> taken;  // with their sizes
+  std::unordered_map<const void*, Block> taken;
   int64_t bytes = 0, unmarked = 0;  // of the waiting
 
   // Takes the i-th of the waiting.
@@ -73,20 +78,25 @@ void* map(int64_t size) {
 }
 
 // A waiting block, or null.
-void* waiting_block(Pool& p, int64_t size) {
+void* waiting_block(Pool& p, int64_t size, bool streamed) {
   const std::lock_guard<std::mutex> hold(p.mutex);
-  for (size_t i = p.waiting.size(); i-- > 0;) {  // the latest is the likeliest to be in cache
-    if (p.waiting[i].size == size) return p.remove(i).data;
-  }
-  return nullptr;
+  const auto latest = [&](bool either) -> void* {  // it is the likeliest to be in cache
+    for (size_t i = p.waiting.size(); i-- > 0;) {
+      const Block& block = p.waiting[i];
+      if (block.size == size && (either || block.streamed == streamed)) return p.remove(i).data;
+    }
+    return nullptr;
+  };
+  void* const of_its_kind = latest(false);
+  return of_its_kind ? of_its_kind : latest(true);
 }
 
-void* take(int64_t size) {
+void* take(int64_t size, bool streamed) {
   Pool& p = pool();
-  void* const waiting = waiting_block(p, size);
+  void* const waiting = waiting_block(p, size, streamed);
   void* const data = waiting ? waiting : map(size);
   const std::lock_guard<std::mutex> hold(p.mutex);
-  if (data) p.taken.emplace(data, size);
+  if (data) p.taken.emplace(data, Block{data, size, streamed, false});
   return data;
 }
 
@@ -101,10 +111,10 @@ void give_back(void* data) {
   {
     Pool& p = pool();
     const std::lock_guard<std::mutex> hold(p.mutex);
-    const int64_t size = p.taken.extract(data).mapped();
-    p.waiting.push_back({data, size, false});
-    p.bytes += size;
-    p.unmarked += size;
+    const Block block = p.taken.extract(data).mapped();
+    p.waiting.push_back(block);
+    p.bytes += block.size;
+    p.unmarked += block.size;
     while (p.bytes > pool_limit()) leaving.push_back(p.remove(0));
     for (size_t i = 0; p.unmarked > pool_limit() / 2; ++i) {
       Block& oldest = p.waiting[i];
@@ -117,23 +127,23 @@ void give_back(void* data) {
   for (const Block& block : leaving) munmap(block.data, block.size);
 }
 
-void* block_for(int64_t bytes) {
+void* block_for(int64_t bytes, int64_t tensors) {
   if (bytes < smallest_pooled || pool_limit() == 0) return nullptr;
-  return take(ceil_divide(bytes, huge_page) * huge_page);
+  return take(ceil_divide(bytes, huge_page) * huge_page, is_past_caches(tensors * bytes));
 }
 
 #else
 
-void* block_for(int64_t) { return nullptr; }
+void* block_for(int64_t, int64_t) { return nullptr; }
 void give_back(void*) {}
 bool is_taken(const void*) { return false; }
 
 #endif
 
 const DirectMemory direct_memory{
-    [](int64_t bytes) noexcept {
+    [](int64_t bytes, int64_t tensors) noexcept {
       void* data = nullptr;
-      completes([&] { data = block_for(bytes); });
+      completes([&] { data = block_for(bytes, tensors); });
       return data;
     },
     [](void* data) noexcept { give_back(data); },
@@ -149,7 +159,7 @@ int64_t pool_limit() {
   return limit;
 }
 
-Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
+Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype, int64_t tensors) {
   const int64_t ndim = static_cast<int64_t>(sizes.size());
   std::vector<int64_t> strides(sizes.size());
   int64_t count = 1;
@@ -162,7 +172,7 @@ Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype) {
   AtenTensorHandle handle;
   const int32_t type = torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype));
   const int32_t cpu = aoti_torch_device_type_cpu();
-  if (void* const data = none ? nullptr : block_for(count * size_of(dtype_of(dtype)))) {
+  if (void* const data = none ? nullptr : block_for(count * size_of(dtype_of(dtype)), tensors)) {
     const auto give = [](void* block, void*) { give_back(block); };
     TORCH_ERROR_CODE_CHECK(torch_from_blob(data, ndim, sizes.data(), strides.data(), 0, type, cpu, -1, &handle,
                                            aoti_torch_layout_strided(), nullptr, 0, give, nullptr));

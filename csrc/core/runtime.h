@@ -73,8 +73,8 @@ inline std::vector<int64_t> sizes_of(const Tensor& t) {
 }
 
 // A new contiguous CPU tensor. A large one lies on huge pages, in a freed block of its size if there is one
-// (memory.cpp).
-Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype);
+// (memory.cpp); `tensors` of its size are all that the call reads and writes.
+Tensor empty(const std::vector<int64_t>& sizes, ScalarType dtype, int64_t tensors = 2);
 
 // The most that freed blocks may hold (EVENKEEL_POOL_MB; 0 leaves large outputs to torch's allocator too).
 int64_t pool_limit();

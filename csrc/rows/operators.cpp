@@ -222,7 +222,7 @@ void run_forward(RowsForward& a, const Tensor& x, const OptionalTensor& weight, 
 // Normalizes x into a new tensor.
 Tensor normalize_rows(RowsForward& a, const Tensor& x, const OptionalTensor& weight, const OptionalTensor& bias,
                       int64_t axes, bool recomputable = false) {
-  Tensor y = empty(sizes_of(x), output_dtype(x, weight, a.spec.options));
+  Tensor y = empty(sizes_of(x), output_dtype(x, weight, a.spec.options), a.residual.data ? 4 : 2);
   a.y = rows_of(y, a.spec);
   run_forward(a, x, weight, bias, axes, recomputable);
   return y;
@@ -252,7 +252,7 @@ std::tuple<Tensor, Tensor, Tensor> rows_forward(const Tensor& x, const OptionalT
   STD_TORCH_CHECK(!options.early, "evenkeel: a sum with a residual is not rounded early");
   STD_TORCH_CHECK(sizes_of(x) == sizes_of(*residual) && opmath_of(x) == opmath_of(*residual),
                   "evenkeel: x and residual must have one shape, and both or neither be float64");
-  Tensor sum = empty(sizes_of(x), residual->scalar_type());
+  Tensor sum = empty(sizes_of(x), residual->scalar_type(), 4);
   const Source addend(*residual, axes);
   a.residual = addend.rows();
   a.sum = rows_of(sum, a.spec);
@@ -303,7 +303,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> rows_backward(const Tensor& dy, const
   need_dx = need_dx || (shared && need_dresidual);
   need_dresidual = need_dresidual && !shared;
   const std::vector<int64_t> nothing{0};
-  Tensor dx = empty(need_dx ? sizes_of(x) : nothing, dx_dtype);
+  Tensor dx = empty(need_dx ? sizes_of(x) : nothing, dx_dtype, dsum ? 4 : 3);
   Tensor dresidual = empty(need_dresidual ? sizes_of(x) : nothing, dresidual_dtype);
   const Source source(x, axes), upstream(dy, axes);
   const Source addend = residual ? Source(*residual, axes) : Source();

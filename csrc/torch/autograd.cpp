@@ -211,11 +211,12 @@ bool normalize(const Tensor& x, const Tensor& residual, Tensor& sum, PyObject* s
       !take_parameter(parameters[0], trailing, weight, w) || !take_parameter(parameters[1], trailing, bias, b)) {
     return false;
   }
-  y = make(x.sizes(), x.scalar_type());
+  const bool adds = residual.defined() && !sum.defined();
+  y = make(x.sizes(), x.scalar_type(), at::MemoryFormat::Contiguous, adds ? 4 : 2);
   options.read_rows(y, a.y);
-  if (residual.defined() && !sum.defined()) {
+  if (adds) {
     if (!options.read_rows(residual, a.residual)) return false;
-    sum = make(x.sizes(), x.scalar_type());
+    sum = make(x.sizes(), x.scalar_type(), at::MemoryFormat::Contiguous, 4);
     options.read_rows(sum, a.sum);
   }
   const bool trained = compute_requires_grad(x, residual, weight, bias);

@@ -75,20 +75,26 @@ at::MemoryFormat format_of(const Tensor& x) {
 
 const DirectMemory* direct_memory;
 
-// Large tensors lie in blocks of the library's own (memory.cpp).
+// Large tensors lie in blocks of the library's own (memory.cpp), by how many tensors their call reads and writes.
 class Pool final : public c10::Allocator {
  public:
+  explicit Pool(int64_t tensors) : tensors_(tensors) {}
   c10::DataPtr allocate(size_t bytes) override {
-    void* const block = direct_memory->take(static_cast<int64_t>(bytes));
+    void* const block = direct_memory->take(static_cast<int64_t>(bytes), tensors_);
     return block ? c10::DataPtr(block, block, direct_memory->give_back, at::kCPU) : c10::GetCPUAllocator()->allocate(bytes);
   }
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+ private:
+  const int64_t tensors_;
 };
 
 // Memory like a tensor's: dense, in the order of a format.
-Tensor make(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format = at::MemoryFormat::Contiguous) {
-  static Pool* const pool = new Pool;  // never destroyed: tensors may be freed after the static objects are gone
-  return at::detail::empty_generic(sizes, pool, c10::DispatchKeySet(c10::DispatchKey::CPU), type, format);
+Tensor make(at::IntArrayRef sizes, at::ScalarType type, at::MemoryFormat format = at::MemoryFormat::Contiguous,
+            int64_t tensors = 2) {
+  // never destroyed: tensors may be freed after the static objects are gone
+  static Pool* const pools[] = {new Pool(2), new Pool(3), new Pool(4)};
+  return at::detail::empty_generic(sizes, pools[tensors - 2], c10::DispatchKeySet(c10::DispatchKey::CPU), type, format);
 }
 
 // Statistics are in the compute dtype.
@@ -138,7 +144,7 @@ struct Gradients {
     for (int i = 0; i < 3; ++i) {
       if (!needed[i]) continue;
       const auto format = i == 0 ? format_of_x : contiguous;
-      found[i] = make(source(i).sizes(), source(i).scalar_type(), format);
+      found[i] = make(source(i).sizes(), source(i).scalar_type(), format, dsum.defined() ? 4 : 3);
       if (!read(found[i], format, gradients[i])) return false;
     }
     return true;
