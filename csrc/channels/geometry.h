@@ -9,12 +9,14 @@
 
 namespace evenkeel {
 
-// How many rows of a few columns are treated as one: enough to fill vectors, of the divisors of the rows.
+// How many rows of a few columns are treated as one, of the divisors of the rows: enough to fill vectors. Where few wide
+// rows would be left, what is computed for each column once takes longer than a vector that is not full.
 inline int64_t repeats_of(int64_t rows, int64_t columns) {
-  constexpr int64_t lanes = 16, many_columns = 64;
+  constexpr int64_t lanes = 16, many_columns = 64, few_rows = 32;
   if (columns >= many_columns) return 1;
   int64_t repeat = lanes / std::gcd(lanes, columns);
-  while (rows % repeat) repeat /= 2;
+  const auto wide = [&] { return repeat > 1 && columns * repeat > lanes; };
+  while (rows % repeat || (rows / repeat < few_rows && wide())) repeat /= 2;
   return repeat;
 }
 

@@ -1,4 +1,6 @@
 // The backward of the row pattern.
+#include <algorithm>
+
 #include "rows/statistics.h"
 
 namespace evenkeel::EVENKEEL_ISA {
@@ -140,22 +142,20 @@ __attribute__((noinline)) void backward_row_in_double(const RowsBackward& a, con
   if (a.dresidual.data) with_row<float>(a.dresidual, row, write);
 }
 
-// Adds float sums to those in double, and starts them again.
-template <class L, class C>
-void flush(double* total, C* part, int64_t n) {
+// Adds float sums to those in double, of which the first begin.
+template <class L, bool first, class C>
+void add_to(double* total, const C* part, int64_t n) {
+  const auto add = [](double* to, const C* from, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) to[i] = (first ? 0 : to[i]) + from[i];
+  };
   if constexpr (std::is_same_v<L, pair>) {
     float natural[32];
     for (int64_t start = 0; start < n; start += 32) {
       store_joined(natural, Whole<pair>{start}.load_in_order(part));
-      const int64_t count = n - start < 32 ? n - start : 32;
-      for (int64_t i = 0; i < count; ++i) total[start + i] += natural[i];
+      add(total + start, natural, std::min<int64_t>(32, n - start));
     }
-    std::memset(part, 0, padded_pairs(n) * sizeof(C));
   } else {
-    for (int64_t i = 0; i < n; ++i) {
-      total[i] += part[i];
-      part[i] = 0;
-    }
+    add(total, part, n);
   }
 }
 
@@ -214,33 +214,60 @@ class ParameterSums {
         buffer_(is_float ? 4 * stride_ : 0),
         dweight_total_(a.dweight_partial ? a.dweight_partial + task * a.padded_features : nullptr),
         dbias_total_(a.dbias_partial ? a.dbias_partial + task * a.padded_features : nullptr) {
-    if constexpr (is_float) std::memset(buffer_.data(), 0, 4 * stride_ * sizeof(C));
+    if constexpr (!is_float) start_totals();
   }
   C* dweight() const { return part(dweight_total_, 0); }
   C* dbias() const { return part(dbias_total_, 1); }
   C* dweight_of_unusual() {
-    unusual_ = apart;
+    start_unusual();
     return part(dweight_total_, apart ? 2 : 0);
   }
   C* dbias_of_unusual() {
-    unusual_ = apart;
+    start_unusual();
     return part(dbias_total_, apart ? 3 : 1);
   }
-  double* dweight_total() const { return dweight_total_; }
-  double* dbias_total() const { return dbias_total_; }
+  double* dweight_total() {
+    start_totals();
+    return dweight_total_;
+  }
+  double* dbias_total() {
+    start_totals();
+    return dbias_total_;
+  }
 
+  // The sums of a few rows begin,
+  void start() {
+    if constexpr (is_float) std::memset(buffer_.data(), 0, 2 * stride_ * sizeof(C));
+  }
+  // and are added.
   void flush() {
     if constexpr (is_float) {
-      if (dweight_total_) EVENKEEL_ISA::flush<L>(dweight_total_, dweight(), features_);
-      if (dbias_total_) EVENKEEL_ISA::flush<L>(dbias_total_, dbias(), features_);
-      if (unusual_ && dweight_total_) EVENKEEL_ISA::flush<C>(dweight_total_, dweight_of_unusual(), features_);
-      if (unusual_ && dbias_total_) EVENKEEL_ISA::flush<C>(dbias_total_, dbias_of_unusual(), features_);
+      started_ ? add<L, false>(0) : add<L, true>(0);
+      started_ = true;
+      if (unusual_) add<C, false>(2);
       unusual_ = false;
     }
   }
 
  private:
   static constexpr bool is_float = std::is_same_v<C, float>, apart = std::is_same_v<L, pair>;
+  void start_totals() {
+    if (started_) return;
+    for (double* total : {dweight_total_, dbias_total_}) {
+      if (total) std::memset(total, 0, features_ * sizeof(double));
+    }
+    started_ = true;
+  }
+  void start_unusual() {
+    if (!apart || unusual_) return;
+    std::memset(buffer_.data() + 2 * stride_, 0, 2 * stride_ * sizeof(C));
+    unusual_ = true;
+  }
+  template <class Order, bool first>
+  void add(int number) const {
+    if (dweight_total_) add_to<Order, first>(dweight_total_, part(dweight_total_, number), features_);
+    if (dbias_total_) add_to<Order, first>(dbias_total_, part(dbias_total_, number + 1), features_);
+  }
   C* part(double* total, int number) const {
     if constexpr (is_float) {
       return total ? buffer_.data() + number * stride_ : nullptr;
@@ -251,7 +278,7 @@ class ParameterSums {
   int64_t features_, stride_;
   Buffer<C> buffer_;
   double *dweight_total_, *dbias_total_;
-  bool unusual_ = false;  // whether their sums hold anything
+  bool unusual_ = false, started_ = false;  // whether sums of unusual rows, and those in double, hold anything
 };
 
 // One row by itself, of any kind.
@@ -353,10 +380,10 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
   using L = typename Summed<T>::lanes;
   constexpr int64_t rows_per_flush = 16;  // float sums of 64 rows exceeded 3 ulps; longer sums are double
   const int64_t n = a.spec.features, stride = padded_pairs(n);
-  const Buffer<C> scratch(5 * stride);
+  const Buffer<C> scratch(plain ? 0 : 4 * stride), parameter(is_in_order<L> ? 0 : stride);
   ParameterSums<L, C> sums(a, task);
   LineWriter<T> lines(a.dx.data, n, a.streamed && plain);
-  const C* weight = in_order<L>(static_cast<const C*>(a.weight), scratch.data() + 4 * stride, n);
+  const C* weight = in_order<L>(static_cast<const C*>(a.weight), parameter.data(), n);
   const int64_t first = task * a.rows_per_task;
   const int64_t last = first + a.rows_per_task < a.spec.rows ? first + a.rows_per_task : a.spec.rows;
   // Long rows push the parameters out of the first-level cache, pairs load much for one row: two rows share them.
@@ -364,11 +391,15 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
   const bool two = plain && !a.streamed && (n > 2048 || std::is_same_v<L, pair>);
   for (int64_t row = first; row < last;) {
     const int64_t until = row + rows_per_flush < last ? row + rows_per_flush : last;
+    sums.start();
     while (row < until) {
       if (two && row + 2 <= until && backward_rows<T, 2>(a, row, weight, sums, lines)) {
         row += 2;
       } else if (plain && backward_rows<T, 1>(a, row, weight, sums, lines)) {
         ++row;
+      } else if (plain) {
+        const Buffer<C> rare(4 * stride);
+        backward_row(a, row++, sums, rare.data());
       } else {
         backward_row(a, row++, sums, scratch.data());
       }

@@ -79,7 +79,7 @@ class Parameter {
  public:
   Parameter(const Values& parameter, double offset, int64_t features, bool to_double) : data_(parameter.data) {
     if (!data_ || (offset == 0 && parameter.dtype == (to_double ? DType::float64 : DType::float32))) return;
-    converted_.reset(new double[static_cast<size_t>(features)]);
+    converted_.reset(new double[static_cast<size_t>(to_double ? features : ceil_divide(features, 2))]);
     kernels().widen(data_, parameter.dtype, offset, features, to_double, converted_.get());
     data_ = converted_.get();
   }
@@ -152,9 +152,9 @@ void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool 
                [&](int64_t begin, int64_t end) { kernels().forward(a, begin, end); });
 }
 
-void finish(const std::vector<double>& partial, int64_t tasks, int64_t features, const Values& out) {
+void finish(const double* partial, int64_t tasks, int64_t features, const Values& out) {
   parallel_for(features, 4096, [&](int64_t begin, int64_t end) {
-    kernels().finish(partial.data(), tasks, padded(features), begin, end, out.dtype, out.data);
+    kernels().finish(partial, tasks, padded(features), begin, end, out.dtype, out.data);
   });
 }
 
@@ -174,10 +174,12 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, con
   a.rows_per_task = rows_per_task(a.spec.rows);
   const int64_t tasks = ceil_divide(a.spec.rows, a.rows_per_task);
   a.padded_features = padded(features);
-  std::vector<double> dweight_partial(dweight.data ? tasks * a.padded_features : 0);
-  std::vector<double> dbias_partial(dbias.data ? tasks * a.padded_features : 0);
-  a.dweight_partial = dweight.data ? dweight_partial.data() : nullptr;
-  a.dbias_partial = dbias.data ? dbias_partial.data() : nullptr;
+  const auto sums = [&](const Values& gradient) {
+    return std::unique_ptr<double[]>(gradient.data ? new double[tasks * a.padded_features] : nullptr);
+  };
+  const auto dweight_partial = sums(dweight), dbias_partial = sums(dbias);
+  a.dweight_partial = dweight_partial.get();
+  a.dbias_partial = dbias_partial.get();
   const Parameter w(weight, a.spec.options.weight_offset, features, a.is_double);
   const Parameter b(a.from_output ? bias : Values(), 0.0, features, a.is_double);
   a.weight = w.data();
@@ -186,8 +188,8 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, con
   parallel_for(tasks, tasks_per_chunk, [&](int64_t begin, int64_t end) {
     kernels().backward(a, begin, end);
   });
-  if (dweight.data) finish(dweight_partial, tasks, features, dweight);
-  if (dbias.data) finish(dbias_partial, tasks, features, dbias);
+  if (dweight.data) finish(a.dweight_partial, tasks, features, dweight);
+  if (dbias.data) finish(a.dbias_partial, tasks, features, dbias);
 }
 
 // Runs the backward with tensors; returns dweight and dbias, each empty where it is not needed.

@@ -57,18 +57,6 @@ struct Written<bf16> {
 template <class T>
 inline constexpr bool is_written_in_order = std::is_same_v<T, bf16> && !std::is_same_v<typename Written<T>::lanes, pair>;
 
-// Parameters as rows are read or written: where they lie, or even and odd places of every 32 apart.
-template <class L, class C>
-const C* in_order(const C* parameters, C* scratch, int64_t n) {
-  if constexpr (std::is_same_v<L, pair>) {
-    if (!parameters) return nullptr;
-    std::memset(scratch, 0, padded_pairs(n) * sizeof(C));
-    for (int64_t i = 0; i < n; ++i) scratch[i / 32 * 32 + i % 2 * 16 + i % 32 / 2] = parameters[i];
-    return scratch;
-  }
-  return parameters;
-}
-
 EVENKEEL_INLINE Pair widen_pair(UnsignedInts both) {
   return {bits_as<Floats>(both << 16), bits_as<Floats>(both & 0xffff0000u)};
 }
@@ -203,5 +191,32 @@ struct Rest<pair> {
     return {even.keep(v.even), odd.keep(v.odd)};
   }
 };
+
+template <class L>
+inline constexpr bool is_in_order = !std::is_same_v<L, pair>;
+
+// Parameters as rows are read or written: where they lie, or even and odd places of every 32 apart.
+template <class L, class C>
+const C* in_order(const C* parameters, C* scratch, int64_t n) {
+  if constexpr (std::is_same_v<L, pair>) {
+    if (!parameters) return nullptr;
+    const auto take = [&](int64_t start, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) scratch[start + i % 2 * 16 + i / 2] = parameters[start + i];
+    };
+    const int64_t whole = n / 32 * 32;
+    for (int64_t start = 0; start < whole; start += 32) {
+      if constexpr (register_bytes == 64 && std::is_same_v<C, float>) {
+        Whole<pair>{start}.store_in_order(scratch, Whole<pair>{start}.load(parameters));
+      } else {
+        take(start, 32);
+      }
+    }
+    if (whole == n) return scratch;
+    std::memset(scratch + whole, 0, 32 * sizeof(C));
+    take(whole, n - whole);
+    return scratch;
+  }
+  return parameters;
+}
 
 }  // namespace evenkeel::EVENKEEL_ISA
