@@ -63,8 +63,8 @@ struct Dense {
   bool last = false;  // not contiguous, but with its channels innermost
 
   bool contiguous() const { return !last; }
-  // outputs like it come from the pool, and the dispatcher costs nothing beside the work
-  bool is_pooled() const { return count * size_of(values.dtype) >= smallest_pooled; }
+  // torch's own memory does for its outputs, and the dispatcher would cost something beside the work
+  bool is_small() const { return count * size_of(values.dtype) < int64_t{4} << 20; }
 
   bool has_sizes(int axes, const int64_t* others) const {
     if (ndim != axes) return false;
@@ -165,7 +165,7 @@ int count_axes(PyObject* normalized, const Dense& x) {
 
 // Reads the operators' options, (statistic, eps, eps_mode, weight_offset, early, rounded), and divides x into rows.
 bool read_spec(PyObject* options, const Dense& x, int axes, RowsSpec& spec) {
-  if (axes < 1 || axes > x.ndim || x.is_pooled() || !PyTuple_Check(options) || PyTuple_Size(options) != 6) {
+  if (axes < 1 || axes > x.ndim || !x.is_small() || !PyTuple_Check(options) || PyTuple_Size(options) != 6) {
     return false;
   }
   const long statistic = PyLong_AsLong(PyTuple_GetItem(options, 0));
@@ -253,7 +253,7 @@ PyObject* differentiate(PyObject*, PyObject* const* args, Py_ssize_t count) {
 // Reads the operators' options, (groups, eps, eps_mode, weight_offset, activation), and the shape of x, where each
 // statistic has more than one value.
 bool read_channels(PyObject* options, const Dense& x, bool remembered, ChannelsShape& shape, ChannelsOptions& to) {
-  if (x.ndim < 2 || x.is_pooled() || !PyTuple_Check(options) || PyTuple_Size(options) != 5) return false;
+  if (x.ndim < 2 || !x.is_small() || !PyTuple_Check(options) || PyTuple_Size(options) != 5) return false;
   const auto integer = [options](int index) { return PyLong_AsLongLong(PyTuple_GetItem(options, index)); };
   const int64_t eps_mode = integer(2), activation = integer(4);
   to.groups = integer(0);
