@@ -100,7 +100,7 @@ struct RowsBackward {
   const void* statistics;
   int64_t rows_per_task;
   int64_t padded_features;       // row length of the partial sums, a multiple of 16
-  double* dweight_partial;       // (tasks, padded_features), zeroed, or null
+  double* dweight_partial;       // (tasks, padded_features), or null
   double* dbias_partial;
 };
 

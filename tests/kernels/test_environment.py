@@ -123,7 +123,7 @@ def test_the_caches_decide_what_is_written_past_them():
     )
     assert (first, second, third, source) == (48 << 10, 2 << 20, 16 << 20, "EVENKEEL_CACHE_KB")
     assert past == 3 * second + -(-3 // cores) * third
-    assert (pooled, limit) == (4 << 20, 7 << 20)
+    assert (pooled, limit) == (1 << 20, 7 << 20)
 
 
 def test_the_processor_tells_plausible_caches():
@@ -160,4 +160,4 @@ def test_info_shows_the_choices(capsys: pytest.CaptureFixture[str]):
     facts = json.loads(capsys.readouterr().out)["compiled"]
     assert facts["caches"].endswith(")")
     assert f"({torch.get_num_threads()} threads)" in facts["streaming"]
-    assert facts["pool"] == "outputs from 4 MB; at most 256 MB wait"
+    assert facts["pool"] == "outputs from 1 MB; at most 256 MB wait"

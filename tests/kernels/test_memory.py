@@ -52,6 +52,36 @@ def test_a_large_result_serves_as_out_for_any_other_shape(rows):
         assert previous.resize_(2 * rows, 512).shape == (2 * rows, 512)
 
 
+def test_a_large_result_of_a_compiled_node_can_be_resized():
+    y = F.layer_norm(torch.randn(LARGE), LARGE[1:])
+    first = y[:2].clone()
+    assert torch.ops.evenkeel.is_pooled(y)
+    y.resize_(2 * LARGE[0], LARGE[1])
+    assert torch.equal(y[:2], first)
+    assert y.untyped_storage().nbytes() == 2 * first.new_empty(LARGE).nbytes
+    y.untyped_storage().resize_(0)
+
+
+PASSES = """
+import torch
+from evenkeel import functional as F
+torch.set_num_threads(1)
+x, dy = torch.randn(4096, 512, requires_grad=True), torch.randn(4096, 512)
+def addresses():
+    y = F.layer_norm(x, (512,))
+    (dx,) = torch.autograd.grad(y, x, dy)
+    return y.data_ptr(), dx.data_ptr()
+print(addresses() == addresses(), len(set(addresses())))
+"""
+
+
+@on_linux
+def test_what_is_written_past_the_caches_has_blocks_of_its_own():
+    # of 8 MB, the forward moves 16 MB and the backward 24; where both stay in the caches, the latest block is taken
+    assert run(PASSES, EVENKEEL_CACHE_KB="48,2048,16384").split() == ["True", "2"]
+    assert run(PASSES, EVENKEEL_CACHE_KB="48,2048,65536").split() == ["False", "2"]
+
+
 def test_a_large_parameter_is_refused_whole():
     parameter = torch.nn.Parameter(F.layer_norm(torch.randn(LARGE), LARGE[1:], backend="cpu"))
     before = parameter.detach().clone()

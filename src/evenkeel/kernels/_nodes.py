@@ -1,4 +1,4 @@
-"""Calls and their nodes of torch's graph in C++: Python and the dispatcher take longer than the work on small tensors."""
+"""Calls and their nodes of torch's graph in C++: on small tensors Python and the dispatcher take longer than the work."""
 
 from __future__ import annotations
 

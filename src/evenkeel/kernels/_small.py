@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def direct_addresses() -> tuple[int, ...]:
-    """Where the library has its tables of kernels on plain memory, and of the memory; nothing of one that must not run."""
+    """Where the library has its tables of kernels and of memory; nothing of one that is missing or must not run."""
     if MISSING or REFUSED:
         return ()
     library = ctypes.CDLL(str(LIBRARY))
