@@ -1,4 +1,4 @@
-"""Calls and their nodes of torch's graph in C++: on small tensors Python and the dispatcher take longer than the work."""
+"""Calls and their nodes of torch's graph in C++, past Python and the dispatcher, which take longer than small work."""
 
 from __future__ import annotations
 
