@@ -1,7 +1,9 @@
-// Rows of a few elements, a channel each: neighbouring ones side by side, in double.
+// Rows of a few elements, a channel each: neighbouring ones side by side, in double. They are turned, so that neighbouring
+// lanes are neighbouring rows, whose factors lie side by side too.
 #pragma once
 
 #include "channels/factors.h"
+#include "channels/turn.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
@@ -35,25 +37,36 @@ struct FewRows {
   U* of(U* tensor) const {
     return tensor + first * count;
   }
-  // element k of row i at k * rows_together + i
-  void turn(const void* tensor, C* out) const {
-    C scratch[few_elements * rows_together];
-    const C* source = widen(of(static_cast<const T*>(tensor)), scratch, rows * count);
-    for (int64_t i = 0; i < rows; ++i, source += count) {
-      for (int64_t k = 0; k < count; ++k) out[k * rows_together + i] = source[k];
+  // Element k of row i is at k * rows + i.
+  class Turned {
+   public:
+    Turned(const FewRows& few, const void* tensor) : rows_(few.rows) {
+      const int64_t elements = few.rows * few.count;
+      turn(few.of(static_cast<const T*>(tensor)), turned_, sizeof(T), 1, few.rows, few.count);
+      std::memset(turned_ + elements * sizeof(T), 0, past * sizeof(T));
+      values_ = widen(reinterpret_cast<const T*>(turned_), wide_, elements + past);
     }
-  }
-  // body(position, part of it, the first of its doubles), for parts of vectors of the rows' elements
-  void write(std::initializer_list<const double*> factors, const auto& result) const {
-    double all[4][few_elements * rows_together];
-    int which = 0;
-    for (const double* factor : factors) repeat_each(factor, rows, count, all[which++]);
-    T* const out = of(static_cast<T*>(call.out));
-    for_each_position<C>(rows * count, [&](auto at) {
-      at.store(out, result(at, [&](int factor, int part) {
-        return load(all[factor] + at.i + part * Lanes<double>::width);
-      }).rounded());
-    });
+    Doubles operator()(int64_t k, int64_t row) const { return load_wide(values_ + k * rows_ + row); }
+
+   private:
+    static constexpr int64_t past = Lanes<float>::width;  // the last vector may reach so far, and takes 0 there
+    static constexpr int64_t room = few_elements * rows_together + past;
+    const int64_t rows_;
+    unsigned char turned_[room * sizeof(T)];
+    C wide_[room];
+    const C* values_;
+  };
+  // result(k, row) of neighbouring rows
+  void write(const auto& result) const {
+    unsigned char turned[few_elements * rows_together * sizeof(T)];
+    for (int64_t k = 0; k < count; ++k) {
+      for_each_position<C>(rows, [&](auto at) {
+        Wide<C> v;
+        for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = result(k, at.i + i * Lanes<double>::width);
+        at.store(reinterpret_cast<T*>(turned) + k * rows, v.rounded());
+      });
+    }
+    turn(turned, of(static_cast<T*>(call.out)), sizeof(T), 1, count, rows);
   }
 };
 
@@ -61,13 +74,12 @@ template <class T>
 void measure_few(const FewRows<T>& few) {
   using C = Opmath<T>;
   const ChannelsCall& a = few.call;
-  C x[few_elements * rows_together] = {};
+  const typename FewRows<T>::Turned x(few, a.x);
   double shifts[rows_together], sums[rows_together], squares[rows_together], variances[rows_together];
-  few.turn(a.x, x);
   const auto sum_about = [&](const auto& at, Doubles shift) {
     Doubles sum = {}, square = {};
     for (int64_t k = 0; k < few.count; ++k) {
-      const Doubles d = load_wide(x + k * rows_together + at.i) - shift;
+      const Doubles d = x(k, at.i) - shift;
       sum += d;
       square += d * d;
     }
@@ -77,7 +89,7 @@ void measure_few(const FewRows<T>& few) {
     return shift + sum / static_cast<double>(few.count);
   };
   for_each_position<double>(few.rows, [&](auto at) {
-    const Doubles mean = sum_about(at, load_wide(x + at.i));
+    const Doubles mean = sum_about(at, x(0, at.i));
     if constexpr (sizeof(C) == sizeof(double)) sum_about(at, mean);
   });
   StatisticsStrip<C> s;
@@ -85,13 +97,11 @@ void measure_few(const FewRows<T>& few) {
   s.save(a, few.first, few.rows);
   for (int64_t i = 0; i < few.rows; ++i) static_cast<C*>(a.variance)[few.first + i] = static_cast<C>(variances[i]);
   double memory[factors_size(rows_together)];
+  if (few.rows < rows_together) std::memset(memory, 0, sizeof(memory));  // in lanes past the end
   const Factors<double> factors(memory, rows_together, 0);
   factors.set_affine(s, few.rows, few.weights, few.biases);
-  const T* source = few.of(static_cast<const T*>(a.x));
-  few.write({factors.mean, factors.scale, factors.shift}, [&](const auto& at, const auto& factor) {
-    Wide<C> v(at.load(source));
-    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = (v.part[i] - factor(0, i)) * factor(1, i) + factor(2, i);
-    return v;
+  few.write([&](int64_t k, int64_t i) {
+    return (x(k, i) - load(factors.mean + i)) * load(factors.scale + i) + load(factors.shift + i);
   });
 }
 
@@ -101,19 +111,17 @@ void sum_few(const FewRows<T>& few) {
   using C = Opmath<T>;
   const ChannelsCall& a = few.call;
   const double n = static_cast<double>(few.count);
-  C x[few_elements * rows_together] = {}, dy[few_elements * rows_together] = {};
+  const typename FewRows<T>::Turned x(few, a.x), dy(few, a.dy);
   double mean_g[rows_together], mean_gx[rows_together];
   StatisticsStrip<C> s;
   s.restore(a, few.first, few.rows);
-  few.turn(a.x, x);
-  few.turn(a.dy, dy);
   const int64_t lane = few.first / a.geometry.statistics_per_block * a.geometry.channels + few.channel;
   double *const sums = a.sums + lane, *const products = a.products + lane;
   for_each_position<double>(few.rows, [&](auto at) {
     Doubles sum = {}, product = {};
     for (int64_t k = 0; k < few.count; ++k) {
-      const Doubles centred = (load_wide(x + k * rows_together + at.i) - s.wide_mean(at.i)) - s.wide_mean_rest(at.i);
-      const Doubles upstream = load_wide(dy + k * rows_together + at.i);
+      const Doubles centred = (x(k, at.i) - s.wide_mean(at.i)) - s.wide_mean_rest(at.i);
+      const Doubles upstream = dy(k, at.i);
       sum += upstream;
       product += upstream * centred;
     }
@@ -127,20 +135,15 @@ void sum_few(const FewRows<T>& few) {
   });
   if (!a.out) return;
   double memory[factors_size(rows_together)];
+  if (few.rows < rows_together) std::memset(memory, 0, sizeof(memory));  // in lanes past the end
   const Factors<double> factors(memory, rows_together, 0);
   const auto of = [](const double* values) { return [values](auto at) { return at.load(values); }; };
   factors.set_affine(s, few.rows, few.weights, few.biases);
   factors.set_gradient(s, few.rows, few.weights, of(mean_g), of(mean_gx));
   for (int64_t i = 0; i < few.rows; ++i) factors.slope[i] *= factors.reciprocal[i];
-  const T *source = few.of(static_cast<const T*>(a.x)), *upstream = few.of(static_cast<const T*>(a.dy));
-  few.write({factors.mean, factors.weight, factors.gradient_shift, factors.slope},
-            [&](const auto& at, const auto& factor) {
-    const Wide<C> centred(at.load(source));
-    Wide<C> v(at.load(upstream));
-    for (int i = 0; i < Wide<C>::parts; ++i) {
-      v.part[i] = (v.part[i] * factor(1, i) - factor(2, i)) - (centred.part[i] - factor(0, i)) * factor(3, i);
-    }
-    return v;
+  few.write([&](int64_t k, int64_t i) {
+    return (dy(k, i) * load(factors.weight + i) - load(factors.gradient_shift + i)) -
+           (x(k, i) - load(factors.mean + i)) * load(factors.slope + i);
   });
 }
 

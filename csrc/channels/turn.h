@@ -99,7 +99,9 @@ void turn_one(const U* from, U* to, int64_t rows, int64_t columns) {
     if (rows >= side && columns >= side) return turn_by_squares<U, side>(from, to, rows, columns);
   }
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) to[column * rows + row] = from[row * columns + column];
+    for (int64_t column = 0; column < columns; ++column) {
+      std::memcpy(to + column * rows + row, from + row * columns + column, sizeof(U));
+    }
   }
 }
 
