@@ -52,13 +52,13 @@ struct FewRows {
     static constexpr int64_t past = Lanes<float>::width;  // the last vector may reach so far, and takes 0 there
     static constexpr int64_t room = few_elements * rows_together + past;
     const int64_t rows_;
-    unsigned char turned_[room * sizeof(T)];
+    alignas(cache_line) unsigned char turned_[room * sizeof(T)];
     C wide_[room];
     const C* values_;
   };
   // result(k, row) of neighbouring rows
   void write(const auto& result) const {
-    unsigned char turned[few_elements * rows_together * sizeof(T)];
+    alignas(cache_line) unsigned char turned[few_elements * rows_together * sizeof(T)];
     for (int64_t k = 0; k < count; ++k) {
       for_each_position<C>(rows, [&](auto at) {
         Wide<C> v;
