@@ -4,6 +4,7 @@
 
 #include "channels/factors.h"
 #include "channels/turn.h"
+#include "core/caches.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
