@@ -87,7 +87,7 @@ def rows_backward_kernel(
     dbias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in tl.range(0, CHUNK, ROWS, num_stages=2):
         row = chunk * CHUNK + start + tl.arange(0, ROWS)
-        there = row < rows
+        there = start + tl.arange(0, ROWS) < rows - chunk * CHUNK  # a row beyond the last may be beyond 2^31 too
         kept = there[:, None] & (columns < N)[None, :]
         place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
         residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
@@ -175,7 +175,7 @@ def sum_columns(
     dbias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in tl.range(0, CHUNK, ROWS, num_stages=2):
         row = chunk * CHUNK + start + tl.arange(0, ROWS)
-        there = row < rows
+        there = start + tl.arange(0, ROWS) < rows - chunk * CHUNK  # a row beyond the last may be beyond 2^31 too
         kept = there[:, None] & (columns < N)[None, :]
         upstream = read(dy, place_of(row, inner, dy_outer, dy_inner, NESTED, ALIGNED), columns, kept)
         if dweight is not None:
