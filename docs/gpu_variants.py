@@ -137,7 +137,7 @@ def group_variants(channels: int, positions: int, groups: int, dtype: str, **mor
     launch = replace(Walk(64, share, positions, positions, False, False).launch(), warps=GROUP_WARPS)
     constants = {"C": channels, "P": positions, "CHANNELS": launch.rows, "BLOCK": launch.block, "SHARE": share}
     constants |= {"GROUPS": groups, "EPS_MODE": 0, "ACTIVATION": 0} | more
-    name = f"{' SiLU' if constants['ACTIVATION'] else ''} {dtype} {channels}x{positions}"
+    name = f"{('', ' relu', ' SiLU')[constants['ACTIVATION']]} {dtype} {channels}x{positions}"
     tensors: dict[str, str | None] = {"x": dtype, "weight": dtype, "bias": dtype, "statistics": "fp32"}
     flat = Walk(64, groups, share * positions, positions, False, False).launch().block
     written: dict[str, str | None] = {"variances": "fp32", "y": dtype}
@@ -186,6 +186,7 @@ def all_channel_variants() -> Iterator[Variant]:
         yield from channel_variants("BatchNorm", 256, 3136, dtype, last=True)
         yield from channel_variants("GroupNorm", 320, 4096, dtype, groups=32, ACTIVATION=2)
     yield from channel_variants("BatchNorm relu", 2048, 49, "bf16", ACTIVATION=1)
+    yield from channel_variants("GroupNorm relu", 320, 4096, "bf16", groups=32, ACTIVATION=1)
     yield from channel_variants("GroupNorm masked", 320, 4096, "bf16", groups=32, last=True, ACTIVATION=2, masked=True)
     yield from channel_variants("GroupNorm few", 64, 16, "fp16", groups=32, FEW=True, ACTIVATION=2)
     yield from channel_variants("inference silu", 256, 3136, "bf16", REMEMBERED=True, ACTIVATION=2)
@@ -194,6 +195,7 @@ def all_channel_variants() -> Iterator[Variant]:
     for dtype in ("bf16", "fp32"):
         yield from group_variants(512, 1024, 32, dtype, ACTIVATION=2)
         yield from group_variants(1280, 256, 32, dtype, ACTIVATION=2)
+        yield from group_variants(1280, 256, 32, dtype)
     yield from group_variants(512, 196, 32, "bf16", EPS_MODE=1)
     yield from group_variants(66, 49, 2, "fp16", ACTIVATION=1)
     yield from merging_variants()

@@ -7,6 +7,7 @@ import triton.language as tl
 
 from evenkeel.kernels.triton.channels_forward_kernels import UNSPECIALIZED
 from evenkeel.kernels.triton.channels_shared_kernels import (
+    SILU,
     backward_tile,
     exact_reciprocal,
     group_values,
@@ -22,14 +23,11 @@ from evenkeel.kernels.triton.channels_shared_kernels import (
 
 
 @triton.jit
-def sums_of_channels(v, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr):
-    """The sums of a tile's channels in float64, of which GPUs for games do little: neighbours are added up before."""
-    if LAST:
-        sums = tl.sum(v.to(tl.float64), 1)
-    else:
-        near: tl.constexpr = min(BLOCK, 8)
-        sums = tl.sum(tl.sum(tl.reshape(v, [CHANNELS, BLOCK // near, near]), 2).to(tl.float64), 1)
-    return sums
+def sums_of_channels(v, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, NEAR: tl.constexpr):
+    """The sums of a tile's channels in float64 of NEAR neighbours each: as many as take the fewest registers."""
+    if NEAR > 1 and BLOCK >= NEAR:
+        v = tl.sum(tl.reshape(v, [CHANNELS, BLOCK // NEAR, NEAR]), 2)
+    return tl.sum(v.to(tl.float64), 1)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
@@ -67,10 +65,11 @@ def channels_sums_kernel(
         )  # fmt: skip
         gradients += tl.where(kept, upstream, 0.0)
         products += tl.where(kept, upstream * normalized, 0.0)
+    NEAR: tl.constexpr = 8 if ACTIVATION == SILU and not LAST else 1
     own = partial + (outer * C + channel) * chunks + chunk
     planes = tl.cast(count, tl.int64)
-    tl.store(own, sums_of_channels(gradients, CHANNELS, BLOCK, LAST), mask=there)
-    tl.store(own + planes, sums_of_channels(products, CHANNELS, BLOCK, LAST), mask=there)
+    tl.store(own, sums_of_channels(gradients, CHANNELS, BLOCK, NEAR), mask=there)
+    tl.store(own + planes, sums_of_channels(products, CHANNELS, BLOCK, NEAR), mask=there)
     if mask is not None:
         tl.store(own + 2 * planes, tl.sum(counts, 1).to(tl.float64), mask=there)
 
@@ -108,6 +107,7 @@ def channels_group_gradient_kernel(
     restored = restore_statistic(statistics, index, index >= 0, EPS_MODE)
     gradient_sums = tl.zeros([CHANNELS], tl.float64)
     product_sums = tl.zeros([CHANNELS], tl.float64)
+    NEAR: tl.constexpr = 4 if ACTIVATION == SILU else 1
     for back in range(0, SHARE, CHANNELS):
         part = (SHARE - 1) // CHANNELS * CHANNELS - back
         gradients = tl.zeros([CHANNELS, BLOCK], tl.float32)
@@ -124,8 +124,8 @@ def channels_group_gradient_kernel(
             products += product
         there = part + tl.arange(0, CHANNELS) < SHARE
         channel = group * SHARE + part + tl.arange(0, CHANNELS)
-        gradient = sums_of_channels(gradients, CHANNELS, BLOCK, False)
-        product = sums_of_channels(products, CHANNELS, BLOCK, False)
+        gradient = sums_of_channels(gradients, CHANNELS, BLOCK, NEAR)
+        product = sums_of_channels(products, CHANNELS, BLOCK, NEAR)
         if partial is not None:
             own = partial + outer * C + channel
             tl.store(own, gradient, mask=there)

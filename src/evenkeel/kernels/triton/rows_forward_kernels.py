@@ -9,6 +9,7 @@ from evenkeel.kernels.triton.shared_kernels import (
     CENTRED,
     centre,
     conclude,
+    exists,
     measure,
     out_of_range,
     place_of,
@@ -56,10 +57,9 @@ def rows_forward_kernel(
     EARLY: tl.constexpr, ROUNDED: tl.constexpr, NESTED: tl.constexpr, ALIGNED: tl.constexpr,
 ):  # fmt: skip
     """A tile of whole rows: read once, written once."""
-    begin = tl.cast(tl.program_id(0), rows.dtype) * ROWS
-    row = begin + tl.arange(0, ROWS)
+    row = tl.cast(tl.program_id(0), rows.dtype) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
-    there = tl.arange(0, ROWS) < rows - begin  # a row beyond the last may be beyond 2^31 too
+    there = exists(row, rows)
     kept = there[:, None] & (columns < N)[None, :]
     place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
     residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
