@@ -23,7 +23,8 @@ from evenkeel.testing import ulp_error
 Call = Callable[..., Tensor]
 SHAPE = (8, 64, 16, 16)  # of what is captured and compiled: rows of 16 features, or maps
 HUGE = {"layer_norm": (70_000, 32_768), "instance_norm": (9, 256, 1000, 1000), "batch_norm": (9, 256, 1000, 1000)}
-SANITIZER = "compute-sanitizer"
+SANITIZER, SANITIZED = "compute-sanitizer", 240  # and how many seconds it may take
+UNFINISHED = 3  # the status of a check that was not over in its time
 
 
 def trained(call: Call, x: Tensor, dy: Tensor, parameters: list[Tensor], **options: Any) -> list[Tensor]:
@@ -166,22 +167,36 @@ def sanitizer_problems() -> Iterator[str]:
     if shutil.which(SANITIZER) is None:
         return
     command = [SANITIZER, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-m", "benchmarks.gpu"]
-    result = subprocess.run([*command, "--check", "--quick"], capture_output=True, text=True, check=False)
-    if result.returncode:
+    # it need not end: what is checked within the time counts
+    command += ["--check", "--quick", "--seconds", str(SANITIZED)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode not in (0, UNFINISHED):
         yield f"{SANITIZER}: {(result.stdout + result.stderr).strip().splitlines()[-1][:200]}"
 
 
-def problems(rows: Mapping[str, Call], maps: Mapping[str, Call], device: str, backend: str, quick: bool) -> list[str]:
-    """Everything that is wrong with calls."""
-    found = [*view_problems(device, backend), *running_problems(device, backend)]
+def parts(
+    rows: Mapping[str, Call], maps: Mapping[str, Call], device: str, backend: str, quick: bool
+) -> dict[str, Callable[[], list[str]]]:
+    """What is checked of calls, one after the other: name -> a function that returns what is wrong."""
+    norms = {name: rows_last(call) for name, call in rows.items()} | dict(maps)
+    found: dict[str, Callable[[], Iterator[str]]] = {
+        "views": partial(view_problems, device, backend),
+        "running statistics": partial(running_problems, device, backend),
+    }
     if device.startswith("cuda"):
-        norms = {name: rows_last(call) for name, call in rows.items()} | dict(maps)
-        found += graph_problems(norms, backend)
+        found["graphs"] = partial(graph_problems, norms, backend)
         if torch.cuda.device_count() > 1:
-            found += device_problems(norms, backend)
+            found["second GPU"] = partial(device_problems, norms, backend)
         if not quick:
-            found += [*compiled_problems(norms, backend), *huge_problems(backend), *sanitizer_problems()]
-    return found
+            found["compiled"] = partial(compiled_problems, norms, backend)
+            found["more than 2^31"] = partial(huge_problems, backend)
+            found["sanitizer"] = sanitizer_problems
+    return {name: partial(listed, part) for name, part in found.items()}
+
+
+def listed(part: Callable[[], Iterator[str]]) -> list[str]:
+    """What a part finds."""
+    return list(part())
 
 
 # what makes the norms of a Llama-like model: transformers' own, torch's, and ours

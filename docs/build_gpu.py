@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import gpu_compiled as c
 import gpu_variants as v
 
+from evenkeel.kernels.triton._channel_calls import LARGEST_GROUP, SMALLEST_GROUP
 from evenkeel.report import write_text_atomically
 
 PAGE = Path(__file__).parent / "kernels-gpu.md"
@@ -56,17 +58,17 @@ GPUS = {
 }
 
 
-def tile_bytes(variant: v.Variant) -> int:
+def tile_bytes(variant: c.Variant) -> int:
     """Bytes that a program reads at once of one tensor."""
     dtype = variant.pointers["x"] or "fp32"
     block = variant.launch.block
-    return min(block, variant.constants.get("N", block)) * variant.launch.rows * v.BYTES[dtype]
+    return min(block, variant.constants.get("N", block)) * variant.launch.rows * c.BYTES[dtype]
 
 
-def programs_at_once(variant: v.Variant, found: v.Resources, gpu: Gpu) -> int:
+def programs_at_once(variant: c.Variant, found: c.Resources, gpu: Gpu) -> int:
     """How many programs a multiprocessor runs side by side."""
-    warps = variant.launch.warps
-    width = v.TARGETS[gpu.target].warp_size
+    width = c.TARGETS[gpu.target].warp_size
+    warps = c.warps_of(variant.launch.warps, width)
     by_registers = gpu.registers // (math.ceil(found.registers / 8) * 8 * width * warps)
     by_memory = gpu.shared // (found.shared + 1024)
     return max(1, min(by_registers, gpu.warps // warps, by_memory, 32))
@@ -80,7 +82,7 @@ class Work(NamedTuple):
     elements: int
 
 
-def work_on_rows(variant: v.Variant, rows: int) -> Work:
+def work_on_rows(variant: c.Variant, rows: int) -> Work:
     """The work on some rows."""
     launch, features = variant.launch, variant.constants["N"]
     elements, blocks = rows * features, math.ceil(features / launch.block)
@@ -96,30 +98,34 @@ def work_on_rows(variant: v.Variant, rows: int) -> Work:
     return Work(rows + programs, math.ceil(steps / (rows + programs)), elements)
 
 
-def work_on_tree(variant: v.Variant, chunks: int, elements: int) -> Work:
+def work_on_tree(variant: c.Variant, chunks: int, elements: int) -> Work:
     """The work on the sums of some chunks, whose bytes are counted with the kernel that wrote them."""
     launch = variant.launch
     blocks = math.ceil(variant.constants["N"] / launch.block)
     return Work(2 * blocks, math.ceil(chunks / launch.rows), elements)
 
 
-def work_on_maps(variant: v.Variant, samples: int) -> Work:
+def work_on_maps(variant: c.Variant, samples: int) -> Work:
     """The work on some samples of maps."""
-    c = variant.constants
+    known = variant.constants
+    elements = samples * known["C"] * known["P"]
+    if "SPANS" not in known:  # a program for a group, which it goes through twice
+        tiles = math.ceil(known["SHARE"] / known["CHANNELS"]) * math.ceil(known["P"] / known["BLOCK"])
+        return Work(samples * known["GROUPS"], 2 * tiles, elements)
     size = variant.launch.block if variant.writes else variant.launch.chunk
-    outer, extent = (1, samples * c["P"]) if c["SPANS"] else (samples, c["P"])
-    programs = outer * math.ceil(c["C"] / c["CHANNELS"]) * math.ceil(extent / size)
-    return Work(programs, size // variant.launch.block, samples * c["C"] * c["P"])
+    outer, extent = (1, samples * known["P"]) if known["SPANS"] else (samples, known["P"])
+    programs = outer * math.ceil(known["C"] / known["CHANNELS"]) * math.ceil(extent / size)
+    return Work(programs, size // variant.launch.block, elements)
 
 
-def work_on_table(variant: v.Variant, elements: int) -> Work:
+def work_on_table(variant: c.Variant, elements: int) -> Work:
     """The work on a table or on pictures of so many elements: tiles of a chunk or channels of a picture are steps."""
     launch = variant.launch
     steps = launch.chunk if launch.rows > 1 else 3
     return Work(math.ceil(elements / (launch.block * launch.rows * steps)), steps, elements)
 
 
-def traffic(variant: v.Variant, found: v.Resources, gpu: Gpu) -> tuple[float, float]:
+def traffic(variant: c.Variant, found: c.Resources, gpu: Gpu) -> tuple[float, float]:
     """Bytes for each element that memory moves, and that the second-level cache hands out.
 
     What a program reads again, the newest first, its first-level cache still has as far as it reaches; the rest and
@@ -129,7 +135,7 @@ def traffic(variant: v.Variant, found: v.Resources, gpu: Gpu) -> tuple[float, fl
         return variant.moved, 0.0
     constants, programs = variant.constants, programs_at_once(variant, found, gpu)
     lines, blocks = constants.get("LINES", 1), constants.get("BLOCKS", 0)
-    row = constants["N"] * variant.again  # bytes that are read of a row
+    row = constants.get("N", constants.get("SHARE", 0) * constants.get("P", 0)) * variant.again  # bytes read of a row
     lines_at_once = max(1.0, programs * lines / (lines + blocks))
     again = variant.again * (1 - min(1.0, (gpu.first - programs * found.shared) / (lines_at_once * row)))
     under_way = (programs * gpu.multiprocessors / (lines + blocks) + (blocks > 0)) * lines * row
@@ -137,7 +143,7 @@ def traffic(variant: v.Variant, found: v.Resources, gpu: Gpu) -> tuple[float, fl
     return variant.moved + lost * (again + variant.others), variant.again + again + variant.others
 
 
-def seconds(variant: v.Variant, found: v.Resources, gpu: Gpu, work: Work) -> float:
+def seconds(variant: c.Variant, found: c.Resources, gpu: Gpu, work: Work) -> float:
     """The time of one kernel: that of its bytes or that of its waves, whichever is longer, and the last program's."""
     slots = programs_at_once(variant, found, gpu) * gpu.multiprocessors
     one = LATENCY + work.steps * STEP
@@ -147,43 +153,44 @@ def seconds(variant: v.Variant, found: v.Resources, gpu: Gpu, work: Work) -> flo
     return LAUNCH + max(moving, (waves - 1) * one) + one
 
 
-def predicted_share(variants: list[v.Variant], gpu: Gpu, works: list[Work], bytes_moved: float, merges: int) -> float:
+def predicted_share(variants: list[c.Variant], gpu: Gpu, works: list[Work], bytes_moved: float, merges: int) -> float:
     """The share of a copy's bandwidth: the time of a copy of as many bytes, by that of the kernels and merges."""
     copy = LAUNCH + LATENCY + works[0].elements * bytes_moved / (REACHABLE * gpu.bandwidth)
-    found = [v.compiled(one, v.TARGETS[gpu.target]) for one in variants]
+    found = [c.compiled(one, c.TARGETS[gpu.target]) for one in variants]
     kernels = sum(seconds(one, taken, gpu, work) for one, taken, work in zip(variants, found, works, strict=True))
     return copy / (kernels + merges * (LAUNCH + LATENCY + STEP))
 
 
-def shown() -> list[v.Variant]:
+def shown() -> list[c.Variant]:
     """The variants of the table: bf16 LayerNorm in every length."""
     return [make(features, "bf16") for make in (v.forward_variant, v.backward_variant) for features in v.FEATURES]
 
 
-def shown_channels() -> list[v.Variant]:
+def shown_channels() -> list[c.Variant]:
     """The same of channel norms."""
     return [
         *v.channel_variants("BatchNorm", 256, 3136, "bf16"),
         *v.channel_variants("BatchNorm", 256, 3136, "bf16", last=True),
         *v.channel_variants("GroupNorm SiLU", 320, 4096, "bf16", groups=32, ACTIVATION=2),
+        *v.group_variants(1280, 256, 32, "bf16", ACTIVATION=2),
     ]
 
 
-def shown_tables() -> list[v.Variant]:
+def shown_tables() -> list[c.Variant]:
     """Sums and maps of tables, bytes to planes."""
     sums = [v.table_variant(columns, dtype) for dtype in ("fp32", "u8") for columns in (1, 16, 256)]
     maps = [v.map_variant(columns, "fp32") for columns in (1, 16, 256)]
     return [*sums, *maps, *(one for one in v.image_variants() if one.moved)]
 
 
-def resource_table(variants: list[v.Variant], elements: Callable[[v.Variant], int]) -> list[str]:
+def resource_table(variants: list[c.Variant], elements: Callable[[c.Variant], int]) -> list[str]:
     """A line for each variant: registers and shared memory for each target, and the roofline of so many elements."""
-    lines = ["| kernel | " + " | ".join(v.TARGETS) + " | B/element | " + " | ".join(GPUS) + " |"]
-    lines.append("| --- |" + " --- |" * (len(v.TARGETS) + 1 + len(GPUS)))
+    lines = ["| kernel | " + " | ".join(c.TARGETS) + " | B/element | " + " | ".join(GPUS) + " |"]
+    lines.append("| --- |" + " --- |" * (len(c.TARGETS) + 1 + len(GPUS)))
     for variant in variants:
         cells = []
-        for target in v.TARGETS.values():
-            found = v.compiled(variant, target)
+        for target in c.TARGETS.values():
+            found = c.compiled(variant, target)
             spilled = f", **{found.spilled} spilled**" if found.spilled else ""
             cells.append(f"{found.registers} / {found.shared}{spilled}")
         cells.append(f"{variant.moved:.3g}")
@@ -222,9 +229,13 @@ def map_table(gpu: Gpu) -> list[str]:
                 variants = v.channel_variants(
                     name, channels, positions, "bf16", groups=groups, last=last, ACTIVATION=activation
                 )
-                works = [work_on_maps(variant, samples) for variant in variants]
-                forward = predicted_share(variants[:2], gpu, works[:2], 4.0, 1)
-                backward = predicted_share(variants[2:], gpu, works[2:], 6.0, 2)
+                merges = 1, 2
+                if groups and not last and SMALLEST_GROUP <= channels // groups * positions <= LARGEST_GROUP:
+                    variants = [*v.group_variants(channels, positions, groups, "bf16", ACTIVATION=activation)]
+                    merges = 0, 1
+                works, half = [work_on_maps(variant, samples) for variant in variants], len(variants) // 2
+                forward = predicted_share(variants[:half], gpu, works[:half], 4.0, merges[0])
+                backward = predicted_share(variants[half:], gpu, works[half:], 6.0, merges[1])
                 cells += [f"{share:.0%}".replace("%", " %") for share in (forward, backward)]
             lines.append(f"| {name} | {samples}x{channels}x{positions} | " + " | ".join(cells) + " |")
     return lines
@@ -236,7 +247,7 @@ def table_table(gpu: Gpu) -> list[str]:
     for variant in shown_tables():
         cells = []
         for elements in SIZES:
-            read = v.BYTES[variant.pointers["x"] or ""]
+            read = c.BYTES[variant.pointers["x"] or ""]
             merges = 1 if variant.name.startswith("sums") else 0
             moved = read if merges else variant.moved
             share = predicted_share([variant], gpu, [work_on_table(variant, elements)], moved, merges)

@@ -1,26 +1,21 @@
-"""The variants of the GPU kernels, compiled ahead of time for targets that need not be there, and what they take."""
+"""The variants of the GPU kernels that are compiled ahead of time."""
 
 import math
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from gpu_compiled import BYTES, Variant
 
 from evenkeel.kernels.triton import _columns, columns_kernels, images_kernels
 from evenkeel.kernels.triton import channels_backward_kernels as channels_backward
 from evenkeel.kernels.triton import channels_forward_kernels as channels_forward
 from evenkeel.kernels.triton import rows_backward_kernels as backward
 from evenkeel.kernels.triton import rows_forward_kernels as forward
-from evenkeel.kernels.triton._channels import Walk
+from evenkeel.kernels.triton._channel_calls import Walk
 from evenkeel.kernels.triton._launch import (
     CHANNEL_BLOCK,
+    GROUP_WARPS,
     IMAGE_BLOCK,
     SUMS_LAUNCH,
     TABLE_TILE,
@@ -34,78 +29,8 @@ from evenkeel.kernels.triton._launch import (
     table_tiles,
 )
 
-TARGETS = {
-    "sm_80": GPUTarget("cuda", 80, 32),
-    "sm_89": GPUTarget("cuda", 89, 32),
-    "sm_90": GPUTarget("cuda", 90, 32),
-    "sm_100": GPUTarget("cuda", 100, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
-}
-BYTES = {"u8": 1, "i16": 2, "bf16": 2, "fp16": 2, "fp32": 4, "i64": 8, "fp64": 8}
-FLOATS = ("eps", "floor", "weight_offset", "momentum", "momentum_rest")
 FEATURES = (256, 1024, 4096, 8192, 16384, 65536, 131072, 262144)
 RMS, MOMENTS, L2 = 0, 1, 2
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A kernel, the types of its pointers (None: left out) and its compile-time arguments.
-
-    Attributes:
-        name: for people.
-        kernel: the jitted function.
-        launch: block, rows and warps.
-        pointers: argument -> element type, None for one that is left out.
-        constants: argument -> value.
-        moved: bytes read and written for each element of a row; 0 where that is not the measure.
-        inner: elements from the start of a row, or of what lies innermost, to the next; 0 without such.
-        again: bytes that a program reads once more for each element, after it has been through its row.
-        others: bytes that other programs read once more.
-        integers: the type of the integers, "i64" where one of them is large.
-    """
-
-    name: str
-    kernel: Any
-    launch: Launch
-    pointers: dict[str, str | None]
-    constants: dict[str, Any] = field(repr=False)
-    moved: float = 0.0
-    inner: int = 0
-    again: float = 0.0
-    others: float = 0.0
-    integers: str = "i32"
-
-    @property
-    def in_vectors(self) -> bool:
-        """Whether everything can move in whole vectors."""
-        return self.inner > 0 and self.inner % 16 == 0
-
-    @property
-    def writes(self) -> bool:
-        """Whether it writes a tensor of the size of what it reads."""
-        return any(self.pointers.get(name) for name in ("y", "dx"))
-
-    @property
-    def counts(self) -> list[str]:
-        """The integers that it is given."""
-        known = self.pointers.keys() | self.constants.keys() | set(FLOATS)
-        return [name for name in self.kernel.arg_names if name not in known]
-
-    def named(self, label: str, left_out: tuple[str, ...] = (), **constants: Any) -> "Variant":
-        """The same under a longer name, without some pointers and with other constants."""
-        pointers = self.pointers | dict.fromkeys(left_out)
-        return replace(self, name=f"{self.name} {label}", pointers=pointers, constants=self.constants | constants)
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What a compiled variant takes: registers of a thread, spills, bytes of shared memory; and its code."""
-
-    registers: int
-    spilled: int
-    shared: int
-    assembly: str = field(repr=False)
-    layouts: str = field(repr=False)
 
 
 def options(features: int, launch: Launch, **more: Any) -> dict[str, Any]:
@@ -206,6 +131,28 @@ def channel_variants(
     return found
 
 
+def group_variants(channels: int, positions: int, groups: int, dtype: str, **more: Any) -> tuple[Variant, Variant]:
+    """The forward and the gradients of groups that a program each goes through, twice."""
+    share, size = channels // groups, BYTES[dtype]
+    launch = replace(Walk(64, share, positions, positions, False, False).launch(), warps=GROUP_WARPS)
+    constants = {"C": channels, "P": positions, "CHANNELS": launch.rows, "BLOCK": launch.block, "SHARE": share}
+    constants |= {"GROUPS": groups, "EPS_MODE": 0, "ACTIVATION": 0} | more
+    name = f"{('', ' relu', ' SiLU')[constants['ACTIVATION']]} {dtype} {channels}x{positions}"
+    tensors: dict[str, str | None] = {"x": dtype, "weight": dtype, "bias": dtype, "statistics": "fp32"}
+    flat = Walk(64, groups, share * positions, positions, False, False).launch().block
+    written: dict[str, str | None] = {"variances": "fp32", "y": dtype}
+    whole = Variant(
+        f"group{name}", channels_forward.channels_group_forward_kernel, launch,
+        tensors | written, constants | {"FLAT": flat, "EPS": 1e-5}, 2 * size, positions, size,
+    )  # fmt: skip
+    others: dict[str, str | None] = {"dy": dtype, "dx": dtype, "partial": "fp64"}
+    gradient = Variant(
+        f"group gradient{name}", channels_backward.channels_group_gradient_kernel, launch,
+        tensors | others, constants, 3 * size, positions, 2 * size,
+    )  # fmt: skip
+    return whole, gradient
+
+
 def merging_variants() -> Iterator[Variant]:
     """The kernels that have statistics alone."""
     merge, eps = merge_launch(1000), {"EPS": 1e-5, "EPS_MODE": 0}
@@ -239,26 +186,34 @@ def all_channel_variants() -> Iterator[Variant]:
         yield from channel_variants("BatchNorm", 256, 3136, dtype, last=True)
         yield from channel_variants("GroupNorm", 320, 4096, dtype, groups=32, ACTIVATION=2)
     yield from channel_variants("BatchNorm relu", 2048, 49, "bf16", ACTIVATION=1)
+    yield from channel_variants("GroupNorm relu", 320, 4096, "bf16", groups=32, ACTIVATION=1)
     yield from channel_variants("GroupNorm masked", 320, 4096, "bf16", groups=32, last=True, ACTIVATION=2, masked=True)
     yield from channel_variants("GroupNorm few", 64, 16, "fp16", groups=32, FEW=True, ACTIVATION=2)
     yield from channel_variants("inference silu", 256, 3136, "bf16", REMEMBERED=True, ACTIVATION=2)
     for last in (False, True):  # so large that places in a tile have 64 bits
         yield from channel_variants("BatchNorm", 2, 2**30, "bf16", last=last)
+    for dtype in ("bf16", "fp32"):
+        yield from group_variants(512, 1024, 32, dtype, ACTIVATION=2)
+        yield from group_variants(1280, 256, 32, dtype, ACTIVATION=2)
+        yield from group_variants(1280, 256, 32, dtype)
+    yield from group_variants(512, 196, 32, "bf16", EPS_MODE=1)
+    yield from group_variants(66, 49, 2, "fp16", ACTIVATION=1)
     yield from merging_variants()
 
 
 def table_variant(columns: int, dtype: str, rows: int = 2**20, *, weighted: bool = False) -> Variant:
     """The sums of a table's columns."""
     walk = _columns.Walk(1, 1, rows, columns)
+    whole = dtype == "u8" and not weighted
     launch = table_launch(walk.width, TABLE_TILE)
     tiles = table_tiles(-(-rows // walk.fold // launch.rows))
     launch = replace(launch, chunk=tiles)
     pointers = {"x": dtype, "weight": "fp64" if weighted else None, "partial": "fp64"}
     constants = walk.constants() | {"ROWS": launch.rows, "BLOCK": launch.block, "ALIGNED": walk.aligned}
-    constants |= {"NESTED": False, "WIDE": dtype in ("fp64", "i64"), "ROUNDED": dtype[0] in "ui"}
+    constants |= {"NESTED": False, "WIDE": dtype in ("fp64", "i64"), "ROUNDED": dtype[0] in "ui", "BYTES": whole}
     moved = BYTES[dtype] + 8 * 8 * 2 / (launch.rows * tiles)  # the sums of lanes are written, and read again
     name = f"sums of columns {dtype} {columns}" + (" weighted" if weighted else "")
-    inner = walk.width if walk.aligned == 16 and dtype != "u8" else 0  # a thread has 8 elements, of 8 bytes there
+    inner = walk.width if walk.aligned == 16 and not whole else 0  # a thread has 8 elements, of 8 bytes there
     return Variant(name, columns_kernels.columns_sum_kernel, launch, pointers, constants, moved, inner)
 
 
@@ -365,46 +320,3 @@ def backward_modes(features: int) -> Iterator[Variant]:
     looped = whole.launch.looped
     yield whole.named("dx alone", ("dweight", "dbias"), **{"BLOCKS": 0} if looped else {})
     yield whole.named("parameters alone", ("dx",), **{"LINES": 0} if looped else {})
-
-
-def compiled(variant: Variant, target: GPUTarget) -> Resources:
-    """Compile a variant for a target that need not be there."""
-    names = variant.kernel.arg_names
-    signature, constants, attributes = {}, {}, {}
-    for index, name in enumerate(names):
-        kind = variant.pointers.get(name)
-        if kind is not None:
-            signature[name] = f"*{kind}"
-            attributes[(index,)] = [["tt.divisibility", 16]]
-        elif name in variant.pointers or name in variant.constants:
-            signature[name] = "constexpr"
-            constants[(index,)] = variant.constants.get(name)
-        else:
-            signature[name] = "fp32" if name in FLOATS else variant.integers
-    source = ASTSource(variant.kernel, signature, constants, attributes)
-    chosen = {"num_warps": variant.launch.warps, "enable_fp_fusion": False}
-    kernel = triton.compile(source, target=target, options=chosen)
-    layouts = re.sub(r'ttg\.target = "[^"]*"|loc\(.*?\)|^#loc.*$', "", kernel.asm["ttgir"], flags=re.MULTILINE)
-    if target.backend == "hip":
-        return from_amd(kernel.asm["amdgcn"], kernel.metadata.shared, layouts)
-    return from_cubin(kernel, layouts)
-
-
-def from_cubin(kernel: Any, layouts: str) -> Resources:
-    """What cuobjdump, which Triton brings, says of the machine code."""
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        Path(file.name).write_bytes(kernel.asm["cubin"])
-        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-        code = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True).stdout
-    # the assembler sometimes reserves 8 bytes of stack that no instruction touches: what counts are the instructions
-    spills = len(re.findall(r"\b(?:LDL|STL)\b", code))
-    found = {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", usage)}
-    return Resources(found["REG"], spills + found["LOCAL"], kernel.metadata.shared, kernel.asm["ptx"], layouts)
-
-
-def from_amd(assembly: str, shared: int, layouts: str) -> Resources:
-    """What the assembler's notes say."""
-    notes = {name: int(value) for name, value in re.findall(r"\.(\w+):\s+(\d+)", assembly)}
-    spilled = notes["vgpr_spill_count"] + notes["sgpr_spill_count"] + notes["private_segment_fixed_size"]
-    return Resources(notes["vgpr_count"], spilled, shared, assembly, layouts)

@@ -32,10 +32,10 @@ REGIMES = CHANNELS | {
 
 def use_tiles(elements):
     """Choose how many elements a tile has: with 32 a small tensor has several chunks of several tiles."""
-    from evenkeel.kernels.triton import _channels, _launch
+    from evenkeel.kernels.triton import _channel_calls, _launch
 
     _launch.TILE = elements
-    _channels.found_call.cache_clear()
+    _channel_calls.found_call.cache_clear()
 
 
 def running(x):
@@ -166,20 +166,49 @@ def beside(last):
     return found
 
 
+def by_group(norm, activation, mode, *sizes, regimes=False):
+    """Groups that a program each normalizes: values, a sample's bits alone, each gradient without the others."""
+    from evenkeel.kernels.triton import _channel_calls
+
+    use_tiles(32)
+    smallest, _channel_calls.SMALLEST_GROUP = _channel_calls.SMALLEST_GROUP, 65
+    found = compare(norm, random(*sizes), activation=activation, mode=mode, offset=1.0)
+    given = random(sizes[1]), random(sizes[1]), random(*sizes, dtype=torch.float16)
+    if not activation:
+        one = compare(norm, given[2], given[0].dtype)
+        found |= {f"half {name}": one[name] for name in ("y", "dx")}
+    x, (weight, bias, dy), options = random(*sizes), given, ChannelOptions(GROUPS[norm], 1e-5, 0, 0.0, 0)
+    k, none = kernels(), (None,) * 3
+    _, statistics, _ = k.channels_forward(x, weight, bias, *none, *options)
+    whole = k.channels_backward(dy.float(), x, weight, bias, statistics, None, False, *options, True, True, True)
+    for flags in ((True, False, True), (False, True, True)):
+        part = k.channels_backward(dy.float(), x, weight, bias, statistics, None, False, *options, *flags)
+        found |= {f"{flags} {i}": same(part[i], whole[i]) for i in range(3) if flags[i]}
+    alone = run(norm, x[1:2], weight, bias, dy[1:2].float())
+    found["alone"] = same(alone[1], whole[0][1:2])
+    for regime, (sample, eps) in REGIMES.items() if regimes else ():
+        found |= {f"{regime} {name}": value for name, value in compare(norm, sample(sizes), eps=eps, mode=mode).items()}
+    constant = run(norm, torch.full(sizes, 1e4 / 3), weight, None, dy.float())[0]
+    found["constant"] = float((constant != 0).sum())
+    _channel_calls.SMALLEST_GROUP = smallest
+    _channel_calls.found_call.cache_clear()
+    return found
+
+
 def wide(last):
     """Places of 64 bits in a tile give the bits of those of 32, with a mask and an activation."""
-    from evenkeel.kernels.triton import _channels
+    from evenkeel.kernels.triton import _channel_calls
 
-    found, first = {}, _channels.FIRST_WIDE
+    found, first = {}, _channel_calls.FIRST_WIDE
     x, dy, weight, bias = lay_out(random(3, 4, 5, 9), last), random(3, 4, 5, 9), random(4), random(4)
     options = {"mask": torch.rand(3, 5, 9) < 0.7, "activation": "silu"}
     for norm in GROUPS:
         results = []
-        for _channels.FIRST_WIDE in (first, 0):
+        for _channel_calls.FIRST_WIDE in (first, 0):
             use_tiles(32)
             results.append(run(norm, x, weight, bias, dy, **options))
         found |= {f"{norm} {i}": same(a, b) for i, (a, b) in enumerate(zip(*results, strict=True))}
-    _channels.FIRST_WIDE = first
+    _channel_calls.FIRST_WIDE = first
     return found
 
 
@@ -340,6 +369,7 @@ FAST = {
     "like the CPU": (like_the_cpu, (("group_norm",),)),
     "cancelling": (cancelling, ()),
     "moving": (moving, (True,)),
+    "by group": (by_group, ("group_norm", "silu", "outside", 2, 6, 5, 7)),
     "modules": (modules, ()),
     "shape, channels-last in 3-d": (shape, ("batch_norm", 2, 4, 3, 2, 5)),
 }  # fmt: skip
@@ -368,6 +398,10 @@ SLOW = {
     "shape, few positions": (shape, ("group_norm", 3, 6, 2, 2)),
     **{f"layouts, {norm}": (layouts, (norm,)) for norm in ("batch_norm", "group_norm")},
     "like the CPU, all": (like_the_cpu, (MEASURED,)),
+    **{f"by group, {norm}, {sizes}": (by_group, (norm, None, mode, *sizes))
+       for norm, mode, sizes in (("group_norm", "inside", (3, 4, 6, 8)), ("group_norm", "clamp", (2, 70, 3)),
+                                 ("instance_norm", "inside", (2, 3, 9, 8)), ("group_norm", "inside", (2, 6, 2, 5, 5)))},
+    "by group, regimes": (lambda: by_group("group_norm", None, "inside", 2, 4, 7, 8, regimes=True), ()),
     "moving, contiguous": (moving, (False,)),
     **{f"wide, {last}": (wide, (last,)) for last in BOTH},
 }  # fmt: skip

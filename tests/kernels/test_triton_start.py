@@ -95,6 +95,11 @@ def test_amd_code_depends_on_the_size_of_what_a_tensor_lies_in():
     assert _start.kind_of(small) == _start.kind_of(large)
 
 
+def test_a_warp_of_64_threads_stands_for_two_of_32(monkeypatch):
+    monkeypatch.setattr(_start, "threads_of_warp", lambda: 64)
+    assert [_start.Program(Kernel(), warps).constants["num_warps"] for warps in (1, 4, 32)] == [1, 2, 16]
+
+
 def test_programs_are_told_apart_by_every_constant():
     kernel = Kernel()
     one = _start.program(kernel, 4, N=64, LOW=0.0)
@@ -118,7 +123,7 @@ def test_a_context_is_entered_for_another_device_alone(monkeypatch):
 
 def test_kernels_take_tensors_then_integers_that_are_not_specialized_then_numbers(monkeypatch):
     monkeypatch.syspath_prepend(str(DOCS))
-    variants = importlib.import_module("gpu_variants")
+    variants, compiler = (importlib.import_module(name) for name in ("gpu_variants", "gpu_compiled"))
     for variant in variants.variants():
         kinds = []
         for parameter in variant.kernel.params:
@@ -127,6 +132,6 @@ def test_kernels_take_tensors_then_integers_that_are_not_specialized_then_number
             elif parameter.name in variant.pointers:
                 kinds.append(0)
             else:
-                kinds.append(2 if parameter.name in variants.FLOATS else 1)
+                kinds.append(2 if parameter.name in compiler.FLOATS else 1)
                 assert kinds[-1] == 2 or parameter.do_not_specialize, (variant.name, parameter.name)
         assert kinds == sorted(kinds), variant.name

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FEW_COLUMNS = 64  # up to which several rows make one
+BYTES = (torch.uint8, torch.int8)  # whose sums are those of integers, where they have no weights
 WIDE_TYPES = (torch.float64, torch.int32, torch.int64)  # values that float32 does not hold
 
 
@@ -89,6 +90,7 @@ def column_moments(x: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
     if fields[0].numel() == 0:
         return fields
     source, walk = laid_out(x)
+    whole = source.dtype in BYTES and weight is None
     tables, launch = walk.outer * walk.inner, table_launch(walk.width, TABLE_TILE)
     folded = -(-walk.rows // walk.fold)
     tiles = table_tiles(-(-folded // launch.rows))
@@ -100,7 +102,7 @@ def column_moments(x: Tensor, weight: Tensor | None) -> tuple[Tensor, ...]:
             sums = program(
                 columns_kernels.columns_sum_kernel, launch.warps, ROWS=launch.rows, BLOCK=launch.block,
                 ALIGNED=walk.aligned, NESTED=walk.inner > 1, WIDE=x.dtype in WIDE_TYPES,
-                ROUNDED=not x.dtype.is_floating_point, **walk.constants(),
+                ROUNDED=not x.dtype.is_floating_point, BYTES=whole, **walk.constants(),
             )  # fmt: skip
             sums(
                 (tables * chunks * -(-walk.width // launch.block),),

@@ -19,7 +19,8 @@ class Launch:
     Attributes:
         block: columns of its tile, a power of two; positions for channel norms.
         rows: rows of its tile, a power of two; channels for channel norms.
-        warps: how many of them share the tile: 16 elements a thread, so that several programs fit a multiprocessor.
+        warps: how many of them, of 32 threads, share the tile: 16 elements a thread, so that several programs fit a
+            multiprocessor.
         chunk: rows whose parameter gradients it adds up one after the other, before the fixed tree over the chunks;
             positions for channel norms.
         looped: whether a row is more than one tile.
@@ -30,6 +31,11 @@ class Launch:
     warps: int = 4
     chunk: int = 1
     looped: bool = False
+
+
+def warps_of(warps: int, threads: int) -> int:
+    """How many warps of so many threads stand for these: as many threads in all, of which a GPU has 1024 at most."""
+    return max(1, warps * 32 // threads)
 
 
 def power_of_two(count: int) -> int:
@@ -71,13 +77,14 @@ def backward_launch(features: int, size: int = 2) -> Launch:
 SUMS_LAUNCH = Launch(block=1024, rows=2, warps=8)  # tiles of dγ and dβ, if rows are longer than LONGEST_BACKWARD
 TREE_LAUNCH = Launch(block=8, rows=512, warps=8)  # the tree over the chunks: whole sectors of memory, many programs
 
-TABLE_TILE = 1024  # elements whose sums are kept in float64; twice as many are mapped at once
+TABLE_TILE = 1024  # elements whose sums are kept in float64, of bytes in 32 bits; twice as many are mapped at once
 FEWEST_TILES, MOST_TILES, MOST_CHUNKS = 32, 16384, 1024  # of a chunk of a table; of a column, before chunks grow
 
 IMAGE_BLOCK = 2048  # pixels of a program
 
 CHANNEL_BLOCK = 256  # channels of a program that has nothing but statistics
 TILE = 2048  # elements of a tile of channels and positions
+GROUP_WARPS = 8  # of a program that goes through a group twice
 
 
 def channel_launch(channels: int, positions: int, last: bool, spans: bool) -> Launch:

@@ -7,20 +7,21 @@ what the code depends on is the key of a table: dtypes, alignments, and whether 
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 from triton.runtime import driver
 
-from evenkeel.kernels.triton._launch import ALIGNMENT
+from evenkeel.kernels.triton._launch import ALIGNMENT, warps_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-FIRST_WIDE = 2**31 - 2**16  # integers from here on have 64 bits; a tile goes beyond the last row
+FIRST_WIDE = 2**31  # integers from here on have 64 bits
 # since then a compiled kernel is called with all arguments in their order, the compile-time ones too
 DIRECT = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 3)
 HERE: Any = contextlib.nullcontext()
@@ -46,6 +47,12 @@ def kind_of_bounded(t: Tensor) -> Any:
 KIND = kind_of_bounded if torch.version.hip else kind_of
 
 
+@cache
+def threads_of_warp() -> int:
+    """How many threads a warp has: 32, or 64 on AMD's GPUs for servers."""
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).warp_size if torch.version.hip else 32
+
+
 class Program:
     """A kernel with its compile-time arguments.
 
@@ -55,7 +62,11 @@ class Program:
     def __init__(self, kernel: Any, warps: int, **constants: Any) -> None:
         self.kernel = kernel
         # what is fused says so: one order of roundings on every GPU
-        self.constants = {**constants, "num_warps": warps, "enable_fp_fusion": False}
+        self.constants = {
+            **constants,
+            "num_warps": warps_of(warps, threads_of_warp()),
+            "enable_fp_fusion": False,
+        }
         self.compiled: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
         self.direct = DIRECT and isinstance(kernel, triton.JITFunction)
 

@@ -7,8 +7,10 @@ import triton.language as tl
 
 from evenkeel.kernels.triton.channels_forward_kernels import UNSPECIALIZED
 from evenkeel.kernels.triton.channels_shared_kernels import (
+    SILU,
     backward_tile,
     exact_reciprocal,
+    group_values,
     open_tile,
     per_channel,
     program_place,
@@ -18,6 +20,14 @@ from evenkeel.kernels.triton.channels_shared_kernels import (
     tile_at,
     valid_at,
 )
+
+
+@triton.jit
+def sums_of_channels(v, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, NEAR: tl.constexpr):
+    """The sums of a tile's channels in float64 of NEAR neighbours each: as many as take the fewest registers."""
+    if NEAR > 1 and BLOCK >= NEAR:
+        v = tl.sum(tl.reshape(v, [CHANNELS, BLOCK // NEAR, NEAR]), 2)
+    return tl.sum(v.to(tl.float64), 1)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
@@ -55,12 +65,102 @@ def channels_sums_kernel(
         )  # fmt: skip
         gradients += tl.where(kept, upstream, 0.0)
         products += tl.where(kept, upstream * normalized, 0.0)
+    NEAR: tl.constexpr = 8 if ACTIVATION == SILU and not LAST else 1
     own = partial + (outer * C + channel) * chunks + chunk
     planes = tl.cast(count, tl.int64)
-    tl.store(own, tl.sum(gradients.to(tl.float64), 1), mask=there)
-    tl.store(own + planes, tl.sum(products.to(tl.float64), 1), mask=there)
+    tl.store(own, sums_of_channels(gradients, CHANNELS, BLOCK, NEAR), mask=there)
+    tl.store(own + planes, sums_of_channels(products, CHANNELS, BLOCK, NEAR), mask=there)
     if mask is not None:
         tl.store(own + 2 * planes, tl.sum(counts, 1).to(tl.float64), mask=there)
+
+
+@triton.jit
+def group_tile(
+    dy, x, weight, bias, statistics, outer, group, part, start, restored, weight_offset, C: tl.constexpr,
+    P: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr,
+    EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """A tile of some channels of a group: base and offsets, which elements exist, gradient, x_hat and weights."""
+    v, base, offsets, kept, w, b = group_values(
+        x, weight, bias, outer, group, part, start, weight_offset, C, P, CHANNELS, BLOCK, SHARE
+    )
+    scale, mean, rest, reciprocal, _ = restored
+    upstream = read_tile(dy, base, offsets, kept)
+    upstream, normalized = backward_tile(
+        v, upstream, statistics, None, None, scale, mean, rest, reciprocal, w, b, EPS_MODE, ACTIVATION, False, False
+    )
+    return base, offsets, kept, upstream, normalized, w
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def channels_group_gradient_kernel(
+    dy, x, weight, bias, statistics, dx, partial, count, weight_offset, C: tl.constexpr, P: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """dx of a group of a sample: once through it from its end for its sums, and back, which meets the caches' newest.
+
+    ``partial`` takes each channel's sums in the sample, ``count`` of each.
+    """
+    outer, group = (tl.program_id(0) // GROUPS).to(tl.int64), (tl.program_id(0) % GROUPS).to(tl.int64)
+    index = tl.zeros([CHANNELS], tl.int64) + tl.program_id(0)
+    restored = restore_statistic(statistics, index, index >= 0, EPS_MODE)
+    gradient_sums = tl.zeros([CHANNELS], tl.float64)
+    product_sums = tl.zeros([CHANNELS], tl.float64)
+    NEAR: tl.constexpr = 4 if ACTIVATION == SILU else 1
+    for back in range(0, SHARE, CHANNELS):
+        part = (SHARE - 1) // CHANNELS * CHANNELS - back
+        gradients = tl.zeros([CHANNELS, BLOCK], tl.float32)
+        products = tl.zeros([CHANNELS, BLOCK], tl.float32)
+        for start in range(0, P, BLOCK):
+            _base, _offsets, kept, upstream, normalized, _w = group_tile(
+                dy, x, weight, bias, statistics, outer, group, part, (P - 1) // BLOCK * BLOCK - start, restored,
+                weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS, EPS_MODE, ACTIVATION,
+            )  # fmt: skip
+            product = upstream * normalized
+            if SHARE % CHANNELS != 0 or P % BLOCK != 0:  # the mask takes registers
+                upstream, product = tl.where(kept, upstream, 0.0), tl.where(kept, product, 0.0)
+            gradients += upstream
+            products += product
+        there = part + tl.arange(0, CHANNELS) < SHARE
+        channel = group * SHARE + part + tl.arange(0, CHANNELS)
+        gradient = sums_of_channels(gradients, CHANNELS, BLOCK, NEAR)
+        product = sums_of_channels(products, CHANNELS, BLOCK, NEAR)
+        if partial is not None:
+            own = partial + outer * C + channel
+            tl.store(own, gradient, mask=there)
+            tl.store(own + tl.cast(count, tl.int64), product, mask=there)
+        w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS).to(tl.float64)
+        gradient_sums += tl.where(there, gradient * w, 0.0)
+        product_sums += tl.where(there, product * w, 0.0)
+    if dx is not None:
+        write_group_gradient(
+            dy, x, weight, bias, statistics, dx, outer, group, restored, tl.sum(gradient_sums, 0) / (SHARE * P),
+            tl.sum(product_sums, 0) / (SHARE * P), weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS, EPS_MODE,
+            ACTIVATION,
+        )  # fmt: skip
+
+
+@triton.jit
+def write_group_gradient(
+    dy, x, weight, bias, statistics, dx, outer, group, restored, gradient_mean, product_mean, weight_offset,
+    C: tl.constexpr, P: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
+    GROUPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """dx = (g - mean(g) - x_hat * mean(g * x_hat)) / scale of a group, from its start to its end."""
+    scale, _mean, _rest, reciprocal, bend = restored
+    shift, slope = gradient_mean.to(tl.float32), (product_mean * bend.to(tl.float64)).to(tl.float32)
+    for part in range(0, SHARE, CHANNELS):
+        for start in range(0, P, BLOCK):
+            base, offsets, kept, upstream, normalized, w = group_tile(
+                dy, x, weight, bias, statistics, outer, group, part, start, restored, weight_offset, C, P, CHANNELS,
+                BLOCK, SHARE, GROUPS, EPS_MODE, ACTIVATION,
+            )  # fmt: skip
+            below = tl.full(upstream.shape, 0.0, tl.float32) - shift
+            value = tl.fma(upstream, tl.broadcast_to(w[:, None], upstream.shape), below)
+            value = tl.fma(normalized, tl.broadcast_to(-slope[:, None], upstream.shape), value)
+            value = value * reciprocal[:, None] * scale[:, None]
+            tl.store(dx + base + offsets, value.to(dx.dtype.element_ty), mask=kept)
 
 
 @triton.jit(do_not_specialize=(*UNSPECIALIZED, "elements"))

@@ -9,11 +9,14 @@ from evenkeel.kernels.triton.channels_shared_kernels import (
     INFINITY,
     activate,
     affine_tile,
+    group_values,
+    in_range,
     normalized_tile,
     open_tile,
     program_place,
     read_tile,
     save_statistic,
+    statistic_parts,
     tile_at,
     valid_at,
 )
@@ -97,18 +100,15 @@ def largest_of_tiles(
     return tl.max(largest, 1)
 
 
-@triton.jit(do_not_specialize=UNSPECIALIZED)
-def channels_measure_kernel(
-    x, mask, partial, samples, chunks, tiles, count, floor, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
-    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
-    WIDE: tl.constexpr,
+@triton.jit
+def measure_chunk(
+    x, mask, outer, first, start, samples, tiles, floor, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Mean, squared differences from it and count of each channel in a chunk of positions, in float64.
 
-    ``floor`` is the deviation below which eps decides; ``count`` are the parts in ``partial``, of each number.
+    ``floor`` is the deviation below which eps decides.
     """
-    outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
-    start = chunk * CHUNK
     scale = tl.full([CHANNELS], 1.0, tl.float32)
     shift = mean_of_tile(x, mask, outer, first, start, samples, scale, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE)
     total, square, number = sum_tiles(
@@ -142,12 +142,59 @@ def channels_measure_kernel(
     unit = inverse_power(scale).to(tl.float64)
     wide = number.to(tl.float64)
     correction = total.to(tl.float64) / tl.where(wide > 0, wide, 1.0)
+    mean = (shift.to(tl.float64) + correction) * unit
+    return mean, (square.to(tl.float64) - total.to(tl.float64) * correction) * unit * unit, wide
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def channels_measure_kernel(
+    x, mask, partial, samples, chunks, tiles, count, floor, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """Mean, squared differences and count of a chunk; ``count`` are the parts in ``partial``, of each number."""
+    outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
+    mean, square, number = measure_chunk(
+        x, mask, outer, first, chunk * CHUNK, samples, tiles, floor, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+    )
     channel = first + tl.arange(0, CHANNELS)
     own = partial + (outer * C + channel) * chunks + chunk
     planes = tl.cast(count, tl.int64)
-    tl.store(own, (shift.to(tl.float64) + correction) * unit, mask=channel < C)
-    tl.store(own + planes, (square.to(tl.float64) - total.to(tl.float64) * correction) * unit * unit, mask=channel < C)
-    tl.store(own + 2 * planes, wide, mask=channel < C)
+    tl.store(own, mean, mask=channel < C)
+    tl.store(own + planes, square, mask=channel < C)
+    tl.store(own + 2 * planes, number, mask=channel < C)
+
+
+@triton.jit(do_not_specialize=UNSPECIALIZED)
+def channels_group_forward_kernel(
+    x, weight, bias, statistics, variances, y, floor, weight_offset, C: tl.constexpr, P: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, FLAT: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr,
+    EPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+):  # fmt: skip
+    """A group of a sample: once through it, FLAT elements at a time, for its statistics, and once back to write y."""
+    outer, group = (tl.program_id(0) // GROUPS).to(tl.int64), (tl.program_id(0) % GROUPS).to(tl.int64)
+    number: tl.constexpr = SHARE * P
+    mean, square, _number = measure_chunk(
+        x, None, outer, group, 0, 1, (number + FLAT - 1) // FLAT, floor, GROUPS, number, number, False, False, 1, FLAT,
+        False,
+    )  # fmt: skip
+    variance = square / number
+    variance = tl.where(variance < 0, 0.0, variance)
+    parts = statistic_parts(mean, variance, EPS, EPS_MODE)
+    index = tl.zeros([1], tl.int64) + tl.program_id(0)
+    save_statistic(statistics, index, index >= 0, parts, EPS_MODE)
+    tl.store(variances + index, variance.to(tl.float32))
+    high, low, saved, _rest, bend = parts
+    scale, mean, rest, reciprocal, _bend = in_range(high, low, saved, bend)
+    for part in range(0, SHARE, CHANNELS):
+        for start in range(0, P, BLOCK):
+            v, base, offsets, kept, w, b = group_values(
+                x, weight, bias, outer, group, (SHARE - 1) // CHANNELS * CHANNELS - part,
+                (P - 1) // BLOCK * BLOCK - start, weight_offset, C, P, CHANNELS, BLOCK, SHARE,
+            )  # fmt: skip
+            normalized = normalized_tile(v, scale, mean, rest, reciprocal)
+            result = activate(affine_tile(v, normalized, None, None, None, w, b, EPS_MODE, False), ACTIVATION)
+            tl.store(y + base + offsets, result.to(y.dtype.element_ty), mask=kept)
 
 
 @triton.jit
@@ -210,7 +257,7 @@ def channels_merge_kernel(
     variance = tl.where(variance < 0, 0.0, variance)
     variance = tl.where(number > 0, variance, 1.0)  # nothing valid: any statistics will do that are finite
     mean = shift + offset
-    save_statistic(statistics, row, there, mean, variance, EPS, EPS_MODE)
+    save_statistic(statistics, row, there, statistic_parts(mean, variance, EPS, EPS_MODE), EPS_MODE)
     rounded = variance.to(tl.float32)
     tl.store(variances + row, rounded, mask=there)
     if running_mean is not None:
@@ -230,7 +277,7 @@ def channels_remember_kernel(
     there = channel < C
     spread = tl.load(variance + channel, mask=there, other=1.0).to(tl.float64)
     centre = tl.load(mean + channel, mask=there, other=0.0).to(tl.float64)
-    save_statistic(statistics, channel, there, centre, spread, EPS, EPS_MODE)
+    save_statistic(statistics, channel, there, statistic_parts(centre, spread, EPS, EPS_MODE), EPS_MODE)
     tl.store(variances + channel, spread.to(tl.float32), mask=there)
 
 

@@ -131,30 +131,35 @@ def saved_at(statistics, index, EPS_MODE: tl.constexpr):
 
 
 @triton.jit
-def save_statistic(statistics, index, kept, mean, variance, EPS: tl.constexpr, EPS_MODE: tl.constexpr):
-    """Write mean and 1/scale, each in two parts, and the slope where eps bends the scale."""
-    own = saved_at(statistics, index, EPS_MODE)
+def statistic_parts(mean, variance, EPS: tl.constexpr, EPS_MODE: tl.constexpr):
+    """What is saved of a statistic in float32: mean and 1/scale, each in two parts, and the slope."""
     high = mean.to(tl.float32)
-    tl.store(own, high, mask=kept)
-    tl.store(own + 1, (mean - high.to(tl.float64)).to(tl.float32), mask=kept)
     exact, bend = reciprocal_of_variance(variance, EPS, EPS_MODE)
     # of values near float32's largest it is below the normal numbers: saved times LIFT, and negative to say so
     lifted = exact < TINY
     exact = tl.where(lifted, exact * LIFT, exact)
     reciprocal = exact.to(tl.float32)
     rest = tl.where(reciprocal < INFINITY, (exact - reciprocal.to(tl.float64)).to(tl.float32), 0.0)
-    tl.store(own + 2, tl.where(lifted, -reciprocal, reciprocal), mask=kept)
+    low = (mean - high.to(tl.float64)).to(tl.float32)
+    return high, low, tl.where(lifted, -reciprocal, reciprocal), rest, bend.to(tl.float32)
+
+
+@triton.jit
+def save_statistic(statistics, index, kept, parts, EPS_MODE: tl.constexpr):
+    """Write the parts of statistics."""
+    own = saved_at(statistics, index, EPS_MODE)
+    high, low, saved, rest, bend = parts
+    tl.store(own, high, mask=kept)
+    tl.store(own + 1, low, mask=kept)
+    tl.store(own + 2, saved, mask=kept)
     tl.store(own + 3, rest, mask=kept)
     if EPS_MODE != 0:
-        tl.store(own + 4, bend.to(tl.float32), mask=kept)
+        tl.store(own + 4, bend, mask=kept)
 
 
 @triton.jit
 def restore_statistic(statistics, index, kept, EPS_MODE: tl.constexpr):
-    """Scale, mean in two parts, reciprocal and slope of statistics: scaled where float32 could not hold the products.
-
-    The scale is a power of two, 1 for all but the rare ones.
-    """
+    """Scale, mean in two parts, reciprocal and slope of saved statistics, as `in_range` gives them."""
     own = saved_at(statistics, index, EPS_MODE)
     mean = tl.load(own, mask=kept, other=0.0)
     rest = tl.load(own + 1, mask=kept, other=0.0)
@@ -162,6 +167,15 @@ def restore_statistic(statistics, index, kept, EPS_MODE: tl.constexpr):
     bend = tl.full(saved.shape, 1.0, tl.float32)
     if EPS_MODE != 0:
         bend = tl.load(own + 4, mask=kept, other=0.0)
+    return in_range(mean, rest, saved, bend)
+
+
+@triton.jit
+def in_range(mean, rest, saved, bend):
+    """Scale, mean in two parts, reciprocal and slope of statistics: scaled where float32 could not hold the products.
+
+    The scale is a power of two, 1 for all but the rare ones.
+    """
     size = tl.abs(saved)
     lower = tl.where(saved < 0, LOWER, 1.0)
     scale = tl.where(out_of_range(saved), tl.maximum(power_below(size) * lower, SMALLEST_POWER), 1.0)
@@ -318,3 +332,20 @@ def open_tile(
     w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
     b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
     return v, base, offsets, inside, kept, index, there, restored, w, b
+
+
+@triton.jit
+def group_values(
+    x, weight, bias, outer, group, part, start, weight_offset, C: tl.constexpr, P: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
+):  # fmt: skip
+    """A tile of some channels of a group: values, base and offsets, which elements exist, and their parameters."""
+    first = group * SHARE + part
+    base, offsets, kept = tile_at(outer, first, start, 0, C, P, False, False, CHANNELS, BLOCK, False)
+    there = part + tl.arange(0, CHANNELS) < SHARE
+    if SHARE % CHANNELS != 0:
+        kept = kept & there[:, None]
+    channel = first + tl.arange(0, CHANNELS)
+    w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
+    b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
+    return read_tile(x, base, offsets, kept), base, offsets, kept, w, b

@@ -12,6 +12,7 @@ import triton.language as tl
 from evenkeel.kernels.triton.shared_kernels import place_of
 
 INFINITY, NAN = tl.constexpr(float("inf")), tl.constexpr(float("nan"))
+BEYOND_BYTES = tl.constexpr(256)
 WORST = tl.constexpr(64.0)  # times the squares about the mean: more of them about a shift cost digits
 # no variants by what varies with the table's place and length: a column's bits must not
 UNSPECIALIZED = (
@@ -28,9 +29,15 @@ def widened(v):
 
 
 @triton.jit
-def exact_numbers(v, WIDE: tl.constexpr):
-    """Numbers in float32 where that holds them all, else in float64, whose comparisons take long."""
-    return widened(v) if WIDE else v.to(tl.float32)
+def exact_numbers(v, WIDE: tl.constexpr, BYTES: tl.constexpr):
+    """Numbers in float32 where that holds them all, else in float64, whose comparisons take long; bytes in int32."""
+    if BYTES:
+        numbers = v.to(tl.int32)
+    elif WIDE:
+        numbers = widened(v)
+    else:
+        numbers = v.to(tl.float32)
+    return numbers
 
 
 @triton.jit
@@ -68,39 +75,51 @@ def weights_of(weight, first, lane, kept, ROWS: tl.constexpr, FOLD: tl.constexpr
 
 
 @triton.jit
-def mean_of_lanes(v, kept, ROUNDED: tl.constexpr):
+def mean_of_lanes(v, kept, ROUNDED: tl.constexpr, BYTES: tl.constexpr):
     """A value near those of each lane: their mean, whole for integers, whose sums stay exact."""
-    finite = kept & (tl.abs(v) < INFINITY)
-    number = tl.sum(finite.to(tl.int32), 0).to(tl.float64)
-    mean = tl.sum(tl.where(finite, v, 0.0).to(tl.float64), 0) / tl.where(number > 0, number, 1.0)
-    if ROUNDED:
-        mean = tl.floor(mean)
-    return tl.where(tl.abs(mean) < INFINITY, mean, 0.0)
+    if BYTES:
+        mean = tl.sum(tl.where(kept, v, 0), 0) // tl.maximum(tl.sum(kept.to(tl.int32), 0), 1)
+    else:
+        finite = kept & (tl.abs(v) < INFINITY)
+        number = tl.sum(finite.to(tl.int32), 0).to(tl.float64)
+        mean = tl.sum(tl.where(finite, v, 0.0).to(tl.float64), 0) / tl.where(number > 0, number, 1.0)
+        if ROUNDED:
+            mean = tl.floor(mean)
+        mean = tl.where(tl.abs(mean) < INFINITY, mean, 0.0)
+    return mean
 
 
 @triton.jit
-def add_tile(v, kept, w, shift, sums, WEIGHTED: tl.constexpr):
+def add_tile(v, kept, w, shift, sums, WEIGHTED: tl.constexpr, BYTES: tl.constexpr):
     """The sums of a chunk's lanes with those of a tile: of differences, squares and weights, the range, what is odd.
 
-    ``odd`` counts in one number what is missing and, in steps of 65536, what is infinite.
+    ``odd`` counts in one number what is missing and, in steps of 65536, what is infinite. Of bytes the squares of the
+    differences fit 32 bits for 33025 tiles, twice as many as a chunk has, and nothing is odd.
     """
     first, second, weights, low, high, odd = sums
-    if WEIGHTED:
-        kept = kept & (w != 0)
-    valid = kept & (v == v)
-    finite = valid & (tl.abs(v) < INFINITY)
-    d = tl.where(finite, v.to(tl.float64) - shift[None, :], 0.0)
-    if WEIGHTED:
-        w = tl.where(valid, w, 0.0)
-        weights += w
-        first += w * d
-        second += w * d * d
-    else:
+    if BYTES:
+        d = tl.where(kept, v - shift[None, :], 0)
         first += d
         second += d * d
-    low = tl.minimum(low, tl.where(valid, v, INFINITY))
-    high = tl.maximum(high, tl.where(valid, v, -INFINITY))
-    odd += tl.where(kept & (valid == 0), 1, 0) + tl.where(valid & (finite == 0), 65536, 0)
+        low = tl.minimum(low, tl.where(kept, v, BEYOND_BYTES))
+        high = tl.maximum(high, tl.where(kept, v, -BEYOND_BYTES))
+    else:
+        if WEIGHTED:
+            kept = kept & (w != 0)
+        valid = kept & (v == v)
+        finite = valid & (tl.abs(v) < INFINITY)
+        d = tl.where(finite, v.to(tl.float64) - shift[None, :], 0.0)
+        if WEIGHTED:
+            w = tl.where(valid, w, 0.0)
+            weights += w
+            first += w * d
+            second += w * d * d
+        else:
+            first += d
+            second += d * d
+        low = tl.minimum(low, tl.where(valid, v, INFINITY))
+        high = tl.maximum(high, tl.where(valid, v, -INFINITY))
+        odd += tl.where(kept & (valid == 0), 1, 0) + tl.where(valid & (finite == 0), 65536, 0)
     return first, second, weights, low, high, odd
 
 
@@ -108,12 +127,17 @@ def add_tile(v, kept, w, shift, sums, WEIGHTED: tl.constexpr):
 def sum_tiles(
     x, weight, place, first, rows, row_stride, tiles, lane, shift, COLUMNS: tl.constexpr, FOLD: tl.constexpr,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr, WIDE: tl.constexpr,
+    BYTES: tl.constexpr,
 ):  # fmt: skip
     """The sums of each lane over the tiles of a chunk, which begins with a folded row."""
     weighted: tl.constexpr = weight is not None
     ahead: tl.constexpr = max(1, 32 // x.dtype.element_ty.primitive_bitwidth)  # tiles on their way: 4 KB and more
-    zeros = tl.zeros([ROWS, BLOCK], tl.float64)
-    edge = tl.full([ROWS, BLOCK], INFINITY, tl.float64 if WIDE else tl.float32)
+    if BYTES:
+        zeros = tl.zeros([ROWS, BLOCK], tl.int32)
+        edge = tl.full([ROWS, BLOCK], BEYOND_BYTES, tl.int32)
+    else:
+        zeros = tl.zeros([ROWS, BLOCK], tl.float64)
+        edge = tl.full([ROWS, BLOCK], INFINITY, tl.float64 if WIDE else tl.float32)
     sums = (zeros, zeros, zeros, edge, -edge, tl.zeros([ROWS, BLOCK], tl.int32))
     offsets = offsets_of(lane, row_stride, ROWS, ALIGNED)
     for tile in tl.range(0, tiles, num_stages=1 + ahead):
@@ -121,23 +145,36 @@ def sum_tiles(
         own = x + place + tl.multiple_of(row * row_stride, ALIGNED) + offsets
         kept = whole_rows(row, rows, ROWS, FOLD) & (lane < WIDTH)[None, :]
         w = weights_of(weight, row, lane, kept, ROWS, FOLD, COLUMNS) if weighted else 0.0
-        sums = add_tile(exact_numbers(tl.load(own, mask=kept, other=0), WIDE), kept, w, shift, sums, weighted)
+        v = exact_numbers(tl.load(own, mask=kept, other=0), WIDE, BYTES)
+        sums = add_tile(v, kept, w, shift, sums, weighted, BYTES)
     if FOLD > 1:
         # one more tile, from the whole rows' end on where that is in this chunk
         row = tl.cast(rows, tl.int64) // FOLD
         left = lanes_left(first, tiles * ROWS, rows, FOLD, COLUMNS)
         kept = (tl.arange(0, ROWS) == 0)[:, None] & (lane < left)[None, :]
         w = weights_of(weight, row, lane, kept, ROWS, FOLD, COLUMNS) if weighted else 0.0
-        v = exact_numbers(tl.load(x + place + row * row_stride + offsets, mask=kept, other=0), WIDE)
-        sums = add_tile(v, kept, w, shift, sums, weighted)
+        v = exact_numbers(tl.load(x + place + row * row_stride + offsets, mask=kept, other=0), WIDE, BYTES)
+        sums = add_tile(v, kept, w, shift, sums, weighted, BYTES)
     return sums
+
+
+@triton.jit
+def shift_of(
+    origin, first, rows, x_row, lane, COLUMNS: tl.constexpr, FOLD: tl.constexpr, WIDTH: tl.constexpr,
+    ROWS: tl.constexpr, ALIGNED: tl.constexpr, WIDE: tl.constexpr, ROUNDED: tl.constexpr, BYTES: tl.constexpr,
+):  # fmt: skip
+    """The shift of each lane in a chunk, from its first tile."""
+    there = whole_rows(first, rows, ROWS, FOLD) | rest_of_rows(first, rows, lane, ROWS, FOLD, COLUMNS)
+    kept = there & (lane < WIDTH)[None, :]
+    v = tl.load(origin + offsets_of(lane, x_row, ROWS, ALIGNED), mask=kept, other=0)
+    return mean_of_lanes(exact_numbers(v, WIDE, BYTES), kept, ROUNDED, BYTES)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def columns_sum_kernel(
     x, weight, partial, rows, chunks, tiles, tables, inner, x_outer, x_inner, x_row, COLUMNS: tl.constexpr,
     FOLD: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, ALIGNED: tl.constexpr,
-    NESTED: tl.constexpr, WIDE: tl.constexpr, ROUNDED: tl.constexpr,
+    NESTED: tl.constexpr, WIDE: tl.constexpr, ROUNDED: tl.constexpr, BYTES: tl.constexpr,
 ):  # fmt: skip
     """Each lane's sums in a chunk of rows about a shift of its own; ``partial`` is [8, tables, chunks, WIDTH]."""
     blocks: tl.constexpr = (WIDTH + BLOCK - 1) // BLOCK
@@ -147,49 +184,67 @@ def columns_sum_kernel(
     table = program // blocks // chunks
     place = place_of(table, inner, x_outer, x_inner, NESTED, ALIGNED)
     first = chunk * tiles * ROWS
-    kept = (whole_rows(first, rows, ROWS, FOLD) | rest_of_rows(first, rows, lane, ROWS, FOLD, COLUMNS)) & (
-        lane < WIDTH
-    )[None, :]
-    own = x + place + tl.multiple_of(first * x_row, ALIGNED) + offsets_of(lane, x_row, ROWS, ALIGNED)
-    v = exact_numbers(tl.load(own, mask=kept, other=0), WIDE)
-    shift = mean_of_lanes(v, kept, ROUNDED)
+    origin = x + place + tl.multiple_of(first * x_row, ALIGNED)
+    shift = shift_of(origin, first, rows, x_row, lane, COLUMNS, FOLD, WIDTH, ROWS, ALIGNED, WIDE, ROUNDED, BYTES)
     sums = sum_tiles(
-        x, weight, place, first, rows, x_row, tiles, lane, shift, COLUMNS, FOLD, WIDTH, ROWS, BLOCK, ALIGNED, WIDE
-    )
+        x, weight, place, first, rows, x_row, tiles, lane, shift, COLUMNS, FOLD, WIDTH, ROWS, BLOCK, ALIGNED, WIDE,
+        BYTES,
+    )  # fmt: skip
     # the rows of this lane in the chunk, all of them
     whole = tl.minimum(tl.maximum(rows // FOLD - first, 0), tiles * ROWS)
     number = whole + tl.where(lane < lanes_left(first, tiles * ROWS, rows, FOLD, COLUMNS), 1, 0)
-    total, square, weights, missing, infinite = folded(sums, number, weight is not None)
-    about_mean = square - total * (total / tl.where(weights > 0, weights, 1.0))
-    bad = (square > WORST * about_mean) & (square < INFINITY)
-    if tl.max(bad.to(tl.int32), 0) > 0:
-        nearer = total / tl.where(weights > 0, weights, 1.0)
-        shift += tl.where(bad, tl.floor(nearer) if ROUNDED else nearer, 0.0)
-        sums = sum_tiles(
-            x, weight, place, first, rows, x_row, tiles, lane, shift, COLUMNS, FOLD, WIDTH, ROWS, BLOCK, ALIGNED, WIDE
-        )
-        total, square, weights, missing, infinite = folded(sums, number, weight is not None)
+    total, square, weights, missing, infinite = folded(sums, number, weight is not None, BYTES)
+    nearer = total / tl.where(weights > 0, weights, 1.0)
+    if BYTES:
+        # whole numbers below 2^53: the sums about the mean follow exactly
+        nearer = tl.floor(nearer)
+        square += nearer * (nearer * weights - 2.0 * total)
+        total -= nearer * weights
+        shift += nearer.to(tl.int32)
+    else:
+        bad = (square > WORST * (square - total * nearer)) & (square < INFINITY)
+        if tl.max(bad.to(tl.int32), 0) > 0:
+            shift += tl.where(bad, tl.floor(nearer) if ROUNDED else nearer, 0.0)
+            sums = sum_tiles(
+                x, weight, place, first, rows, x_row, tiles, lane, shift, COLUMNS, FOLD, WIDTH, ROWS, BLOCK, ALIGNED,
+                WIDE, BYTES,
+            )  # fmt: skip
+            total, square, weights, missing, infinite = folded(sums, number, weight is not None, BYTES)
+    low, high = tl.min(sums[3], 0).to(tl.float64), tl.max(sums[4], 0).to(tl.float64)
+    if BYTES:
+        low, high = tl.where(weights > 0, low, INFINITY), tl.where(weights > 0, high, -INFINITY)
     own = partial + (table.to(tl.int64) * chunks + chunk) * WIDTH + lane
     planes = tl.cast(tables, tl.int64) * chunks * WIDTH
-    there = lane < WIDTH
-    tl.store(own, shift, mask=there)
+    store_sums(own, planes, lane < WIDTH, shift, total, square, weights, low, high, missing, infinite)
+
+
+@triton.jit
+def store_sums(own, planes, there, shift, total, square, weights, low, high, missing, infinite):
+    """Write the eight sums of each lane."""
+    tl.store(own, shift.to(tl.float64), mask=there)
     tl.store(own + planes, total, mask=there)
     tl.store(own + 2 * planes, square, mask=there)
     tl.store(own + 3 * planes, weights, mask=there)
-    tl.store(own + 4 * planes, tl.min(sums[3], 0).to(tl.float64), mask=there)
-    tl.store(own + 5 * planes, tl.max(sums[4], 0).to(tl.float64), mask=there)
+    tl.store(own + 4 * planes, low, mask=there)
+    tl.store(own + 5 * planes, high, mask=there)
     tl.store(own + 6 * planes, missing, mask=there)
     tl.store(own + 7 * planes, infinite, mask=there)
 
 
 @triton.jit
-def folded(sums, number, WEIGHTED: tl.constexpr):
+def folded(sums, number, WEIGHTED: tl.constexpr, BYTES: tl.constexpr):
     """Of each lane: the sums of differences and squares, the weight of what is not missing, missing and infinite."""
     first, second, weights, _, _, odd = sums
-    missing = tl.sum(odd & 65535, 0).to(tl.float64)
-    infinite = tl.sum(odd >> 16, 0).to(tl.float64)
-    counted = tl.sum(weights, 0) if WEIGHTED else number.to(tl.float64) - missing
-    return tl.sum(first, 0), tl.sum(second, 0), counted, missing, infinite
+    if BYTES:
+        # from here on they may be too many for 32 bits
+        first, second = first.to(tl.int64), second.to(tl.int64)
+        missing, infinite = 0.0, 0.0
+        counted = number.to(tl.float64)
+    else:
+        missing = tl.sum(odd & 65535, 0).to(tl.float64)
+        infinite = tl.sum(odd >> 16, 0).to(tl.float64)
+        counted = tl.sum(weights, 0) if WEIGHTED else number.to(tl.float64) - missing
+    return tl.sum(first, 0).to(tl.float64), tl.sum(second, 0).to(tl.float64), counted, missing, infinite
 
 
 @triton.jit

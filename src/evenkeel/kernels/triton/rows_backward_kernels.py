@@ -5,7 +5,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from evenkeel.kernels.triton.shared_kernels import CENTRED, centre, place_of, read, read_parameter, read_sum, restore
+from evenkeel.kernels.triton.shared_kernels import (
+    CENTRED,
+    centre,
+    exists,
+    place_of,
+    read,
+    read_parameter,
+    read_sum,
+    restore,
+)
 
 UNSPECIALIZED = (
     "rows", "features", "inner", "dy_outer", "dy_inner", "dsum_outer", "dsum_inner", "x_outer", "x_inner",
@@ -87,7 +96,7 @@ def rows_backward_kernel(
     dbias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in tl.range(0, CHUNK, ROWS, num_stages=2):
         row = chunk * CHUNK + start + tl.arange(0, ROWS)
-        there = row < rows
+        there = exists(row, rows)
         kept = there[:, None] & (columns < N)[None, :]
         place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
         residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)
@@ -175,7 +184,7 @@ def sum_columns(
     dbias_sums = tl.zeros([ROWS, BLOCK], tl.float32)
     for start in tl.range(0, CHUNK, ROWS, num_stages=2):
         row = chunk * CHUNK + start + tl.arange(0, ROWS)
-        there = row < rows
+        there = exists(row, rows)
         kept = there[:, None] & (columns < N)[None, :]
         upstream = read(dy, place_of(row, inner, dy_outer, dy_inner, NESTED, ALIGNED), columns, kept)
         if dweight is not None:

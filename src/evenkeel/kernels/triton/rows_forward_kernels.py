@@ -9,6 +9,7 @@ from evenkeel.kernels.triton.shared_kernels import (
     CENTRED,
     centre,
     conclude,
+    exists,
     measure,
     out_of_range,
     place_of,
@@ -58,7 +59,7 @@ def rows_forward_kernel(
     """A tile of whole rows: read once, written once."""
     row = tl.cast(tl.program_id(0), rows.dtype) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
-    there = row < rows
+    there = exists(row, rows)
     kept = there[:, None] & (columns < N)[None, :]
     place = place_of(row, inner, x_outer, x_inner, NESTED, ALIGNED)
     residual_place = place_of(row, inner, residual_outer, residual_inner, NESTED, ALIGNED)

@@ -203,3 +203,13 @@ def restore(statistics, row, kept, STATISTIC: tl.constexpr, EPS_MODE: tl.constex
     scale = tl.maximum(power_below(tl.abs(saved)) * lower, SMALLEST_POWER)
     scale = tl.where(out_of_range(saved), scale, 1.0)
     return scale, mean * scale, rest * scale, tl.abs(saved) * inverse_power(scale) * lower, bend
+
+
+@triton.jit
+def exists(row, rows):
+    """Whether there is such a row: what goes beyond 2^31 has wrapped, and is larger than every number of rows."""
+    if rows.dtype == tl.int64:
+        there = row < rows
+    else:
+        there = row.to(tl.uint32, bitcast=True) < tl.cast(rows, tl.uint32, bitcast=True)
+    return there
