@@ -195,3 +195,17 @@ def test_max_jobs_chooses_the_compilers_at_once(wanted: str, jobs: int, monkeypa
         setup.count_jobs()
     monkeypatch.delenv("MAX_JOBS")
     assert setup.count_jobs() >= 1
+
+
+def test_the_demo_resumes_a_study_that_is_there_alone(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+
+    def commands() -> str:
+        return subprocess.run(["make", "-n", "demo"], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    assert "evenkeel study" in commands()
+    assert "--resume" not in commands()
+    study = tmp_path / "runs" / "demo" / "study.json"
+    study.parent.mkdir(parents=True)
+    study.write_text("{}")
+    assert "--resume" in commands()

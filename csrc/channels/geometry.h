@@ -9,8 +9,8 @@
 
 namespace evenkeel {
 
-// How many rows of a few columns are treated as one, of the divisors of the rows: enough to fill vectors. Where few wide
-// rows would be left, what is computed for each column once takes longer than a vector that is not full.
+// How many rows of a few columns are treated as one, of the divisors of the rows: enough to fill vectors. Where few
+// wide rows would be left, what is computed for each column once takes longer than a vector that is not full.
 inline int64_t repeats_of(int64_t rows, int64_t columns) {
   constexpr int64_t lanes = 16, many_columns = 64, few_rows = 32;
   if (columns >= many_columns) return 1;

@@ -1,5 +1,5 @@
-// Rows of a few elements, a channel each: neighbouring ones side by side, in double. They are turned, so that neighbouring
-// lanes are neighbouring rows, whose factors lie side by side too.
+// Rows of a few elements, a channel each: neighbouring ones side by side, in double. They are turned, so that
+// neighbouring lanes are neighbouring rows, whose factors lie side by side too.
 #pragma once
 
 #include "channels/factors.h"

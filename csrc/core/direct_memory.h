@@ -6,8 +6,8 @@
 namespace evenkeel {
 
 struct DirectMemory {
-  // A block of at least so many bytes, for a call that reads and writes so many tensors of them; null where they are few,
-  // or memory is short.
+  // A block of at least so many bytes, for a call that reads and writes so many tensors of them; null where they are
+  // few, or memory is short.
   void* (*take)(int64_t bytes, int64_t tensors) noexcept;
   void (*give_back)(void* block) noexcept;
 };

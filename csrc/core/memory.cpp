@@ -2,10 +2,10 @@
 // pages in again, which costs several times what a kernel does. So large outputs lie in blocks of their own, aligned
 // for huge pages, and a freed block waits for the next output of its size.
 //
-// The cost is at most pool_limit() bytes of waiting blocks, and that such an output of an operator cannot be resized, which
-// the stable ABI allows torch's own memory alone. Waiting blocks beyond half the limit are marked as free to take for the system
-// (MADV_FREE), which does so only when memory is short. The latest are not: marking a block each time that it is freed
-// costs up to a third of what a kernel does with it.
+// The cost is at most pool_limit() bytes of waiting blocks, and that such an output of an operator cannot be resized,
+// which the stable ABI allows torch's own memory alone. Waiting blocks beyond half the limit are marked as free to take
+// for the system (MADV_FREE), which does so only when memory is short. The latest are not: marking a block each time that
+// it is freed costs up to a third of what a kernel does with it.
 //
 // Blocks that are written past the caches and blocks that are not do not take each other's place where there are both:
 // an ordinary store to what no cache holds waits for memory, and so does one past the caches to what one of them holds.

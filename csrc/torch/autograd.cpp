@@ -252,8 +252,9 @@ PyObject* normalize_rows(PyObject*, PyObject* const* args, Py_ssize_t count) {
   END_HANDLE_TH_ERRORS
 }
 
-// (x, residual, sizes, weight, bias, options, near) -> y and the sum: in one pass, or of tensors of at most `near` bytes
-// one after the other, which in a near cache takes no longer; the backward is one. None where the call is not for it.
+// (x, residual, sizes, weight, bias, options, near) -> y and the sum: in one pass, or of tensors of at most `near`
+// bytes one after the other, which in a near cache takes no longer; the backward is one. None where the call is not for
+// it.
 PyObject* normalize_sum(PyObject*, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   Tensor x, residual, y;
@@ -332,7 +333,8 @@ PyObject* normalize_channels(PyObject*, PyObject* const* args, Py_ssize_t count)
 }
 
 // (addresses of evenkeel_direct_rows, evenkeel_direct_channels and evenkeel_direct_memory) -> whether these go together
-PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t) {
+PyObject* prepare(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 3) Py_RETURN_FALSE;
   direct_rows = reinterpret_cast<const DirectRows* (*)()>(PyLong_AsVoidPtr(args[0]))();
   direct_channels = reinterpret_cast<const DirectChannels* (*)()>(PyLong_AsVoidPtr(args[1]))();
   direct_memory = reinterpret_cast<const DirectMemory* (*)()>(PyLong_AsVoidPtr(args[2]))();

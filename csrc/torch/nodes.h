@@ -81,7 +81,8 @@ class Pool final : public c10::Allocator {
   explicit Pool(int64_t tensors) : tensors_(tensors) {}
   c10::DataPtr allocate(size_t bytes) override {
     void* const block = direct_memory->take(static_cast<int64_t>(bytes), tensors_);
-    return block ? c10::DataPtr(block, block, direct_memory->give_back, at::kCPU) : c10::GetCPUAllocator()->allocate(bytes);
+    if (!block) return c10::GetCPUAllocator()->allocate(bytes);
+    return {block, block, direct_memory->give_back, at::kCPU};
   }
   void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 

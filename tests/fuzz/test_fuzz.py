@@ -58,12 +58,12 @@ def twice_the_eps(monkeypatch):
 
 def running_statistics_stay(monkeypatch):
     place = "evenkeel.functional._batch_norm"
-    right = importlib.import_module(place).small_channels
+    right = importlib.import_module(place).direct_channels
 
     def on_copies(spec, x, weight, bias, running, *more):
         return right(spec, x, weight, bias, tuple(None if t is None else t.clone() for t in running), *more)
 
-    monkeypatch.setattr(f"{place}.small_channels", on_copies)
+    monkeypatch.setattr(f"{place}.direct_channels", on_copies)
     monkeypatch.setattr("evenkeel.functional._channel_kernels.move_running", lambda *arguments: None)
 
 

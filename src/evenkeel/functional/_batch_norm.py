@@ -17,9 +17,9 @@ from evenkeel.functional._channel_checks import (
 )
 from evenkeel.functional._channel_kernels import (
     channels,
+    direct_channels,
     effective_cast,
     runs_channel_kernel,
-    small_channels,
     tracked_channels,
 )
 from evenkeel.functional._channels import tracked_reference
@@ -126,9 +126,9 @@ def batch_norm(
         return overridden(batch_norm, (input, *running, weight, bias, mask), input, *running, **more)
     spec = channel_spec("batch_norm", "channel", eps, eps_mode, weight_offset, cast, activation)
     if backend == "auto" and mask is None and (spec.eps > 0.0 if training else spec.eps >= 0.0):
-        small = small_channels(spec, input, weight, bias, running, not training, momentum)
-        if small is not None:
-            return small
+        y = direct_channels(spec, input, weight, bias, running, not training, momentum)
+        if y is not None:
+            return y
     check_tensor("batch_norm", "input", input)
     if input.shape == (0,):
         return input.clone()  # torch takes an empty vector for a batch without examples and channels

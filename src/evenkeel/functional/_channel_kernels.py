@@ -137,7 +137,7 @@ def channels_reference(
     return in_format_of(y, x)
 
 
-def small_channels(
+def direct_channels(
     spec: CallSpec,
     input: Tensor,
     weight: Tensor | None,
@@ -154,19 +154,19 @@ def small_channels(
     """
     if spec.late is not None:
         return None
-    small: Tensor | None
+    y: Tensor | None
     options = spec.channel_options
     if nodes is not None:
         arguments = (input, weight, bias, *running, options, remembered, momentum, contiguous)
-        small = None if is_compiling() else nodes.normalize_channels(*arguments)
-        return small
+        y = None if is_compiling() else nodes.normalize_channels(*arguments)
+        return y
     if needs_gradient(*running) or (contiguous and not is_contiguous(input)):
         return None
     trained = needs_gradient(input, weight, bias)
-    small = computed = normalize_small_channels(input, (weight, bias), running, options, remembered, momentum, trained)
+    y = computed = normalize_small_channels(input, (weight, bias), running, options, remembered, momentum, trained)
     if trained and computed is not None:
-        small = ChannelsFunction.apply(input, weight, bias, None, None, spec, (*computed, remembered))
-    return small
+        y = ChannelsFunction.apply(input, weight, bias, None, None, spec, (*computed, remembered))
+    return y
 
 
 def is_contiguous(input: Tensor) -> bool:

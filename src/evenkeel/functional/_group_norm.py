@@ -11,7 +11,7 @@ from torch.overrides import has_torch_function_variadic
 from evenkeel._errors import InvalidInputError, InvalidTypeError
 from evenkeel._spec import ChannelNormOptions
 from evenkeel.functional._channel_checks import check_values_per_channel, expand_mask
-from evenkeel.functional._channel_kernels import channels, effective_cast, runs_channel_kernel, small_channels
+from evenkeel.functional._channel_kernels import channels, direct_channels, effective_cast, runs_channel_kernel
 from evenkeel.functional._channels import in_format_of, normalize_groups
 from evenkeel.functional._common import check_floating, overridden
 from evenkeel.functional._specs import channel_spec, keyword_options
@@ -96,9 +96,9 @@ def group_norm(
         return overridden(group_norm, (input, weight, bias, mask), input, num_groups, **more)
     spec = channel_spec("group_norm", "sample_group", eps, eps_mode, weight_offset, cast, activation, num_groups)
     if backend == "auto" and mask is None and type(num_groups) is int and num_groups > 0:
-        small = small_channels(spec, input, weight, bias, (None, None))
-        if small is not None:
-            return small
+        y = direct_channels(spec, input, weight, bias, (None, None))
+        if y is not None:
+            return y
     check_group_norm(input, num_groups, weight, bias)
     valid = expand_mask("group_norm", mask, input)
     spec = effective_cast(spec, input, weight, bias)

@@ -12,10 +12,10 @@ from evenkeel._spec import CastNormOptions
 from evenkeel.functional._channel_checks import check_channels, check_pair, check_vectors, expand_mask
 from evenkeel.functional._channel_kernels import (
     channels,
+    direct_channels,
     effective_cast,
     laid_out,
     runs_channel_kernel,
-    small_channels,
 )
 from evenkeel.functional._channels import count_shared, tracked_reference, update_running
 from evenkeel.functional._common import overridden
@@ -111,9 +111,9 @@ def instance_norm(
         return overridden(instance_norm, (input, *running, weight, bias, mask), input, *running, **more)
     spec = channel_spec("instance_norm", "sample_channel", eps, eps_mode, weight_offset, cast)
     if backend == "auto" and mask is None and (running_mean is None or not use_input_stats):
-        small = small_channels(spec, input, weight, bias, running, not use_input_stats, 0.0, contiguous=True)
-        if small is not None:
-            return small
+        y = direct_channels(spec, input, weight, bias, running, not use_input_stats, 0.0, contiguous=True)
+        if y is not None:
+            return y
     vectors = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
     check_instance_norm(input, running_mean, running_var, use_input_stats)
     check_vectors("instance_norm", input.shape[1], **vectors)

@@ -19,7 +19,7 @@ from evenkeel.functional._common import (
     needs_gradient,
 )
 from evenkeel.functional._out import deliver, prepare_out, writable
-from evenkeel.functional._rows_autograd import RowsFunction, small_rows, small_sum
+from evenkeel.functional._rows_autograd import RowsFunction, direct_rows, direct_sum
 from evenkeel.functional._rows_reference import add_rows_reference, rows_reference
 from evenkeel.functional._shards import is_distributed, rows_of_shards
 from evenkeel.kernels import composite_required, rows_forward, rows_inference, runs_kernel
@@ -116,9 +116,9 @@ def rows(
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
     from_output = memory_efficient and needs_gradient(input, weight, bias)
     if backend == "auto" and out is None and spec.late is None and not from_output:
-        small = small_rows(spec, input, shape, weight, bias)
-        if small is not None:
-            return small
+        y = direct_rows(spec, input, shape, weight, bias)
+        if y is not None:
+            return y
     if is_list_of_tensors(input) and out is None:
         parts = [rows(name, spec, x, shape, weight, bias, backend, None, memory_efficient) for x in input.unbind()]
         return torch.nested.as_nested_tensor(parts)
@@ -202,8 +202,8 @@ def add_rows(
     if spec.residual_rounding is None:
         raise InvalidArgumentError(f"{name}: residual_rounding must be 'rounded' or 'unrounded', but got None")
     shape = normalized_shape if type(normalized_shape) is tuple else as_shape(name, normalized_shape)
-    if backend == "auto" and (small := small_sum(spec, input, residual, shape, weight, bias)) is not None:
-        return small
+    if backend == "auto" and (direct := direct_sum(spec, input, residual, shape, weight, bias)) is not None:
+        return direct
     check_rows(name, input, shape, weight, bias)
     check_floating(name, "residual", residual, jagged=True)
     if residual.shape != input.shape:

@@ -84,7 +84,7 @@ class RowsContext(NamedTuple):
     from_output: bool = False
 
 
-def small_rows(
+def direct_rows(
     spec: CallSpec, input: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None
 ) -> Tensor | None:
     """Normalize tensors with dense rows that fit, before any check; None for all others."""
@@ -99,7 +99,7 @@ def small_rows(
     return y
 
 
-def small_sum(
+def direct_sum(
     spec: CallSpec,
     input: Tensor,
     residual: Tensor,
