@@ -1,7 +1,7 @@
 """Threads that wait for stores: after an error or Ctrl-C nobody waits for them."""
 
-import _thread
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -35,11 +35,16 @@ def test_threads_are_done_at_the_end_and_left_behind_after_an_error(silent):
 @pytest.mark.parametrize("wait", [beside, lambda action: retried(action, "s3://bucket/x.npy")])
 def test_ctrl_c_does_not_wait_for_a_store(wait, silent):
     def request():
-        _thread.interrupt_main()
+        # a signal, as Ctrl-C is: `interrupt_main` would not wake a thread that waits already
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
         silent.wait()
 
-    with pytest.raises(KeyboardInterrupt):
-        wait(request)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            wait(request)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not silent.is_set()
 
 
