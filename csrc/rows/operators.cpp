@@ -90,6 +90,21 @@ class Parameter {
   const void* data_ = nullptr;
 };
 
+// A thread's own, and its call with them: what another core wrote last takes it longer to read than to compute.
+class OwnParameters {
+ public:
+  template <class Call>
+  OwnParameters(Call& own, const Values& weight, const Values& bias)
+      : weight_(weight, own.spec.options.weight_offset, own.spec.features, own.is_double),
+        bias_(bias, 0.0, own.spec.features, own.is_double) {
+    own.weight = weight_.data();
+    own.bias = bias_.data();
+  }
+
+ private:
+  const Parameter weight_, bias_;
+};
+
 // About 16 K elements a chunk: below that, starting a thread costs more than it saves.
 int64_t rows_per_chunk(int64_t features) { return features >= 16384 ? 1 : 16384 / features; }
 
@@ -131,25 +146,27 @@ void check_recomputable(const C* weight, const C* bias, int64_t features) {
   }
 }
 
+void check_recomputable(RowsForward a, const Values& weight, const Values& bias) {
+  const OwnParameters parameters(a, weight, bias);
+  const auto check = [&](auto number) {
+    using C = decltype(number);
+    check_recomputable(static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), a.spec.features);
+  };
+  a.is_double ? check(double{}) : check(float{});
+}
+
 // Fills in the remaining fields (all but the spec and the places of the rows and statistics) and runs the forward.
 void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool recomputable) {
   if (a.spec.rows == 0 || a.spec.features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
   set_caching(a, moved_bytes({a.x, a.y, a.residual, a.sum}), a.y);
   a.group_bytes = caches().first * 2 / 3;
-  const Parameter w(weight, a.spec.options.weight_offset, a.spec.features, a.is_double);
-  const Parameter b(bias, 0.0, a.spec.features, a.is_double);
-  a.weight = w.data();
-  a.bias = b.data();
-  if (recomputable && a.weight) {
-    const auto check = [&](auto number) {
-      using C = decltype(number);
-      check_recomputable(static_cast<const C*>(a.weight), static_cast<const C*>(a.bias), a.spec.features);
-    };
-    a.is_double ? check(double{}) : check(float{});
-  }
-  parallel_for(a.spec.rows, rows_per_chunk(a.spec.features),
-               [&](int64_t begin, int64_t end) { kernels().forward(a, begin, end); });
+  if (recomputable && weight.data) check_recomputable(a, weight, bias);
+  parallel_for(a.spec.rows, rows_per_chunk(a.spec.features), [&](int64_t begin, int64_t end) {
+    RowsForward own = a;
+    const OwnParameters parameters(own, weight, bias);
+    kernels().forward(own, begin, end);
+  });
 }
 
 void finish(const double* partial, int64_t tasks, int64_t features, const Values& out) {
@@ -180,13 +197,11 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, con
   const auto dweight_partial = sums(dweight), dbias_partial = sums(dbias);
   a.dweight_partial = dweight_partial.get();
   a.dbias_partial = dbias_partial.get();
-  const Parameter w(weight, a.spec.options.weight_offset, features, a.is_double);
-  const Parameter b(a.from_output ? bias : Values(), 0.0, features, a.is_double);
-  a.weight = w.data();
-  a.bias = b.data();
   const int64_t tasks_per_chunk = ceil_divide(rows_per_chunk(features), a.rows_per_task);
   parallel_for(tasks, tasks_per_chunk, [&](int64_t begin, int64_t end) {
-    kernels().backward(a, begin, end);
+    RowsBackward own = a;
+    const OwnParameters parameters(own, weight, a.from_output ? bias : Values());
+    kernels().backward(own, begin, end);
   });
   if (dweight.data) finish(a.dweight_partial, tasks, features, dweight);
   if (dbias.data) finish(a.dbias_partial, tasks, features, dbias);
