@@ -122,6 +122,26 @@ EVENKEEL_INLINE float sum_of_lanes(Floats v) {
   return ((h[0] + h[4]) + (h[2] + h[6])) + ((h[1] + h[5]) + (h[3] + h[7]));
 }
 
+EVENKEEL_INLINE void sums_of_lanes(const Floats (&v)[8], float (&sums)[8]) {
+#if defined(EVENKEEL_HAS_SHUFFLE) && defined(__AVX__)  // HalfFloats is one register
+  const auto halves = [&](int i) {  // of rows i and i + 4
+    const HalfFloats a = fold(v[i]), b = fold(v[i + 4]);
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+           __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+  };
+  const auto quarters = [&](int i) {
+    const HalfFloats a = halves(i), b = halves(i + 1);
+    return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+           __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  };
+  const HalfFloats a = quarters(0), b = quarters(2);
+  store_bytes_of(sums, __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14) +
+                           __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15));
+#else
+  for (int i = 0; i < 8; ++i) sums[i] = sum_of_lanes(v[i]);
+#endif
+}
+
 EVENKEEL_INLINE float to_float(float v) { return v; }
 EVENKEEL_INLINE float to_float(bf16 v) { return bits_as<float>(static_cast<uint32_t>(v.bits) << 16); }
 EVENKEEL_INLINE float to_float(f16 v) {

@@ -97,13 +97,13 @@ Simd simd() {
   return level;
 }
 
-bool fetches_ahead(int64_t run_bytes) {
+bool fetches_ahead(int64_t run_bytes, bool apart) {
 #if defined(__x86_64__)
   constexpr int64_t short_run = 512;
   static const bool is_intel = __builtin_cpu_is("intel");
-  return simd() == Simd::avx2 || (!is_intel && run_bytes >= short_run);
+  return simd() == Simd::avx2 || (!is_intel && (apart || run_bytes >= short_run));
 #else
-  (void)run_bytes;
+  (void)run_bytes, (void)apart;
   return false;
 #endif
 }

@@ -30,8 +30,8 @@ std::string simd_names();
 std::string simd_level();
 
 // Whether kernels fetch what they read next, where that is a run of so many bytes that is read twice before the one after
-// it: Intel's processors with AVX-512 foresee where it lies, AMD's where it is short.
-bool fetches_ahead(int64_t run_bytes);
+// it: Intel's processors with AVX-512 foresee where it lies, AMD's where it is short and not apart from the one before.
+bool fetches_ahead(int64_t run_bytes, bool apart);
 
 // This processor's variant of what EVENKEEL_VARIANTS declares; with none, nobody may call it.
 #if defined(__x86_64__)

@@ -147,21 +147,23 @@ void write_row(const RowsSpec& spec, const Work<C, T, Out, 1>& row, const Parame
                 [&](auto centring) { write_rows<centring.value>(row, parameters, spec.features, streamed); });
 }
 
-// Writes x + residual to sum and returns the row to normalize. A sum that goes past the caches is kept in scratch too.
-template <class C, class R>
-const C* add_row(const C* x, const R* residual, R* sum, bool rounded, bool streamed, int64_t n, C* scratch) {
-  if constexpr (std::is_same_v<R, C>) {
+// Writes x + residual to sum and returns the row to normalize: the sum itself, or what is in scratch. A sum that goes
+// past the caches is kept there too.
+template <class T, class X, class R>
+const T* add_row(const X* x, const R* residual, R* sum, bool rounded, bool streamed, int64_t n, T* scratch) {
+  if constexpr (std::is_same_v<T, R>) {
+    using L = std::conditional_t<std::is_same_v<X, R>, typename Written<R>::lanes, Opmath<R>>;
     if (!streamed) {
-      for_each_position<C>(n, [&](auto at) { at.store(sum, at.load(x) + at.load(residual)); });
+      for_each_position<L>(n, [&](auto at) { at.store(sum, at.load(x) + at.load(residual)); });
       return sum;
     }
-    for_each_position<C>(n, [&](auto at) {
+    for_each_position<L>(n, [&](auto at) {
       const auto total = at.load(x) + at.load(residual);
       at.store(sum, total);
       store_near(at, scratch, total);
     }, true, elements_to_line(sum));
   } else {
-    for_each_position<C>(n, [&](auto at) {
+    for_each_position<T>(n, [&](auto at) {
       const auto total = at.load(x) + at.load(residual);
       at.store(sum, total);
       at.store(scratch, rounded ? at.load(sum) : total);
@@ -170,14 +172,31 @@ const C* add_row(const C* x, const R* residual, R* sum, bool rounded, bool strea
   return scratch;
 }
 
-template <class C>
-const C* add_row(const RowsForward& a, const C* x, int64_t row, C* scratch) {
-  return with_row<C>(a.sum, row, [&](auto* sum) {
-    const auto* residual = static_cast<decltype(sum)>(a.residual.data) + row_offset(a.residual.layout, row);
-    const bool streamed = a.streamed && reaches_a_line(sum);
-    return add_row(x, residual, sum, a.spec.options.rounded, streamed, a.spec.features, scratch);
-  });
-}
+// The rows of x as they lie.
+template <class T>
+struct RowsAsGiven {
+  const RowsForward& a;
+  const T* row(int64_t row, T*) const { return static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row); }
+};
+
+// The rows of x + residual, which are written to a sum of R on the way.
+template <class T, class R>
+struct RowsAdded {
+  const RowsForward& a;
+  const T* row(int64_t row, T* scratch) const {
+    const int64_t n = a.spec.features, at = row_offset(a.x.layout, row);
+    const R* residual = static_cast<const R*>(a.residual.data) + row_offset(a.residual.layout, row);
+    R* const sum = static_cast<R*>(a.sum.data) + row_offset(a.sum.layout, row);
+    const bool rounded = a.spec.options.rounded, streamed = a.streamed && reaches_a_line(sum);
+    if (a.x.dtype == a.sum.dtype) {
+      return add_row(static_cast<const R*>(a.x.data) + at, residual, sum, rounded, streamed, n, scratch);
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      return add_row(row_of(a.x, row, n, scratch), residual, sum, rounded, streamed, n, scratch);
+    }
+    __builtin_unreachable();
+  }
+};
 
 __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForward& a, const float* x, int64_t row) {
   const int64_t n = a.spec.features, stride = padded(n);
@@ -200,51 +219,21 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
           static_cast<float>(s.reciprocal), static_cast<float>(s.bend)};
 }
 
-inline Statistics<double> measure_row(const RowsForward& a, const double* x, int64_t) {
-  return measure<double>(x, a.spec);
-}
-inline Statistics<float> measure_row(const RowsForward& a, const float* x, int64_t row) {
-  const RowsOptions& options = a.spec.options;
-  if (options.early) {
-    return {0, 0, 1.0f / std::sqrt(mean_square_as_torch(x, a.spec.features) + static_cast<float>(options.eps)), 1};
-  }
-  // the bits of adding first: a row of bfloat16 is summed in another order than one of float
-  if (a.residual.data && options.rounded && a.x.dtype == DType::bfloat16 && a.sum.dtype == DType::bfloat16) {
-    return measure<float>(static_cast<const bf16*>(a.sum.data) + row_offset(a.sum.layout, row), a.spec);
-  }
-  return measure<float>(x, a.spec);
-}
-
-// One row from x (in the compute dtype) to y; returns its statistics.
-template <class C>
-Statistics<C> forward_row(const RowsForward& a, const C* x, int64_t row) {
-  const Statistics<C> s = measure_row(a, x, row);
-  if constexpr (std::is_same_v<C, float>) {
-    if (!safe(s)) return forward_row_in_double(a, x, row);
-  }
-  with_row<C>(a.y, row, [&](auto* y) {
-    if constexpr (std::is_same_v<C, float>) {
-      if (a.spec.options.early) return write_row_early(a, x, s.reciprocal, y);
-    }
-    const Work<C, C, std::remove_pointer_t<decltype(y)>, 1> work{{x}, {y}, {s}};
-    const Parameters<C> parameters{static_cast<const C*>(a.weight), static_cast<const C*>(a.bias)};
-    write_row(a.spec, work, parameters, a.streamed && reaches_a_line(y));
-  });
-  return s;
-}
-
-// With a residual or early rounding, a row at a time.
-template <class C>
-void forward_special(const RowsForward& a, int64_t begin, int64_t end) {
+// With early rounding, a row at a time.
+void forward_early(const RowsForward& a, int64_t begin, int64_t end) {
   const int64_t n = a.spec.features;
-  const int width = a.spec.statistics_width();
-  C* saved = static_cast<C*>(a.statistics);
-  const Buffer<C> scratch(padded(n));
+  const float eps = static_cast<float>(a.spec.options.eps);
+  float* saved = static_cast<float*>(a.statistics);
+  const Buffer<float> scratch(padded(n));
   for (int64_t row = begin; row < end; ++row) {
-    const C* x = row_of(a.x, row, n, scratch.data());
-    if (a.residual.data) x = add_row(a, x, row, scratch.data());
-    const Statistics<C> s = forward_row(a, x, row);
-    if (saved) save(s, a.spec, saved + row * width);
+    const float* x = row_of(a.x, row, n, scratch.data());
+    Statistics<float> s{0, 0, 1.0f / std::sqrt(mean_square_as_torch(x, n) + eps), 1};
+    if (safe(s)) {
+      with_row<float>(a.y, row, [&](auto* y) { write_row_early(a, x, s.reciprocal, y); });
+    } else {
+      s = forward_row_in_double(a, x, row);
+    }
+    if (saved) save(s, a.spec, saved + row * a.spec.statistics_width());
   }
 }
 
@@ -255,9 +244,9 @@ __attribute__((noinline)) Statistics<float> widen_and_do_in_double(const RowsFor
 }
 
 // Writes a row of which the statistics are known; the one that is fetched meanwhile is `later` rows further.
-template <class C, class T>
+template <class C, class T, class Out>
 inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, const Parameters<C>& parameters, int64_t row,
-                         int64_t later, LineWriter<T>& lines) {
+                         int64_t later, LineWriter<Out>& lines) {
   bool done = false;
   if constexpr (std::is_same_v<C, float>) {
     if (!safe(s)) {
@@ -266,9 +255,9 @@ inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, cons
     }
   }
   if (!done) {
-    T* y = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row);
-    Work<C, T, T, 1> work{{x}, {lines ? lines.place(y) : y}, {s}};
-    if (a.fetched) {
+    Out* y = static_cast<Out*>(a.y.data) + row_offset(a.y.layout, row);
+    Work<C, T, Out, 1> work{{x}, {lines ? lines.place(y) : y}, {s}};
+    if (a.fetched && !a.residual.data) {
       work.x_ahead = distance_to(a.x, row, later);
       work.y_ahead = distance_to(a.y, row, later);
     }
@@ -304,7 +293,8 @@ bool complete_rows(const RowsForward& a, const T* const* x, const Group<C>& s, c
 // How many rows are measured and then written: as many as stay in the first-level cache in between.
 template <class T>
 int group_size(const RowsForward& a) {
-  const int64_t fitting = a.group_bytes / (a.spec.features * static_cast<int64_t>(sizeof(T)));
+  const int64_t tensors = a.residual.data ? 2 : 1;
+  const int64_t fitting = a.group_bytes / (a.spec.features * tensors * static_cast<int64_t>(sizeof(T)));
   return fitting >= most_in_group ? most_in_group : fitting >= 4 ? 4 : fitting >= 2 ? 2 : 1;
 }
 
@@ -322,34 +312,55 @@ int rows_abreast(const RowsForward& a) {
 
 constexpr int64_t worth_ordering = 8;  // rows, for which the parameters are ordered
 
-template <class T>
-void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
+// Rows of T, of x or of its sum with a residual, to rows of Out.
+template <class T, class Out, class Source>
+void forward_groups(const RowsForward& a, const Source& source, int64_t begin, int64_t end) {
   using C = Opmath<T>;
-  const int size = group_size<T>(a), most = rows_abreast<T>(a);
-  const int64_t n = a.spec.features;
+  constexpr bool same = std::is_same_v<T, Out>;
+  const int size = group_size<T>(a), most = same ? rows_abreast<T>(a) : 1;
+  const int64_t n = a.spec.features, stride = padded_pairs(n);
   Parameters<C> parameters{static_cast<const C*>(a.weight), static_cast<const C*>(a.bias)};
-  const bool has_order = is_written_in_order<T> && end - begin >= worth_ordering;
-  const Buffer<C> scratch(has_order ? 2 * padded_pairs(n) : 0);
+  const bool has_order = same && is_written_in_order<T> && end - begin >= worth_ordering;
+  const Buffer<C> ordered(has_order ? 2 * stride : 0);
   if (has_order) {
-    parameters = {parameters.weight, parameters.bias, true, in_order<pair>(parameters.weight, scratch.data(), n),
-                  in_order<pair>(parameters.bias, scratch.data() + padded_pairs(n), n)};
+    parameters = {parameters.weight, parameters.bias, true, in_order<pair>(parameters.weight, ordered.data(), n),
+                  in_order<pair>(parameters.bias, ordered.data() + stride, n)};
   }
-  LineWriter<T> lines(a.y.data, n, a.streamed);
+  const Buffer<T> scratch(a.residual.data ? size * stride : 0);
+  LineWriter<Out> lines(a.y.data, n, a.streamed);
   for (int64_t row = begin; row < end; row += size) {
     const int count = static_cast<int>(row + size < end ? size : end - row);
     const T* x[most_in_group];
-    for (int i = 0; i < count; ++i) x[i] = static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row + i);
+    for (int i = 0; i < count; ++i) x[i] = source.row(row + i, scratch.data() + i * stride);
     const Group<C> s = measure<C>(x, count, a.spec);
     for (int i = 0; i < count;) {
-      if (most == 4 && i + 4 <= count && complete_rows<4>(a, x, s, parameters, i, row + i)) {
-        i += 4;
-      } else if (most >= 2 && i + 2 <= count && complete_rows<2>(a, x, s, parameters, i, row + i)) {
-        i += 2;
-      } else {
-        complete_row(a, x[i], s[i], parameters, row + i, size, lines);
-        ++i;
+      if constexpr (same) {
+        if (most == 4 && i + 4 <= count && complete_rows<4>(a, x, s, parameters, i, row + i)) {
+          i += 4;
+          continue;
+        }
+        if (most >= 2 && i + 2 <= count && complete_rows<2>(a, x, s, parameters, i, row + i)) {
+          i += 2;
+          continue;
+        }
       }
+      complete_row(a, x[i], s[i], parameters, row + i, size, lines);
+      ++i;
     }
+  }
+}
+
+// The sum is normalized as it was rounded, where it is of x's dtype, or else in float.
+template <class R>
+void forward_added(const RowsForward& a, int64_t begin, int64_t end) {
+  const bool as_rounded = a.spec.options.rounded || std::is_same_v<R, Opmath<R>>;
+  if (a.x.dtype == a.sum.dtype && as_rounded) {
+    forward_groups<R, R>(a, RowsAdded<R, R>{a}, begin, end);
+  } else if constexpr (!std::is_same_v<R, double>) {
+    with_floating(a.y.dtype, [&](auto t) {
+      using Out = decltype(t);
+      if constexpr (!std::is_same_v<Out, double>) forward_groups<float, Out>(a, RowsAdded<float, R>{a}, begin, end);
+    });
   }
 }
 
@@ -357,10 +368,15 @@ void forward_plain(const RowsForward& a, int64_t begin, int64_t end) {
 
 void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
   if (begin == end) return;
-  if (a.spec.options.early || a.residual.data) {
-    a.is_double ? forward_special<double>(a, begin, end) : forward_special<float>(a, begin, end);
+  if (a.spec.options.early && !a.is_double) {
+    forward_early(a, begin, end);
+  } else if (a.residual.data) {
+    with_floating(a.sum.dtype, [&](auto t) { forward_added<decltype(t)>(a, begin, end); });
   } else {
-    with_floating(a.x.dtype, [&](auto t) { forward_plain<decltype(t)>(a, begin, end); });
+    with_floating(a.x.dtype, [&](auto t) {
+      using T = decltype(t);
+      forward_groups<T, T>(a, RowsAsGiven<T>{a}, begin, end);
+    });
   }
   if (a.streamed) finish_streams();
 }

@@ -121,7 +121,9 @@ template <class Call>
 void set_caching(Call& a, int64_t bytes, const Rows& out) {
   constexpr int64_t short_row = 200;  // elements
   const int64_t all = a.spec.rows * a.spec.features * bytes, row = a.spec.features * size_of(a.x.dtype);
-  a.fetched = all > caches().second && fetches_ahead(row);
+  const RowLayout& layout = a.x.layout;
+  const bool apart = layout.axes && layout.strides[layout.axes - 1] != a.spec.features;
+  a.fetched = all > caches().second && fetches_ahead(row, apart);
   const bool shares_lines = row % cache_line && a.spec.features < short_row;
   a.streamed = out.data && out.data != a.x.data && !shares_lines && is_past_caches(all);
 }

@@ -38,17 +38,6 @@ inline int64_t row_offset(const RowLayout& layout, int64_t row) {
 inline bool safe(const Statistics<float>& s) { return in_float_range(s.reciprocal); }
 inline bool safe(const Statistics<double>&) { return true; }
 
-// The mean of a row's beginning, or of a short row: exact where its elements are equal.
-template <class C, class T>
-C first_mean(const T* x, int64_t n) {
-  constexpr int width = Lanes<C>::width;
-  if (n >= 2 * width) return sum_of_lanes(load(x) + load(x + width)) * (C(1) / (2 * width));
-  if (n >= width) return sum_of_lanes(load(x)) * (C(1) / width);
-  const Rest<C> row{0, static_cast<int>(n)};
-  const C first = static_cast<C>(to_double(x[0]));
-  return first + static_cast<C>(sum_of_lanes(row.keep(row.load(x) - first))) / static_cast<C>(n);
-}
-
 // Rows are measured in groups, as many as a vector has doubles: a statistic ends in a chain of divisions and a root,
 // and eight of them take no longer than one. What a row gives does not depend on its group.
 constexpr int most_in_group = 8;
@@ -58,9 +47,31 @@ struct Group {
   Statistics<C> operator[](int i) const { return {mean[i], mean_rest[i], reciprocal[i], bend[i]}; }
 };
 
+// Of each row a shift, and the lanes of its sums of differences from the shift and of their squares.
 struct Sums {
-  double shift[most_in_group], first[most_in_group], second[most_in_group];
+  double shift[most_in_group];
+  Doubles first[most_in_group], second[most_in_group];
 };
+
+// The means of the rows' beginnings, or of short rows: exact where the elements of one are equal.
+template <class C, class T>
+void take_shifts(const T* const* x, int count, int64_t n, Sums& sums) {
+  constexpr int width = Lanes<C>::width;
+  if (n < width) {
+    for (int i = 0; i < count; ++i) {
+      const Rest<C> row{0, static_cast<int>(n)};
+      const C first = static_cast<C>(to_double(x[i][0]));
+      sums.shift[i] = first + static_cast<C>(sum_of_lanes(row.keep(row.load(x[i]) - first))) / static_cast<C>(n);
+    }
+    return;
+  }
+  const bool two = n >= 2 * width;
+  Vector<C> lanes[most_in_group] = {};
+  for (int i = 0; i < count; ++i) lanes[i] = two ? load(x[i]) + load(x[i] + width) : load(x[i]);
+  C all[most_in_group];
+  sums_of_lanes(lanes, all);
+  for (int i = 0; i < most_in_group; ++i) sums.shift[i] = all[i] * (C(1) / static_cast<C>(two ? 2 * width : width));
+}
 
 // Row i's sums of differences from the shift, for a statistic that is centred, and of their squares.
 template <class C, class T>
@@ -69,21 +80,21 @@ void take_sums(const T* x, const RowsSpec& spec, Sums& sums, int i) {
   using V = Vector<L>;
   if (spec.center()) {
     const C shift = static_cast<C>(sums.shift[i]);
-    double row_sums[2];
-    sum_terms<L>(spec.features, row_sums, [&](auto at, V(&out)[2]) {
+    Doubles totals[2] = {};
+    add_terms<L>(spec.features, totals, [&](auto at, V(&out)[2]) {
       const V d = at.keep(at.load(x) - shift);
       out[0] = d;
       out[1] = d * d;
     });
-    sums.first[i] = row_sums[0];
-    sums.second[i] = row_sums[1];
+    sums.first[i] = totals[0];
+    sums.second[i] = totals[1];
   } else {
-    double row_sums[1];
-    sum_terms<L>(spec.features, row_sums, [&](auto at, V(&out)[1]) {
+    Doubles totals[1] = {};
+    add_terms<L>(spec.features, totals, [&](auto at, V(&out)[1]) {
       const V v = at.load(x);
       out[0] = v * v;
     });
-    sums.second[i] = row_sums[0];
+    sums.second[i] = totals[0];
   }
 }
 
@@ -96,10 +107,13 @@ struct Moments {
 template <class C>
 Moments conclude(const RowsSpec& spec, const Sums& sums, Group<C>& s) {
   const double n = spec.count();
-  const Doubles shift = load(sums.shift), offset = load(sums.first) / n;
+  double first[most_in_group] = {}, second[most_in_group];
+  if (spec.center()) sums_of_lanes(sums.first, first);
+  sums_of_lanes(sums.second, second);
+  const Doubles shift = load(sums.shift), offset = load(first) / n;
   s.mean = Eight<C>::from(shift + offset);
   s.mean_rest = Eight<C>::from((shift - as_doubles(s.mean)) + offset);
-  const Doubles square = load(sums.second) / n - offset * offset;
+  const Doubles square = load(second) / n - offset * offset;
   return {choose(square < 0, Doubles{}, square), ~(4 * offset * offset <= square)};
 }
 
@@ -125,9 +139,7 @@ void take_reciprocals(const RowsSpec& spec, Doubles square, Group<C>& s) {
 template <class C, class T>
 Group<C> measure(const T* const* x, int count, const RowsSpec& spec) {
   Sums sums{};
-  if (spec.center()) {
-    for (int i = 0; i < count; ++i) sums.shift[i] = first_mean<C>(x[i], spec.features);
-  }
+  if (spec.center()) take_shifts<C>(x, count, spec.features, sums);
   for (int i = 0; i < count; ++i) take_sums<C>(x[i], spec, sums, i);
   Group<C> s;
   Moments moments = conclude(spec, sums, s);
