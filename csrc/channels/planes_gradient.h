@@ -179,8 +179,8 @@ bool sum_abreast(const ChannelsCall& a, const Runs& runs, int64_t first, const C
     products[i] = totals[1];
   }
   double sums[2][abreast];
-  sums_of_lanes(gradients, sums[0]);
-  sums_of_lanes(products, sums[1]);
+  store(sums[0], sums_of_lanes(gradients));
+  store(sums[1], sums_of_lanes(products));
   for (int i = 0; i < abreast; ++i) {
     partial[2 * i] = sums[0][i];
     partial[2 * i + 1] = sums[1][i] - static_cast<double>(s.mean_rest) * sums[0][i];

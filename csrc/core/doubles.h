@@ -43,11 +43,13 @@ struct Eight<float> {
     return convert<HalfFloats>(v);
 #endif
   }
+  static Doubles widened(const float* p) { return as_doubles(load_bytes_of<HalfFloats>(p)); }
 };
 template <>
 struct Eight<double> {
   using vector = Doubles;
   static vector from(Doubles v) { return v; }
+  static Doubles widened(const double* p) { return load(p); }
 };
 
 // Both halves rounded.
@@ -105,16 +107,19 @@ EVENKEEL_INLINE double sum_of_lanes(Doubles v) {
   return (h[0] + h[2]) + (h[1] + h[3]);
 }
 // The sums of the lanes of eight vectors, each as sum_of_lanes adds.
-EVENKEEL_INLINE void sums_of_lanes(const Doubles (&v)[8], double (&sums)[8]) {
+EVENKEEL_INLINE Doubles sums_of_lanes(const Doubles (&v)[8]) {
 #if defined(EVENKEEL_HAS_SHUFFLE) && defined(__AVX2__)  // HalfDoubles is one register
-  for (int i = 0; i < 8; i += 4) {
+  const auto four = [&](int i) {
     const HalfDoubles a = fold(v[i]), b = fold(v[i + 1]), c = fold(v[i + 2]), d = fold(v[i + 3]);
     const HalfDoubles ac = __builtin_shufflevector(a, c, 0, 1, 4, 5) + __builtin_shufflevector(a, c, 2, 3, 6, 7);
     const HalfDoubles bd = __builtin_shufflevector(b, d, 0, 1, 4, 5) + __builtin_shufflevector(b, d, 2, 3, 6, 7);
-    store_bytes_of(sums + i, __builtin_shufflevector(ac, bd, 0, 4, 2, 6) + __builtin_shufflevector(ac, bd, 1, 5, 3, 7));
-  }
+    return __builtin_shufflevector(ac, bd, 0, 4, 2, 6) + __builtin_shufflevector(ac, bd, 1, 5, 3, 7);
+  };
+  return join<Doubles>(four(0), four(4));
 #else
+  double sums[8];
   for (int i = 0; i < 8; ++i) sums[i] = sum_of_lanes(v[i]);
+  return load(sums);
 #endif
 }
 EVENKEEL_INLINE float sum_of_lanes(Floats v) {
@@ -122,7 +127,7 @@ EVENKEEL_INLINE float sum_of_lanes(Floats v) {
   return ((h[0] + h[4]) + (h[2] + h[6])) + ((h[1] + h[5]) + (h[3] + h[7]));
 }
 
-EVENKEEL_INLINE void sums_of_lanes(const Floats (&v)[8], float (&sums)[8]) {
+EVENKEEL_INLINE HalfFloats sums_of_lanes(const Floats (&v)[8]) {
 #if defined(EVENKEEL_HAS_SHUFFLE) && defined(__AVX__)  // HalfFloats is one register
   const auto halves = [&](int i) {  // of rows i and i + 4
     const HalfFloats a = fold(v[i]), b = fold(v[i + 4]);
@@ -135,10 +140,12 @@ EVENKEEL_INLINE void sums_of_lanes(const Floats (&v)[8], float (&sums)[8]) {
            __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
   };
   const HalfFloats a = quarters(0), b = quarters(2);
-  store_bytes_of(sums, __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14) +
-                           __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15));
+  return __builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14) +
+         __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15);
 #else
+  float sums[8];
   for (int i = 0; i < 8; ++i) sums[i] = sum_of_lanes(v[i]);
+  return load_bytes_of<HalfFloats>(sums);
 #endif
 }
 

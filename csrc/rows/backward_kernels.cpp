@@ -18,14 +18,48 @@ struct Slopes {
   C shift, along;
 };
 
-// R rows in the dtype in which they are read.
+// Rows in the dtype in which they are read: one, or up to as many as a vector has doubles.
+template <int most, class C, class T>
+struct BackwardGroup {
+  const T *x[most], *dy[most];
+  T* dx[most];
+  C mean[most], mean_rest[most], reciprocal[most] = {}, bend[most] = {};
+  C shift[most], along[most];                       // slopes
+  int64_t x_ahead = 0, dy_ahead = 0, dx_ahead = 0;  // elements to what is fetched meanwhile
+
+  void set_statistics(int i, const Statistics<C>& s) {
+    mean[i] = s.mean;
+    mean_rest[i] = s.mean_rest;
+    reciprocal[i] = s.reciprocal;
+    bend[i] = s.bend;
+  }
+};
+
+// R rows of a group, copied: every store might change the group's pointers and statistics. Not by way of an argument:
+// that is copied as a whole, which has to wait for the pieces that were written last.
 template <class C, class T, int R>
-struct BackwardWork {
+struct BackwardRows {
   const T *x[R], *dy[R];
   T* dx[R];
   Statistics<C> statistics[R];
-  Slopes<C> slopes[R] = {};
-  int64_t x_ahead = 0, dy_ahead = 0, dx_ahead = 0;  // elements to what is fetched meanwhile, of one row
+  Slopes<C> slopes[R];
+  template <int most>
+  EVENKEEL_INLINE BackwardRows(const BackwardGroup<most, C, T>& group, int first) {
+    for (int r = 0; r < R; ++r) {
+      const int i = first + r;
+      x[r] = group.x[i];
+      dy[r] = group.dy[i];
+      dx[r] = group.dx[i];
+      statistics[r] = {group.mean[i], group.mean_rest[i], group.reciprocal[i], group.bend[i]};
+      slopes[r] = {group.shift[i], group.along[i]};
+    }
+  }
+};
+
+// The lanes of the rows' sums of g and of g * x_hat.
+template <int most>
+struct GradientSums {
+  Doubles g[most], product[most];
 };
 
 // The backward of a row has two passes:
@@ -34,14 +68,14 @@ struct BackwardWork {
 // The means are sums where the scale is a length. With Centring::done, x is x_hat itself.
 // This is the first: it adds to the accumulators (padded, or null) and finds the means. With R rows at once, parameters
 // and accumulators are read and written once for all. The weight lies in the order in which rows are read.
-template <Centring centring, bool weighted, int chains, class C, class T, int R>
-__attribute__((flatten)) void sum_rows(const RowsSpec& spec, BackwardWork<C, T, R>& work, const C* weight, C* dweight,
-                                       C* dbias) {
+template <int R, Centring centring, bool weighted, int chains, int most, class C, class T>
+__attribute__((flatten)) void sum_rows(int64_t n, const BackwardGroup<most, C, T>& group, int first, const C* weight,
+                                       C* dweight, C* dbias, GradientSums<most>& sums) {
   using L = typename Summed<T>::lanes;
   using V = Vector<L>;
-  const BackwardWork<C, T, R> rows = work;  // a copy: every store might change the pointers and statistics
-  double sums[2 * R];
-  sum_terms<L, chains>(spec.features, sums, [&](auto at, V(&out)[2 * R]) {
+  const BackwardRows<C, T, R> rows(group, first);
+  Doubles totals[2 * R] = {};
+  add_terms<L, chains>(n, totals, [&](auto at, V(&out)[2 * R]) {
     const Whole<L> whole{at.i};  // the accumulators are padded
     // every load stands before the first store: the compiler must keep their order, and a load waits for a store to
     // an address with the same last 12 bits
@@ -66,10 +100,33 @@ __attribute__((flatten)) void sum_rows(const RowsSpec& spec, BackwardWork<C, T, 
     if (dbias) whole.store_in_order(dbias, more_dbias);
   });
   for (int r = 0; r < R; ++r) {
-    const double reciprocal = rows.statistics[r].reciprocal, count = spec.count();
-    const double slope = sums[2 * r + 1] / count * rows.statistics[r].bend * reciprocal;
-    work.slopes[r].shift = spec.center() ? static_cast<C>(sums[2 * r] / count * reciprocal) : 0;
-    work.slopes[r].along = static_cast<C>(centring == Centring::done ? slope : slope * reciprocal);
+    sums.g[first + r] = totals[2 * r];
+    sums.product[first + r] = totals[2 * r + 1];
+  }
+}
+
+// What a row's sums of g and of g * x_hat give, or those of several.
+template <Centring centring, class Numbers>
+std::pair<Numbers, Numbers> slopes_of(double count, const Numbers& g, const Numbers& product, const Numbers& reciprocal,
+                                      const Numbers& bend) {
+  const Numbers slope = product / count * bend * reciprocal;
+  return {g / count * reciprocal, centring == Centring::done ? slope : slope * reciprocal};
+}
+
+template <Centring centring, int most, class C, class T>
+void take_slopes(const RowsSpec& spec, const GradientSums<most>& sums, BackwardGroup<most, C, T>& rows) {
+  const double count = spec.count();
+  if constexpr (most == 1) {
+    const double g = spec.center() ? sum_of_lanes(sums.g[0]) : 0, product = sum_of_lanes(sums.product[0]);
+    const auto [shift, along] = slopes_of<centring, double>(count, g, product, rows.reciprocal[0], rows.bend[0]);
+    rows.shift[0] = static_cast<C>(shift);
+    rows.along[0] = static_cast<C>(along);
+  } else {
+    const Doubles g = spec.center() ? sums_of_lanes(sums.g) : Doubles{}, product = sums_of_lanes(sums.product);
+    const auto [shift, along] = slopes_of<centring, Doubles>(count, g, product, Eight<C>::widened(rows.reciprocal),
+                                                             Eight<C>::widened(rows.bend));
+    store_bytes_of(rows.shift, Eight<C>::from(shift));
+    store_bytes_of(rows.along, Eight<C>::from(along));
   }
 }
 
@@ -104,12 +161,15 @@ void with_centring(const RowsBackward& a, const Statistics<C>& s, const Body& bo
 
 template <class C>
 Slopes<C> sum_row(const RowsBackward& a, const BackwardRow<C>& r, C* dweight, C* dbias) {
-  BackwardWork<C, C, 1> work{{r.x}, {r.dy}, {}, {r.statistics}};
+  BackwardGroup<1, C, C> rows{{r.x}, {r.dy}, {}};
+  rows.set_statistics(0, r.statistics);
+  GradientSums<1> sums;
   with_centring(a, r.statistics, [&](auto centring) {
-    r.weight ? sum_rows<centring.value, true, 2>(a.spec, work, r.weight, dweight, dbias)
-             : sum_rows<centring.value, false, 2>(a.spec, work, r.weight, dweight, dbias);
+    r.weight ? sum_rows<1, centring.value, true, 2>(a.spec.features, rows, 0, r.weight, dweight, dbias, sums)
+             : sum_rows<1, centring.value, false, 2>(a.spec.features, rows, 0, r.weight, dweight, dbias, sums);
+    take_slopes<centring.value>(a.spec, sums, rows);
   });
-  return work.slopes[0];
+  return {rows.shift[0], rows.along[0]};
 }
 
 template <class C, class Out>
@@ -203,17 +263,19 @@ void backward_row(const RowsBackward& a, int64_t row, ParameterSums<L, C>& sums,
   write_gradients(a, r, slopes, row, scratch + 3 * stride);
 }
 
-template <Centring centring, bool weighted, class C, class T, int R>
-__attribute__((flatten)) void write_rows(const RowsSpec& spec, const BackwardWork<C, T, R> rows, const C* weight,
+template <int R, Centring centring, bool weighted, int most, class C, class T>
+__attribute__((flatten)) void write_rows(int64_t n, const BackwardGroup<most, C, T>& group, int first, const C* weight,
                                          bool streamed) {
   using L = typename Written<T>::lanes;
   using V = Vector<L>;
-  for_each_position<L>(spec.features, [&](auto at) {
+  const BackwardRows<C, T, R> rows(group, first);
+  const int64_t x_ahead = group.x_ahead, dy_ahead = group.dy_ahead, dx_ahead = group.dx_ahead;
+  for_each_position<L>(n, [&](auto at) {
     if constexpr (R == 1) {
-      if (rows.x_ahead) {
-        fetch(rows.x[0] + at.i + rows.x_ahead);
-        fetch(rows.dy[0] + at.i + rows.dy_ahead);
-        if (!streamed) fetch_to_write(rows.dx[0] + at.i + rows.dx_ahead);
+      if (x_ahead) {
+        fetch(rows.x[0] + at.i + x_ahead);
+        fetch(rows.dy[0] + at.i + dy_ahead);
+        if (!streamed) fetch_to_write(rows.dx[0] + at.i + dx_ahead);
       }
     }
     V w{}, v[R];
@@ -225,48 +287,63 @@ __attribute__((flatten)) void write_rows(const RowsSpec& spec, const BackwardWor
       v[r] = g - centred<centring>(at, rows.x[r], rows.statistics[r]) * rows.slopes[r].along;
     }
     for (int r = 0; r < R; ++r) at.store(rows.dx[r], v[r]);
-  }, streamed, head_of(rows.dx[0], spec.features, streamed));
+  }, streamed, head_of(rows.dx[0], n, streamed));
 }
 
-template <Centring centring, bool weighted, class L, class C, class T, int R>
-void run_rows(const RowsBackward& a, BackwardWork<C, T, R>& rows, const C* weight_in_order,
-              const ParameterSums<L, C>& sums, LineWriter<T>& lines) {
-  sum_rows<centring, weighted, 1>(a.spec, rows, weight_in_order, sums.dweight(), sums.dbias());
+// Both passes over a group, of one row, or two rows at a time.
+template <Centring centring, bool weighted, class L, int most, class C, class T>
+void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count, const C* weight_in_order,
+               const ParameterSums<L, C>& parameters, LineWriter<T>& lines) {
+  constexpr int two = most > 1 ? 2 : 1;
+  const int64_t n = a.spec.features;
+  C *const dweight = parameters.dweight(), *const dbias = parameters.dbias();
+  GradientSums<most> sums;
+  for (int i = count; i < most; ++i) sums.g[i] = sums.product[i] = Doubles{};
+  int i = 0;
+  for (; i + two <= count; i += two) {
+    sum_rows<two, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
+  }
+  if (i < count) sum_rows<1, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
   if (!a.dx.data) return;
-  if (lines) rows.dx[0] = lines.place(rows.dx[0]);
-  const bool streamed = R == 1 && a.streamed && !lines && reaches_a_line(rows.dx[0]);
-  write_rows<centring, weighted>(a.spec, rows, static_cast<const C*>(a.weight), streamed);
-  if (lines) lines.add(a.spec.features);
+  take_slopes<centring>(a.spec, sums, rows);
+  const C* weight = static_cast<const C*>(a.weight);
+  for (i = 0; i + 2 <= count; i += 2) write_rows<two, centring, weighted>(n, rows, i, weight, false);
+  if (i == count) return;
+  if (lines) rows.dx[i] = lines.place(rows.dx[i]);
+  const bool streamed = a.streamed && !lines && reaches_a_line(rows.dx[i]);
+  write_rows<1, centring, weighted>(n, rows, i, weight, streamed);
+  if (lines) lines.add(n);
 }
 
-// R rows from `row` on, unless one of them is not of the usual kind.
-template <class T, int R, class L, class C>
-bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order, const ParameterSums<L, C>& sums,
-                   LineWriter<T>& lines) {
-  BackwardWork<C, T, R> rows;
+// Rows from `row` on, unless one of them is not of the usual kind.
+template <int most, class L, class C, class T>
+bool backward_group(const RowsBackward& a, int64_t row, int count, const C* weight_in_order,
+                    const ParameterSums<L, C>& sums, LineWriter<T>& lines) {
+  BackwardGroup<most, C, T> rows;
   const Centring usual = a.spec.center() ? Centring::rounded : Centring::none;
   const int width = a.spec.statistics_width();
-  for (int r = 0; r < R; ++r) {
-    rows.statistics[r] = restore(a.spec, static_cast<const C*>(a.statistics) + (row + r) * width);
-    if (!safe(rows.statistics[r]) || centring_of(a.spec, rows.statistics[r]) != usual) return false;
+  for (int r = 0; r < count; ++r) {
+    const Statistics<C> s = restore(a.spec, static_cast<const C*>(a.statistics) + (row + r) * width);
+    if (!safe(s) || centring_of(a.spec, s) != usual) return false;
+    rows.set_statistics(r, s);
     rows.x[r] = static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row + r);
     rows.dy[r] = static_cast<const T*>(a.dy.data) + row_offset(a.dy.layout, row + r);
     rows.dx[r] = a.dx.data ? static_cast<T*>(a.dx.data) + row_offset(a.dx.layout, row + r) : nullptr;
   }
-  if (R == 1 && a.fetched) {
+  if (a.fetched) {
     constexpr int64_t soon = 4096 / sizeof(T);
-    const int64_t later = ceil_divide(soon, a.spec.features);
+    const int64_t later = std::max<int64_t>(count, ceil_divide(soon, a.spec.features));
     rows.x_ahead = distance_to(a.x, row, later);
     rows.dy_ahead = distance_to(a.dy, row, later);
     rows.dx_ahead = distance_to(a.dx, row, later);
   }
-  if (usual == Centring::none) {
-    a.weight ? run_rows<Centring::none, true>(a, rows, weight_in_order, sums, lines)
-             : run_rows<Centring::none, false>(a, rows, weight_in_order, sums, lines);
-  } else {
-    a.weight ? run_rows<Centring::rounded, true>(a, rows, weight_in_order, sums, lines)
-             : run_rows<Centring::rounded, false>(a, rows, weight_in_order, sums, lines);
-  }
+  const auto run = [&](auto centring) {
+    constexpr Centring kind = decltype(centring)::value;
+    a.weight ? run_group<kind, true>(a, rows, count, weight_in_order, sums, lines)
+             : run_group<kind, false>(a, rows, count, weight_in_order, sums, lines);
+  };
+  usual == Centring::none ? run(std::integral_constant<Centring, Centring::none>{})
+                          : run(std::integral_constant<Centring, Centring::rounded>{});
   return true;
 }
 
@@ -274,6 +351,20 @@ bool backward_rows(const RowsBackward& a, int64_t row, const C* weight_in_order,
 bool is_plain(const RowsBackward& a) {
   return !a.from_output && !a.residual.data && !a.dsum.data && !a.dresidual.data && a.dy.dtype == a.x.dtype &&
          (!a.dx.data || a.dx.dtype == a.x.dtype);
+}
+
+// How many rows are summed and then written, two at a time if there are more than one. Two share the parameters and their
+// sums where long rows push these out of the first-level cache, where pairs load much for one row, and where short rows
+// stay in it: there the other instruction sets have too few registers. Memory is read best one row after the other.
+template <class T>
+int group_size(const RowsBackward& a) {
+  const int64_t n = a.spec.features;
+  if (a.streamed) return 1;
+#if defined(__AVX512F__)
+  const int64_t staying = a.group_bytes / (2 * n * static_cast<int64_t>(sizeof(T)));
+  if (staying >= 4) return staying >= most_in_group ? most_in_group : 4;
+#endif
+  return n > 2048 || std::is_same_v<typename Summed<T>::lanes, pair> ? 2 : 1;
 }
 
 // T: the dtype of plain rows.
@@ -289,22 +380,21 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
   const C* weight = in_order<L>(static_cast<const C*>(a.weight), parameter.data(), n);
   const int64_t first = task * a.rows_per_task;
   const int64_t last = first + a.rows_per_task < a.spec.rows ? first + a.rows_per_task : a.spec.rows;
-  // Long rows push the parameters out of the first-level cache, pairs load much for one row: two rows share them.
-  // Memory is read best one row after the other.
-  const bool two = plain && !a.streamed && (n > 2048 || std::is_same_v<L, pair>);
+  const int size = group_size<T>(a);
   for (int64_t row = first; row < last;) {
     const int64_t until = row + rows_per_flush < last ? row + rows_per_flush : last;
     sums.start();
     while (row < until) {
-      if (two && row + 2 <= until && backward_rows<T, 2>(a, row, weight, sums, lines)) {
-        row += 2;
-      } else if (plain && backward_rows<T, 1>(a, row, weight, sums, lines)) {
-        ++row;
-      } else if (plain) {
-        const Buffer<C> rare(4 * stride);
-        backward_row(a, row++, sums, rare.data());
-      } else {
-        backward_row(a, row++, sums, scratch.data());
+      const int count = static_cast<int>(row + size < until ? size : until - row);
+      if (plain && count > 1 && backward_group<most_in_group>(a, row, count, weight, sums, lines)) {
+        row += count;
+        continue;
+      }
+      const int64_t end = row + count;  // rows of any kind, one by one
+      for (; row < end; ++row) {
+        if (plain && backward_group<1>(a, row, 1, weight, sums, lines)) continue;
+        const Buffer<C> rare(plain ? 4 * stride : 0);
+        backward_row(a, row, sums, plain ? rare.data() : scratch.data());
       }
     }
     sums.flush();

@@ -45,7 +45,7 @@ constexpr size_t layout_of_rows() {
     using T = RowsBackward;
     add_layout<T>(hash, {EVENKEEL_AT(spec), EVENKEEL_AT(is_double), EVENKEEL_AT(from_output), EVENKEEL_AT(dy),
                          EVENKEEL_AT(x), EVENKEEL_AT(residual), EVENKEEL_AT(dsum), EVENKEEL_AT(dx),
-                         EVENKEEL_AT(streamed), EVENKEEL_AT(fetched), EVENKEEL_AT(dresidual), EVENKEEL_AT(weight),
+                         EVENKEEL_AT(streamed), EVENKEEL_AT(fetched), EVENKEEL_AT(group_bytes), EVENKEEL_AT(dresidual), EVENKEEL_AT(weight),
                          EVENKEEL_AT(bias), EVENKEEL_AT(statistics), EVENKEEL_AT(rows_per_task),
                          EVENKEEL_AT(padded_features), EVENKEEL_AT(dweight_partial), EVENKEEL_AT(dbias_partial)});
   }

@@ -81,12 +81,12 @@ void write_row_early(const RowsForward& a, const float* x, float reciprocal, Out
   }
 }
 
-// Some rows with one kind of centring.
-template <class C, class T, class Out, int R>
+// A group's rows and where they go.
+template <class C, class T, class Out>
 struct Work {
-  const T* x[R];
-  Out* y[R];
-  Statistics<C> statistics[R];
+  const T* x[most_in_group];
+  Out* y[most_in_group];
+  Group<C> statistics;
   int64_t x_ahead = 0, y_ahead = 0;  // elements to what is fetched meanwhile, of one row
 };
 
@@ -98,53 +98,63 @@ struct Parameters {
   const C *weight_in_order = nullptr, *bias_in_order = nullptr;
 };
 
-// By value: behind a reference, every store might change the pointers and statistics.
-// Streams are of one row.
-template <Centring centring, class L, bool weighted, bool biased, class C, class T, class Out, int R>
-void write_rows(const Work<C, T, Out, R> rows, const C* weight, const C* bias, int64_t n, bool streamed) {
+// Writes R rows of a group, from one on. Streams are of one row.
+template <int R, Centring centring, class L, bool weighted, bool biased, class C, class T, class Out>
+void write_rows(const Work<C, T, Out>& work, int first, const C* weight, const C* bias, int64_t n, bool streamed) {
   using V = Vector<L>;
+  // Copied: every store might change the pointers and statistics. An argument by value would be copied as a whole, which
+  // has to wait for the pieces that were written last.
+  const T* x[R];
+  Out* y[R];
+  Statistics<C> s[R];
+  const int64_t x_ahead = work.x_ahead, y_ahead = work.y_ahead;
+  for (int r = 0; r < R; ++r) {
+    x[r] = work.x[first + r];
+    y[r] = work.y[first + r];
+    s[r] = work.statistics[first + r];
+  }
   for_each_position<L>(n, [&](auto at) {
     if constexpr (R == 1) {
-      if (rows.x_ahead) fetch(rows.x[0] + at.i + rows.x_ahead);
-      if (rows.x_ahead && !streamed) fetch_to_write(rows.y[0] + at.i + rows.y_ahead);
+      if (x_ahead) fetch(x[0] + at.i + x_ahead);
+      if (x_ahead && !streamed) fetch_to_write(y[0] + at.i + y_ahead);
     }
     V w{}, b{};
     if constexpr (weighted) w = at.load(weight);
     if constexpr (biased) b = at.load(bias);
     V v[R];
     for (int r = 0; r < R; ++r) {
-      v[r] = centred<centring>(at, rows.x[r], rows.statistics[r]) * rows.statistics[r].reciprocal;
+      v[r] = centred<centring>(at, x[r], s[r]) * s[r].reciprocal;
       if constexpr (weighted) v[r] = v[r] * w;
       if constexpr (biased) v[r] = v[r] + b;
     }
     // every load stands before the first store: a load waits for an earlier store to the same place in a page of 4 KB
-    for (int r = 0; r < R; ++r) at.store(rows.y[r], v[r]);
-  }, streamed, head_of(rows.y[0], n, streamed));
+    for (int r = 0; r < R; ++r) at.store(y[r], v[r]);
+  }, streamed, head_of(y[0], n, streamed));
 }
 
-template <Centring centring, class L, class C, class T, class Out, int R>
-void write_rows(const Work<C, T, Out, R>& rows, const C* weight, const C* bias, int64_t n, bool streamed) {
-  if (weight && bias) return write_rows<centring, L, true, true>(rows, weight, bias, n, streamed);
-  if (weight) return write_rows<centring, L, true, false>(rows, weight, bias, n, streamed);
-  if (bias) return write_rows<centring, L, false, true>(rows, weight, bias, n, streamed);
-  write_rows<centring, L, false, false>(rows, weight, bias, n, streamed);
+template <int R, Centring centring, class L, class C, class T, class Out>
+void write_rows(const Work<C, T, Out>& rows, int first, const C* weight, const C* bias, int64_t n, bool streamed) {
+  if (weight && bias) return write_rows<R, centring, L, true, true>(rows, first, weight, bias, n, streamed);
+  if (weight) return write_rows<R, centring, L, true, false>(rows, first, weight, bias, n, streamed);
+  if (bias) return write_rows<R, centring, L, false, true>(rows, first, weight, bias, n, streamed);
+  write_rows<R, centring, L, false, false>(rows, first, weight, bias, n, streamed);
 }
 
-template <Centring centring, class C, class T, class Out, int R>
-void write_rows(const Work<C, T, Out, R>& rows, const Parameters<C>& p, int64_t n, bool streamed) {
+template <int R, Centring centring, class C, class T, class Out>
+void write_rows(const Work<C, T, Out>& rows, int first, const Parameters<C>& p, int64_t n, bool streamed) {
   if constexpr (std::is_same_v<T, Out> && is_written_in_order<T>) {
-    if (p.has_order && head_of(rows.y[0], n, streamed) == 0) {
-      return write_rows<centring, pair>(rows, p.weight_in_order, p.bias_in_order, n, streamed);
+    if (p.has_order && head_of(rows.y[first], n, streamed) == 0) {
+      return write_rows<R, centring, pair>(rows, first, p.weight_in_order, p.bias_in_order, n, streamed);
     }
   }
-  write_rows<centring, typename Written<T>::lanes>(rows, p.weight, p.bias, n, streamed);
+  write_rows<R, centring, typename Written<T>::lanes>(rows, first, p.weight, p.bias, n, streamed);
 }
 
 template <class C, class T, class Out>
-void write_row(const RowsSpec& spec, const Work<C, T, Out, 1>& row, const Parameters<C>& parameters,
+void write_row(const RowsSpec& spec, const Work<C, T, Out>& work, int i, const Parameters<C>& parameters,
                bool streamed = false) {
-  with_centring(spec, row.statistics[0],
-                [&](auto centring) { write_rows<centring.value>(row, parameters, spec.features, streamed); });
+  with_centring(spec, work.statistics[i],
+                [&](auto centring) { write_rows<1, centring.value>(work, i, parameters, spec.features, streamed); });
 }
 
 // Writes x + residual to sum and returns the row to normalize: the sum itself, or what is in scratch. A sum that goes
@@ -205,15 +215,15 @@ __attribute__((noinline)) Statistics<float> forward_row_in_double(const RowsForw
   const double* wide = in_double(x, scratch, n);
   const double* weight = in_double(static_cast<const float*>(a.weight), scratch + stride, n);
   const double* bias = in_double(static_cast<const float*>(a.bias), scratch + 2 * stride, n);
-  const Statistics<double> s = measure<double>(wide, a.spec);
-  double* out = scratch + 3 * stride;
+  Work<double, double, double> work{{wide}, {scratch + 3 * stride}, measure<double>(&wide, 1, a.spec)};
+  const Statistics<double> s = work.statistics[0];
   if (a.spec.options.early) {
     const Buffer<float> normalized(stride);
     for (int64_t i = 0; i < n; ++i) normalized.data()[i] = static_cast<float>(wide[i] * s.reciprocal);
     with_row<float>(a.y, row, [&](auto* y) { write_row_early(a, normalized.data(), 1.0f, y); });
   } else {
-    write_row(a.spec, Work<double, double, double, 1>{{wide}, {out}, {s}}, {weight, bias});
-    with_row<float>(a.y, row, [&](auto* y) { narrow(y, out, n); });
+    write_row(a.spec, work, 0, {weight, bias});
+    with_row<float>(a.y, row, [&](auto* y) { narrow(y, work.y[0], n); });
   }
   return {static_cast<float>(s.mean), static_cast<float>(s.mean - static_cast<float>(s.mean)),
           static_cast<float>(s.reciprocal), static_cast<float>(s.bend)};
@@ -243,50 +253,48 @@ __attribute__((noinline)) Statistics<float> widen_and_do_in_double(const RowsFor
   return forward_row_in_double(a, widen(x, wide.data(), a.spec.features), row);
 }
 
-// Writes a row of which the statistics are known; the one that is fetched meanwhile is `later` rows further.
+// Writes row i of a group; the one that is fetched meanwhile is `later` rows further.
 template <class C, class T, class Out>
-inline void complete_row(const RowsForward& a, const T* x, Statistics<C> s, const Parameters<C>& parameters, int64_t row,
+inline void complete_row(const RowsForward& a, Work<C, T, Out>& work, int i, const Parameters<C>& parameters, int64_t row,
                          int64_t later, LineWriter<Out>& lines) {
+  Statistics<C> s = work.statistics[i];
   bool done = false;
   if constexpr (std::is_same_v<C, float>) {
     if (!safe(s)) {
-      s = widen_and_do_in_double(a, x, row);
+      s = widen_and_do_in_double(a, work.x[i], row);
       done = true;
     }
   }
   if (!done) {
-    Out* y = static_cast<Out*>(a.y.data) + row_offset(a.y.layout, row);
-    Work<C, T, Out, 1> work{{x}, {lines ? lines.place(y) : y}, {s}};
+    const bool streamed = a.streamed && !lines && reaches_a_line(work.y[i]);
+    if (lines) work.y[i] = lines.place(work.y[i]);
     if (a.fetched && !a.residual.data) {
       work.x_ahead = distance_to(a.x, row, later);
       work.y_ahead = distance_to(a.y, row, later);
     }
-    write_row(a.spec, work, parameters, a.streamed && !lines && reaches_a_line(y));
+    write_row(a.spec, work, i, parameters, streamed);
     if (lines) lines.add(a.spec.features);
   }
   if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
 }
 
 // Writes R rows at once, which then load the parameters once, where all are of the usual kind.
-template <int R, class C, class T>
-bool complete_rows(const RowsForward& a, const T* const* x, const Group<C>& s, const Parameters<C>& parameters,
-                   int first, int64_t row) {
-  Work<C, T, T, R> rows;
+template <int R, class C, class T, class Out>
+bool complete_rows(const RowsForward& a, const Work<C, T, Out>& work, int first, const Parameters<C>& parameters,
+                   int64_t row) {
   const Centring usual = a.spec.center() ? Centring::rounded : Centring::none;
-  for (int r = 0; r < R; ++r) {
-    rows.statistics[r] = s[first + r];
-    if (!safe(rows.statistics[r]) || centring_of(a.spec, rows.statistics[r]) != usual) return false;
-    rows.x[r] = x[first + r];
-    rows.y[r] = static_cast<T*>(a.y.data) + row_offset(a.y.layout, row + r);
+  for (int i = first; i < first + R; ++i) {
+    const Statistics<C> s = work.statistics[i];
+    if (!safe(s) || centring_of(a.spec, s) != usual) return false;
   }
   if (usual == Centring::none) {
-    write_rows<Centring::none>(rows, parameters, a.spec.features, false);
+    write_rows<R, Centring::none>(work, first, parameters, a.spec.features, false);
   } else {
-    write_rows<Centring::rounded>(rows, parameters, a.spec.features, false);
+    write_rows<R, Centring::rounded>(work, first, parameters, a.spec.features, false);
   }
   if (!a.statistics) return true;
   const int width = a.spec.statistics_width();
-  for (int r = 0; r < R; ++r) save(rows.statistics[r], a.spec, static_cast<C*>(a.statistics) + (row + r) * width);
+  for (int r = 0; r < R; ++r) save(work.statistics[first + r], a.spec, static_cast<C*>(a.statistics) + (row + r) * width);
   return true;
 }
 
@@ -330,21 +338,24 @@ void forward_groups(const RowsForward& a, const Source& source, int64_t begin, i
   LineWriter<Out> lines(a.y.data, n, a.streamed);
   for (int64_t row = begin; row < end; row += size) {
     const int count = static_cast<int>(row + size < end ? size : end - row);
-    const T* x[most_in_group];
-    for (int i = 0; i < count; ++i) x[i] = source.row(row + i, scratch.data() + i * stride);
-    const Group<C> s = measure<C>(x, count, a.spec);
+    Work<C, T, Out> work;
+    for (int i = 0; i < count; ++i) {
+      work.x[i] = source.row(row + i, scratch.data() + i * stride);
+      work.y[i] = static_cast<Out*>(a.y.data) + row_offset(a.y.layout, row + i);
+    }
+    work.statistics = measure<C>(work.x, count, a.spec);
     for (int i = 0; i < count;) {
       if constexpr (same) {
-        if (most == 4 && i + 4 <= count && complete_rows<4>(a, x, s, parameters, i, row + i)) {
+        if (most == 4 && i + 4 <= count && complete_rows<4>(a, work, i, parameters, row + i)) {
           i += 4;
           continue;
         }
-        if (most >= 2 && i + 2 <= count && complete_rows<2>(a, x, s, parameters, i, row + i)) {
+        if (most >= 2 && i + 2 <= count && complete_rows<2>(a, work, i, parameters, row + i)) {
           i += 2;
           continue;
         }
       }
-      complete_row(a, x[i], s[i], parameters, row + i, size, lines);
+      complete_row(a, work, i, parameters, row + i, size, lines);
       ++i;
     }
   }

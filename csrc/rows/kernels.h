@@ -94,6 +94,7 @@ struct RowsBackward {
   Rows dx;         // contiguous, or nothing
   bool streamed;   // what is read and written is larger than the caches
   bool fetched;   // they are larger than the second-level cache, and rows are fetched before they are needed
+  int64_t group_bytes;  // of rows that the first-level cache keeps from their sums until they are written
   Rows dresidual;  // dx in another dtype, or nothing
   const void* weight;
   const void* bias;  // for from_output alone

@@ -125,6 +125,7 @@ void set_caching(Call& a, int64_t bytes, const Rows& out) {
   const bool apart = layout.axes && layout.strides[layout.axes - 1] != a.spec.features;
   a.fetched = all > caches().second && fetches_ahead(row, apart);
   const bool shares_lines = row % cache_line && a.spec.features < short_row;
+  a.group_bytes = caches().first * 2 / 3;
   a.streamed = out.data && out.data != a.x.data && !shares_lines && is_past_caches(all);
 }
 
@@ -162,7 +163,6 @@ void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool 
   if (a.spec.rows == 0 || a.spec.features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
   set_caching(a, moved_bytes({a.x, a.y, a.residual, a.sum}), a.y);
-  a.group_bytes = caches().first * 2 / 3;
   if (recomputable && weight.data) check_recomputable(a, weight, bias);
   parallel_for(a.spec.rows, rows_per_chunk(a.spec.features), [&](int64_t begin, int64_t end) {
     RowsForward own = a;

@@ -48,14 +48,20 @@ struct Group {
 };
 
 // Of each row a shift, and the lanes of its sums of differences from the shift and of their squares.
+template <class C>
 struct Sums {
-  double shift[most_in_group];
+  C shift[most_in_group];
   Doubles first[most_in_group], second[most_in_group];
 };
 
+// The sums of `count` vectors' lanes: of several, as many at a time as a vector has doubles.
+EVENKEEL_INLINE Doubles sums_of_rows(const Doubles (&v)[most_in_group], int count) {
+  return count == 1 ? Doubles{} + sum_of_lanes(v[0]) : sums_of_lanes(v);
+}
+
 // The means of the rows' beginnings, or of short rows: exact where the elements of one are equal.
 template <class C, class T>
-void take_shifts(const T* const* x, int count, int64_t n, Sums& sums) {
+void take_shifts(const T* const* x, int count, int64_t n, Sums<C>& sums) {
   constexpr int width = Lanes<C>::width;
   if (n < width) {
     for (int i = 0; i < count; ++i) {
@@ -66,20 +72,24 @@ void take_shifts(const T* const* x, int count, int64_t n, Sums& sums) {
     return;
   }
   const bool two = n >= 2 * width;
+  const C part = C(1) / static_cast<C>(two ? 2 * width : width);
+  const auto beginning = [&](int i) { return two ? load(x[i]) + load(x[i] + width) : load(x[i]); };
+  if (count == 1) {
+    sums.shift[0] = sum_of_lanes(beginning(0)) * part;
+    return;
+  }
   Vector<C> lanes[most_in_group] = {};
-  for (int i = 0; i < count; ++i) lanes[i] = two ? load(x[i]) + load(x[i] + width) : load(x[i]);
-  C all[most_in_group];
-  sums_of_lanes(lanes, all);
-  for (int i = 0; i < most_in_group; ++i) sums.shift[i] = all[i] * (C(1) / static_cast<C>(two ? 2 * width : width));
+  for (int i = 0; i < count; ++i) lanes[i] = beginning(i);
+  store_bytes_of(sums.shift, sums_of_lanes(lanes) * part);
 }
 
 // Row i's sums of differences from the shift, for a statistic that is centred, and of their squares.
 template <class C, class T>
-void take_sums(const T* x, const RowsSpec& spec, Sums& sums, int i) {
+void take_sums(const T* x, const RowsSpec& spec, Sums<C>& sums, int i) {
   using L = typename Summed<T>::lanes;
   using V = Vector<L>;
   if (spec.center()) {
-    const C shift = static_cast<C>(sums.shift[i]);
+    const C shift = sums.shift[i];
     Doubles totals[2] = {};
     add_terms<L>(spec.features, totals, [&](auto at, V(&out)[2]) {
       const V d = at.keep(at.load(x) - shift);
@@ -105,15 +115,16 @@ struct Moments {
 };
 
 template <class C>
-Moments conclude(const RowsSpec& spec, const Sums& sums, Group<C>& s) {
+Moments conclude(const RowsSpec& spec, const Sums<C>& sums, int count, Group<C>& s) {
   const double n = spec.count();
-  double first[most_in_group] = {}, second[most_in_group];
-  if (spec.center()) sums_of_lanes(sums.first, first);
-  sums_of_lanes(sums.second, second);
-  const Doubles shift = load(sums.shift), offset = load(first) / n;
+  Doubles shift{}, offset{};
+  if (spec.center()) {
+    shift = count == 1 ? Doubles{} + static_cast<double>(sums.shift[0]) : Eight<C>::widened(sums.shift);
+    offset = sums_of_rows(sums.first, count) / n;
+  }
   s.mean = Eight<C>::from(shift + offset);
   s.mean_rest = Eight<C>::from((shift - as_doubles(s.mean)) + offset);
-  const Doubles square = load(second) / n - offset * offset;
+  const Doubles square = sums_of_rows(sums.second, count) / n - offset * offset;
   return {choose(square < 0, Doubles{}, square), ~(4 * offset * offset <= square)};
 }
 
@@ -138,18 +149,19 @@ void take_reciprocals(const RowsSpec& spec, Doubles square, Group<C>& s) {
 // The statistics of `count` rows.
 template <class C, class T>
 Group<C> measure(const T* const* x, int count, const RowsSpec& spec) {
-  Sums sums{};
+  Sums<C> sums;
+  if (count < most_in_group) sums = Sums<C>{};  // by itself: clearing them takes as long as a short row
   if (spec.center()) take_shifts<C>(x, count, spec.features, sums);
   for (int i = 0; i < count; ++i) take_sums<C>(x[i], spec, sums, i);
   Group<C> s;
-  Moments moments = conclude(spec, sums, s);
+  Moments moments = conclude(spec, sums, count, s);
   if (spec.center() && any(moments.far)) {
     for (int i = 0; i < count; ++i) {
       if (!moments.far[i]) continue;
       sums.shift[i] = s.mean[i];
       take_sums<C>(x[i], spec, sums, i);
     }
-    moments = conclude(spec, sums, s);
+    moments = conclude(spec, sums, count, s);
   }
   take_reciprocals(spec, moments.square, s);
   return s;
