@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 
 import evenkeel
-from benchmarks import gpu_calls, gpu_tables, gpu_times
+from benchmarks import gpu_calls, gpu_goals, gpu_tables, gpu_times
 from benchmarks.gpu_record import BrokenError, Job, Record, RefusedError, named, problems_of
 from evenkeel import functional as F
 from evenkeel.cli.beginning import INTERRUPTED
@@ -296,6 +296,8 @@ def run(asked: argparse.Namespace) -> int:
         return 1
     if asked.check and not asked.quick:
         print("\n".join(verdict(record.found["checked"])))
+    if asked.bench:
+        print("\n".join(gpu_goals.table(record.found["results"])))
     failures = print_failures(record, jobs)
     if left := [job for job in jobs if job in waiting or lacks(job, record.outcome(job))]:
         print(f"{len(left)} parts are left: {again}")
