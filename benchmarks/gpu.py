@@ -43,7 +43,7 @@ from evenkeel.cli.beginning import INTERRUPTED
 from evenkeel.cli.info import collect_info
 from evenkeel.testing import ulp_error
 
-# needs 14 GiB; is a program that not every machine has. No kernel is checked by these parts alone
+# for lack of 14 GiB, or of a program; all kernels are checked by other parts, with places of 32 bits
 MAY_BE_LEFT_OUT = ("more than 2^31", "sanitizer")
 LIMITS = {torch.float32: 3.0, torch.bfloat16: 0.51, torch.float16: 0.51}
 SAMPLES: dict[str, Callable[..., Tensor]] = {
