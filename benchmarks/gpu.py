@@ -1,40 +1,50 @@
 """Check the GPU kernels, and time them against a copy and their peers, where there is a GPU.
 
 Usage: python -m benchmarks.gpu --check          values in ulps against float64, bits across batches and reruns
-       python -m benchmarks.gpu --bench          times as shares of the bandwidth of a copy
+       python -m benchmarks.gpu --bench          times as shares of the bandwidth of a copy, and the goals
        python -m benchmarks.gpu --check --bench --seconds 500 --out docs/measurements/gpu.json
 
 Both take longer than many a GPU is lent for: with `--seconds` nothing is begun after that time, with `--out` every
-result is written as it comes, and the same command goes on where the last one ended; `--only TEXT` chooses. The status
-is 0 where all is well, 1 where a check found something, 2 without a GPU, 3 where something is left to be done.
+result is written as it comes, and the same command goes on where the last one ended; `--only TEXT` chooses. A part that
+raises is a finding, and the others go on; if it leaves the GPU unusable, as an illegal access does, the run ends there,
+and the next one does what is left first and that part last. `--check --quick` keeps its results apart from the whole
+check's. The status is 0 where all is well, 1 where something was found, 2 where nothing could be done (no GPU, a wrong
+option, the record of another machine), 3 where something is left to be done, 130 after Ctrl-C.
 
 Times are medians between CUDA events, with other data in the caches before each; the eager latency is measured apart.
 Where compute-sanitizer is installed, `--check` runs `--check --quick` under it too. `docs/build_performance.py` draws
 what `--out` has written. The first check that is green on a GPU switches `backend="auto"` on there: a test compares
-`MEASURED` in `evenkeel.kernels._triton` with docs/measurements/gpu.json.
+`MEASURED` in `evenkeel.kernels._triton` with docs/measurements/gpu.json. Green is a check whose parts all are; without
+compute-sanitizer, and on a GPU of less than 16 GB without more than 2^31 elements, which the record says.
 """
 
 import argparse
+import hashlib
 import itertools
-import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+if __name__ == "__main__":  # `python benchmarks/gpu.py` looks in this folder alone, `-m` in the repository
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from torch import Tensor
 
 import evenkeel
-from benchmarks import gpu_calls, gpu_tables, gpu_times
+from benchmarks import gpu_calls, gpu_goals, gpu_tables, gpu_times
+from benchmarks.gpu_record import BrokenError, Job, Record, RefusedError, named, problems_of
 from evenkeel import functional as F
+from evenkeel.cli.beginning import INTERRUPTED
 from evenkeel.cli.info import collect_info
-from evenkeel.report import write_text_atomically
 from evenkeel.testing import ulp_error
 
+# for lack of 14 GiB, or of a program; all kernels are checked by other parts, with places of 32 bits
+MAY_BE_LEFT_OUT = ("more than 2^31", "sanitizer")
 LIMITS = {torch.float32: 3.0, torch.bfloat16: 0.51, torch.float16: 0.51}
 SAMPLES: dict[str, Callable[..., Tensor]] = {
     "N(0,1)": lambda shape, **to: torch.randn(shape, **to),
@@ -181,13 +191,15 @@ def problems(
 
 
 def value_problems(name: str, shapes: Iterable[tuple[int, ...]], device: str, backend: str, quick: bool) -> list[str]:
-    """What is wrong with one norm, on fresh random inputs."""
+    """What is wrong with one norm, on random inputs."""
     dtypes, samples = (tuple(LIMITS)[:2], ("N(0,1)",)) if quick else (LIMITS, SAMPLES)
     cases = itertools.product(shapes, dtypes, samples)
     return [problem for s, d, sample in cases for problem in problems(name, s, d, sample, device, backend)]
 
 
-def parts(device: str = "cuda", backend: str = "triton", quick: bool = False) -> dict[str, Callable[[], list[str]]]:
+def parts(
+    device: str = "cuda", backend: str = "triton", quick: bool = False, sanitized: float = gpu_calls.SANITIZED
+) -> dict[str, Callable[[], list[str]]]:
     """What is checked one after the other: name -> a function that returns what is wrong."""
     rows: tuple[tuple[int, ...], ...] = ((700, 256), (300, 1000), (130, 4096), (37, 40000), (2, 262144))
     maps: tuple[tuple[int, ...], ...] = ((16, 64, 56, 56), (5, 96, 31, 31), (40, 512, 7, 7), (2, 320, 128, 128))
@@ -199,49 +211,38 @@ def parts(device: str = "cuda", backend: str = "triton", quick: bool = False) ->
     }
     calls, maps_calls = ({name: n.call for name, n in norms.items()} for norms in (ROW_NORMS, CHANNEL_NORMS))
     found["tables"] = partial(gpu_tables.problems, device, backend, quick)
-    return found | gpu_calls.parts(calls, maps_calls, device, backend, quick)
+    return found | gpu_calls.parts(calls, maps_calls, device, backend, quick, sanitized)
 
 
-def kept(path: Path | None, info: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier run has written, if it ran with the same software on the same machine."""
-    if path is None or not path.exists():
-        return {"info": info}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if found.get("info") == info:
-        return found
-    print(f"{path} is of another machine or other versions: begun anew", flush=True)
-    return {"info": info}
+def check_jobs(quick: bool, seconds: float) -> list[Job]:
+    """The parts of the check; the sanitizer gets at most half of the seconds, and is not begun in less."""
+    kind, most = ("checked quick" if quick else "checked"), min(gpu_calls.SANITIZED, seconds / 2)
+    found = parts(quick=quick, sanitized=most)
+    return [
+        Job(kind, name, part, partial(line_of_check, name), seconds=most if name == "sanitizer" else 0.0)
+        for name, part in found.items()
+    ]
 
 
-def check(found: dict[str, Any], only: str, over: Callable[[], bool], quick: bool, save: Callable[[], None]) -> int:
-    """Check the parts that are not green yet, and return how many are left."""
-    known, left = found.setdefault("checked", {}), 0
-    for name, part in parts(quick=quick).items():
-        if only not in name or known.get(name) == []:
-            continue
-        if over():
-            left += 1
-            continue
-        known[name] = part()
-        print("\n".join(known[name]) or f"{name}: green", flush=True)
-        save()
-    return left
+def line_of_check(name: str, outcome: Any) -> str:
+    """Problems, or that there are none, or why it was left out."""
+    if isinstance(outcome, dict) and "left out" in outcome:
+        return f"{name}: left out: {outcome['left out']}"
+    return "\n".join(named(name, problem) for problem in problems_of(outcome)) or f"{name}: green"
 
 
-def bench(found: dict[str, Any], only: str, over: Callable[[], bool], save: Callable[[], None]) -> int:
-    """Time the cases that are not there yet, and return how many are left."""
-    known, left = found.setdefault("results", []), 0
-    there = {(r["norm"], tuple(r.get("shape", ())), r.get("dtype", "None")) for r in known}
-    for case in gpu_times.cases():
-        if only not in str(case) or (case.norm, case.shape, str(case.dtype)) in there:
-            continue
-        if over():
-            left += 1
-            continue
-        known.append(gpu_times.time_case(case))
-        print(gpu_times.line_of(case, known[-1]), flush=True)
-        save()
-    return left
+def bench_jobs() -> list[Job]:
+    """The cases that are timed."""
+    return [
+        Job("results", str(case), partial(gpu_times.time_case, case), partial(gpu_times.line_of, case), case.fields())
+        for case in gpu_times.cases()
+    ]
+
+
+def is_green(checked: dict[str, Any], names: Iterable[str]) -> bool:
+    """Whether the parts of these names are green, or were left out where that may be."""
+    outcomes = {name: checked.get(name) for name in names}
+    return all(o == [] or (o and "left out" in o and name in MAY_BE_LEFT_OUT) for name, o in outcomes.items())
 
 
 def arguments() -> argparse.Namespace:
@@ -256,30 +257,98 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
-    """Check and time as asked."""
-    asked, started = arguments(), time.monotonic()
+def jobs_of(asked: argparse.Namespace) -> list[Job]:
+    """What is asked for.
+
+    Raises:
+        RefusedError: that is nothing.
+    """
+    if not (asked.check or asked.bench):
+        raise RefusedError("nothing to do: neither --check nor --bench was given; give one of them, or both")
+    if asked.quick and not asked.check:
+        raise RefusedError("--quick is of the check, and --check was not given; add it, or leave --quick out")
+    jobs = check_jobs(asked.quick, asked.seconds) if asked.check else []
+    jobs += bench_jobs() if asked.bench else []
+    if found := [job for job in jobs if asked.only in job.name]:
+        return found
+    names = ", ".join(dict.fromkeys(job.fields.get("norm", job.name) for job in jobs))
+    raise RefusedError(
+        f"no name has {asked.only!r} in it, as --only asks; there are (some with a shape and a dtype) {names}"
+    )
+
+
+def run(asked: argparse.Namespace) -> int:
+    """Check and time as asked; the status.
+
+    Raises:
+        RefusedError: it cannot be done.
+    """
+    started, jobs = time.monotonic(), jobs_of(asked)
     state = evenkeel.kernels_available()["triton"]
     if not state.startswith("available"):
-        print(f"the GPU kernels cannot run here: {state}")
-        return 2
-    found = kept(asked.out, collect_info())
-
-    def save() -> None:
-        if asked.out:
-            write_text_atomically(asked.out, json.dumps(found, indent=1) + "\n")
-
-    def over() -> bool:
-        return time.monotonic() - started > asked.seconds
-
-    left = check(found, asked.only, over, asked.quick, save) if asked.check else 0
-    left += bench(found, asked.only, over, save) if asked.bench else 0
-    save()
-    if left:
-        print(f"{left} parts are left: the same command goes on with them" if asked.out else f"{left} parts are left")
-    if any(found.get("checked", {}).values()):
+        raise RefusedError(f"the GPU kernels cannot run here: {state}")
+    record, again = Record(asked.out, collect_info() | {"kernels": digest()}), goes_on(asked)
+    try:
+        waiting = record.carry_out(jobs, lambda: asked.seconds - (time.monotonic() - started))
+    except BrokenError as part:
+        print_failures(record, jobs)
+        print(f"{part} broke the GPU for this process, so nothing else can run in it: {again}, {part} last")
         return 1
-    return gpu_calls.UNFINISHED if left else 0
+    if asked.check and not asked.quick:
+        print("\n".join(verdict(record.found["checked"])))
+    if asked.bench:
+        print("\n".join(gpu_goals.table(record.found["results"])))
+    failures = print_failures(record, jobs)
+    if left := [job for job in jobs if job in waiting or lacks(job, record.outcome(job))]:
+        print(f"{len(left)} parts are left: {again}")
+    return 1 if failures else gpu_calls.UNFINISHED if left else 0
+
+
+def print_failures(record: Record, jobs: list[Job]) -> int:
+    """Print a line for each job in which something is wrong, and return their number."""
+    if wrong := list(record.problems(jobs)):
+        print(f"{len(wrong)} of {len(jobs)} failed:", *wrong, sep="\n  ")
+    return len(wrong)
+
+
+def digest() -> str:
+    """Which kernels are checked and timed: a change of them is another record."""
+    files = sorted((Path(evenkeel.__file__).parent / "kernels" / "triton").glob("*.py"))
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
+
+
+def lacks(job: Job, outcome: Any) -> bool:
+    """Whether a part of the check was left out that must not be."""
+    return job.kind != "results" and job.name not in MAY_BE_LEFT_OUT and bool(outcome) and "left out" in outcome
+
+
+def goes_on(asked: argparse.Namespace) -> str:
+    """How to go on after an end too early."""
+    return "the same command goes on with what is left" if asked.out else "with --out, the same command would go on"
+
+
+def verdict(checked: dict[str, Any]) -> Iterator[str]:
+    """Whether the whole check is green, and without which parts."""
+    names = parts().keys()
+    missing = [name for name in names if name not in checked]
+    if is_green(checked, names):
+        yield "the check is green: `MEASURED` in evenkeel.kernels._triton may be True with this record"
+    else:
+        yield f"the check is not green{f', {len(missing)} parts are missing' if missing else ''}"
+    yield from (f"  without {line_of_check(name, o)}" for name, o in checked.items() if o and "left out" in o)
+
+
+def main() -> int:
+    """Do what the command line asks for, and return the status."""
+    asked = arguments()
+    try:
+        return run(asked)
+    except RefusedError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"interrupted; {goes_on(asked)}", file=sys.stderr)
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from statistics import median
 from typing import Any, NamedTuple
@@ -13,7 +14,10 @@ import torch
 from torch import Tensor
 
 from benchmarks import gpu_calls, gpu_tables
+from benchmarks.gpu_record import LeftOutError, first_line, is_broken
+from benchmarks.timing import OURS
 from evenkeel import functional as F
+from evenkeel.cli.interrupts import find_interrupt
 
 Record = dict[str, Any]
 Call = Callable[[Tensor], Tensor]
@@ -23,12 +27,12 @@ ROWS = (32768, 4096, 512, 1)
 FEATURES = (4096, 8192, 1024, 16384, 65536, 262144, 256, 32768, 131072)
 ROW_NORMS = ("layer_norm", "rms_norm")
 DTYPES = (torch.bfloat16, torch.float32)
-TENSORS = 4  # of x's size, that are held at once when a norm is timed: x, dy, y and dx
 # (batch, channels, height, width) of a ResNet 50 and of a U-Net that draws pictures
 RESNET = ((64, 64, 112, 112), (64, 256, 56, 56), (64, 512, 28, 28), (64, 1024, 14, 14), (64, 2048, 7, 7))
 UNET = ((8, 320, 64, 64), (8, 640, 32, 32), (8, 1280, 16, 16), (8, 2560, 8, 8))
 FLUSHED = 2**29  # bytes: more than the caches of any GPU, which are 256 MB on an MI300X
 CYCLES = 1_000_000  # that the GPU waits, half a millisecond, while Python starts what is timed
+MOST_CYCLES = 64 * CYCLES  # where Python takes longer
 
 
 class Case(NamedTuple):
@@ -41,6 +45,10 @@ class Case(NamedTuple):
     def __str__(self) -> str:
         shape, dtype = "x".join(map(str, self.shape)), str(self.dtype or "").removeprefix("torch.")
         return " ".join(filter(None, (self.norm, shape, dtype)))
+
+    def fields(self) -> Record:
+        """What identifies it in its record."""
+        return {"norm": self.norm} | ({"shape": self.shape, "dtype": str(self.dtype)} if self.dtype else {})
 
 
 class Contender(NamedTuple):
@@ -139,7 +147,7 @@ def torch_contenders(mine: Call, eager: Call, *parameters: Tensor) -> Iterator[C
     yield Contender("torch.compile", torch.compile(eager, dynamic=False), parameters)
 
 
-def on_device_seconds(call: Callable[[], object], repeats: int = 30) -> float:
+def on_device_seconds(call: Callable[[], object], repeats: int = 30, most_cycles: int = MOST_CYCLES) -> float:
     """The median time of a call between two CUDA events.
 
     Before each the GPU waits until Python has started everything, and its caches are filled with something else, which
@@ -148,29 +156,55 @@ def on_device_seconds(call: Callable[[], object], repeats: int = 30) -> float:
     other = torch.zeros(FLUSHED // 4, dtype=torch.int32, device="cuda")
     for _ in range(3):
         call()
-    pairs = []
+    cycles = CYCLES
+    while True:
+        seconds, late = event_seconds(call, other, repeats, cycles)
+        if late <= repeats // 4 or cycles >= most_cycles:
+            return seconds
+        cycles *= 4  # the GPU was ready before Python was: it waited for launches while it was timed
+
+
+def event_seconds(call: Callable[[], object], other: Tensor, repeats: int, cycles: int) -> tuple[float, int]:
+    """The median time between two events, and how often the GPU was at the first before all was started."""
+    pairs, late = [], 0
     for _ in range(repeats):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda._sleep(CYCLES)
+        torch.cuda._sleep(cycles)
         other.amax()
         start.record()
         call()
         end.record()
+        late += start.query()
         pairs.append((start, end))
     torch.cuda.synchronize()
-    return median(start.elapsed_time(end) for start, end in pairs) / 1e3
+    return median(start.elapsed_time(end) for start, end in pairs) / 1e3, late
 
 
-def eager_seconds(call: Callable[[], object], repeats: int = 50) -> float:
+def eager_seconds(call: Callable[[], object], rounds: int = 5, repeats: int = 10) -> float:
     """The time of a call as Python sees it, without waiting for the GPU, which queues a thousand launches."""
     call()
+    taken = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(repeats):
+            call()
+        taken.append((time.perf_counter() - start) / repeats)
     torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    taken = (time.perf_counter() - start) / repeats
-    torch.cuda.synchronize()
-    return taken
+    return median(taken)
+
+
+@contextmanager
+def noting(contender: str, found: Record) -> Iterator[None]:
+    """Note what a peer cannot do, which is a result too; our own errors are raised, and what breaks the GPU."""
+    try:
+        yield
+    except Exception as error:
+        if contender == OURS or find_interrupt(error):
+            raise
+        if is_broken():
+            raise RuntimeError(f"{contender}: {first_line(error)}") from error
+        found["error"] = first_line(error)
 
 
 def times_of(contender: Contender, x: Tensor, dy: Tensor, copy: float) -> Record:
@@ -178,7 +212,11 @@ def times_of(contender: Contender, x: Tensor, dy: Tensor, copy: float) -> Record
     found: Record = {}
     leaf = x.detach().requires_grad_()
     leaves = (leaf, *contender.parameters)
-    try:
+
+    def both() -> object:
+        return torch.autograd.grad(contender.call(leaf), leaves, dy)
+
+    with noting(contender.name, found):
         with torch.no_grad():
             found["forward"] = on_device_seconds(partial(contender.call, x))
             found["forward share"] = copy / found["forward"]
@@ -187,9 +225,8 @@ def times_of(contender: Contender, x: Tensor, dy: Tensor, copy: float) -> Record
         found["backward"] = on_device_seconds(partial(torch.autograd.grad, y, leaves, dy, retain_graph=True))
         found["backward share"] = 1.5 * copy / found["backward"]
         del y
-        found["both"] = on_device_seconds(lambda: torch.autograd.grad(contender.call(leaf), leaves, dy))
-    except Exception as error:  # a peer that cannot run a shape, or not backward, is a result too
-        found["error"] = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        found["both"] = on_device_seconds(both)
+        found["eager both"] = eager_seconds(both)
     return found
 
 
@@ -219,37 +256,61 @@ def time_table(case: Case) -> Record:
     record: Record = {"copy": copy}
     torch._dynamo.reset()
     for contender, call in gpu_tables.contenders(case.norm, x):
-        taken = on_device_seconds(call)
-        record[contender] = {"forward": taken, "eager": eager_seconds(call), "forward share": copy / taken}
+        found = record[contender] = {}
+        with noting(contender, found):
+            found["forward"] = on_device_seconds(call)
+            found["forward share"] = copy / found["forward"]
+            found["eager"] = eager_seconds(call)
     return record
 
 
 def time_training() -> Record:
     """The time of a training step with each owner's norms, one after the other."""
-    return {owner: {"step": on_device_seconds(step)} for owner, step in gpu_calls.training_steps()}
+    record: Record = {}
+    for owner, step in gpu_calls.training_steps():
+        found = record[owner] = {}
+        with noting(owner, found):
+            found["step"] = on_device_seconds(step, most_cycles=CYCLES)  # more launches than the GPU queues
+    return record
+
+
+def tensors_of(case: Case) -> int:
+    """How many tensors of x's size are held at once, when the hungriest contender is timed."""
+    if case.norm in ROW_NORMS:
+        return 4  # x, dy, y and dx
+    if case.norm == "pictures":
+        return 18  # of bytes: x, the copies' bytes, three steps in float32
+    # tables are drawn in float32; torch keeps what is between a channel norm and its activation, and two gradients
+    return 6 if any(case.norm == kind for _, kind in gpu_tables.TIMED) else 7
 
 
 def time_case(case: Case) -> Record:
-    """The record of a case, with the reason where memory lacks for it."""
-    record: Record = {"norm": case.norm}
+    """The record of a case.
+
+    Raises:
+        LeftOutError: memory lacks for it.
+    """
     if case.dtype is None:
-        return record | time_training()
-    record |= {"shape": case.shape, "dtype": str(case.dtype)}
-    torch.cuda.empty_cache()
-    needed, free = TENSORS * math.prod(case.shape) * case.dtype.itemsize + FLUSHED, torch.cuda.mem_get_info()[0]
+        return case.fields() | time_training()
+    needed, free = (
+        tensors_of(case) * math.prod(case.shape) * case.dtype.itemsize + FLUSHED,
+        torch.cuda.mem_get_info()[0],
+    )
     if needed > free:
-        return record | {"left out": f"takes {needed / 2**30:.0f} GiB of {free / 2**30:.0f}"}
+        raise LeftOutError(gpu_calls.lacking(needed, free))
     is_table = any(case.norm == kind for _, kind in gpu_tables.TIMED)
-    return record | (time_table(case) if is_table else time_norm(case))
+    return case.fields() | (time_table(case) if is_table else time_norm(case))
 
 
 def line_of(case: Case, record: Record) -> str:
-    """A case's line: shares of the copy's bandwidth, forward and backward, of each contender."""
+    """A case's line: each contender's shares of the copy's bandwidth and microseconds of an eager call."""
     cells = [f"copy {record['copy'] * 1e6:.1f} us"] if "copy" in record else []
     for name, found in record.items():
         if not isinstance(found, dict):
             continue
         shares = " / ".join(f"{value:.2f}" for key, value in found.items() if key.endswith("share"))
+        calls = " / ".join(f"{found[key] * 1e6:.0f}" for key in ("eager", "eager both") if key in found)
         step = f"{found['step'] * 1e3:.2f} ms" if "step" in found else ""
-        cells.append(" ".join(filter(None, (name, shares, step, found.get("error")))))
-    return f"{case}: {'; '.join(cells) or record['left out']}"
+        cells.append(" ".join(filter(None, (name, shares, calls and f"({calls} us)", step, found.get("error")))))
+    why = f"left out: {record['left out']}" if "left out" in record else record.get("error", "nothing was timed")
+    return f"{case}: {'; '.join(cells) or why}"

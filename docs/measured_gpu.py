@@ -36,7 +36,7 @@ def chart(records: Sequence[Record], direction: str, folder: Path) -> str:
 
 
 def table(records: Sequence[Record]) -> list[str]:
-    """A line for each shape: shares forward and backward, and the microseconds of an eager call."""
+    """A line for each shape: shares, and the microseconds of an eager call forward, and forward and backward."""
     owners = list(
         dict.fromkeys(name for record in records for name, found in record.items() if isinstance(found, dict))
     )
@@ -46,21 +46,24 @@ def table(records: Sequence[Record]) -> list[str]:
         for owner in owners:
             found = record.get(owner, {})
             parts = [f"{found[f'{d} share']:.0%}" for d in DIRECTIONS if f"{d} share" in found]
-            cells.append(" / ".join([*parts, f"{found['eager'] * 1e6:.0f} µs"]) if parts else found.get("error", "–"))
+            calls = [f"{found[key] * 1e6:.0f}" for key in ("eager", "eager both") if key in found]
+            cells.append(f"{' / '.join(parts)}; {' / '.join(calls)} µs" if calls else found.get("error", "–"))
         lines.append(f"| {shape_of(record)} | {record['copy'] * 1e6:.1f} | " + " | ".join(cells) + " |")
     return lines
 
 
 def gpu_section(run: Record, folder: Path) -> list[str]:
     """Charts and tables of every norm, and the training step."""
-    lines = ["## GPU kernels", "", "Shares of a copy's bandwidth, forward / backward, and an eager call's time.", ""]
+    said = "Shares of a copy's bandwidth, forward / backward; an eager call's time, forward / forward and backward."
+    lines = ["## GPU kernels", "", said, ""]
     kinds: dict[str, list[Record]] = {}
-    for record in run.get("results", ()):
+    for record in run.get("results", {}).values():
         if "copy" in record:
             kinds.setdefault(kind_of(record), []).append(record)
-            continue
-        steps = [f"{owner} {found['step'] * 1e3:.2f} ms" for owner, found in record.items() if isinstance(found, dict)]
-        lines += [f"Training step of a Llama-like model in bfloat16: {', '.join(steps)}.", ""]
+        found = {owner: f for owner, f in record.items() if isinstance(f, dict) and "step" in f}
+        if found:
+            steps = (f"{owner} {times['step'] * 1e3:.2f} ms" for owner, times in found.items())
+            lines += [f"Training step of a Llama-like model in bfloat16: {', '.join(steps)}.", ""]
     for kind, records in kinds.items():
         lines += [f"### {kind}", ""]
         for direction in DIRECTIONS:

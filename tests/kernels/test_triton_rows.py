@@ -143,7 +143,7 @@ def test_the_benchmark_says_in_one_line_that_there_is_no_gpu(monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["gpu", "--check", "--bench"])
     if not torch.cuda.is_available():
         assert gpu.main() == 2
-        assert capsys.readouterr().out == "the GPU kernels cannot run here: torch sees no GPU here\n"
+        assert capsys.readouterr() == ("", "the GPU kernels cannot run here: torch sees no GPU here\n")
 
 
 def test_the_check_passes_what_is_right_and_finds_what_is_not(monkeypatch):
@@ -183,17 +183,6 @@ def test_the_check_of_calls_passes_what_is_right_and_finds_what_is_not(monkeypat
     found = [problem for part in parts.values() for problem in part()]
     assert found[0] == "a view of every third row has other bits than a copy"
     assert found[-1] == "momentum None, mask True: running_var is 7.00 ulps off"
-
-
-@pytest.mark.parametrize(("status", "said"), [(0, []), (9, ["compute-sanitizer: invalid read"])])
-def test_the_check_runs_under_the_sanitizer_where_it_is(monkeypatch, status, said):
-    from benchmarks import gpu_calls
-
-    result = SimpleNamespace(returncode=status, stdout="check\ninvalid read\n", stderr="")
-    monkeypatch.setattr(gpu_calls.subprocess, "run", lambda command, **options: result)
-    for present in (None, "/bin/compute-sanitizer"):
-        monkeypatch.setattr(gpu_calls.shutil, "which", lambda name, present=present: present)
-        assert list(gpu_calls.sanitizer_problems()) == (said if present else [])
 
 
 def test_the_benchmark_trains_a_model():
