@@ -307,12 +307,16 @@ void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count
   if (!a.dx.data) return;
   take_slopes<centring>(a.spec, sums, rows);
   const C* weight = static_cast<const C*>(a.weight);
-  for (i = 0; i + 2 <= count; i += 2) write_rows<two, centring, weighted>(n, rows, i, weight, false);
-  if (i == count) return;
-  if (lines) rows.dx[i] = lines.place(rows.dx[i]);
-  const bool streamed = a.streamed && !lines && reaches_a_line(rows.dx[i]);
-  write_rows<1, centring, weighted>(n, rows, i, weight, streamed);
-  if (lines) lines.add(n);
+  i = 0;
+  if (sizeof(T) < 4 || n * sizeof(T) % cache_line == 0) {  // others have whole stores one by one alone
+    for (; i + 2 <= count; i += 2) write_rows<two, centring, weighted>(n, rows, i, weight, false);
+  }
+  for (; i < count; ++i) {
+    if (lines) rows.dx[i] = lines.place(rows.dx[i]);
+    const bool streamed = a.streamed && !lines && reaches_a_line(rows.dx[i]);
+    write_rows<1, centring, weighted>(n, rows, i, weight, streamed);
+    if (lines) lines.add(n);
+  }
 }
 
 // Rows from `row` on, unless one of them is not of the usual kind.
@@ -361,7 +365,7 @@ int group_size(const RowsBackward& a) {
   const int64_t n = a.spec.features;
   if (a.streamed) return 1;
 #if defined(__AVX512F__)
-  const int64_t staying = a.group_bytes / (2 * n * static_cast<int64_t>(sizeof(T)));
+  const int64_t staying = a.fetched ? 0 : a.group_bytes / (2 * n * static_cast<int64_t>(sizeof(T)));
   if (staying >= 4) return staying >= most_in_group ? most_in_group : 4;
 #endif
   return n > 2048 || std::is_same_v<typename Summed<T>::lanes, pair> ? 2 : 1;

@@ -118,11 +118,9 @@ int64_t moved_bytes(std::initializer_list<Rows> tensors) {
 // Chooses what depends on the caches, for a call that moves `bytes` for each element of its rows. What is written over
 // the input, which is in them, is not written past them; nor are short rows that share cache lines.
 template <class Call>
-void set_caching(Call& a, int64_t bytes, const Rows& out) {
+void set_caching(Call& a, int64_t bytes, const Rows& out, bool apart) {
   constexpr int64_t short_row = 200;  // elements
   const int64_t all = a.spec.rows * a.spec.features * bytes, row = a.spec.features * size_of(a.x.dtype);
-  const RowLayout& layout = a.x.layout;
-  const bool apart = layout.axes && layout.strides[layout.axes - 1] != a.spec.features;
   a.fetched = all > caches().second && fetches_ahead(row, apart);
   const bool shares_lines = row % cache_line && a.spec.features < short_row;
   a.group_bytes = caches().first * 2 / 3;
@@ -162,7 +160,9 @@ void check_recomputable(RowsForward a, const Values& weight, const Values& bias)
 void run_forward(RowsForward& a, const Values& weight, const Values& bias, bool recomputable) {
   if (a.spec.rows == 0 || a.spec.features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
-  set_caching(a, moved_bytes({a.x, a.y, a.residual, a.sum}), a.y);
+  const RowLayout& layout = a.x.layout;
+  const bool apart = layout.axes && layout.strides[layout.axes - 1] != a.spec.features;
+  set_caching(a, moved_bytes({a.x, a.y, a.residual, a.sum}), a.y, apart);
   if (recomputable && weight.data) check_recomputable(a, weight, bias);
   parallel_for(a.spec.rows, rows_per_chunk(a.spec.features), [&](int64_t begin, int64_t end) {
     RowsForward own = a;
@@ -189,7 +189,9 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, con
   const int64_t features = a.spec.features;
   if (features == 0) return;
   a.is_double = a.x.dtype == DType::float64;
-  set_caching(a, moved_bytes({a.x, a.dx, a.dy, a.residual, a.dsum}), a.dx);
+  const int64_t bytes = moved_bytes({a.x, a.dx, a.dy, a.residual, a.dsum});
+  set_caching(a, bytes, a.dx, false);
+  if (2 * bytes * a.spec.rows * features > cached_bytes()) a.group_bytes = 0;  // from afar rows come best one by one
   a.rows_per_task = rows_per_task(a.spec.rows);
   const int64_t tasks = ceil_divide(a.spec.rows, a.rows_per_task);
   a.padded_features = padded(features);
