@@ -113,6 +113,7 @@ std::pair<Numbers, Numbers> slopes_of(double count, const Numbers& g, const Numb
   return {g / count * reciprocal, centring == Centring::done ? slope : slope * reciprocal};
 }
 
+// Sets the slopes of one row, or of a group's rows together.
 template <Centring centring, int most, class C, class T>
 void take_slopes(const RowsSpec& spec, const GradientSums<most>& sums, BackwardGroup<most, C, T>& rows) {
   const double count = spec.count();
