@@ -103,32 +103,52 @@ void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
   }
 }
 
-// The same in floats, with the differences from the rounded mean. Lanes past the end have dy = 0.
+// The terms of the same sums in floats, with the differences from the rounded mean. Lanes past the end have dy = 0.
+template <class T>
+struct GradientTerms {
+  using C = Opmath<T>;
+  const T *x, *dy;
+  const C mean;
+  template <class At>
+  EVENKEEL_INLINE void operator()(const At& at, Vector<C> (&out)[2]) const {
+    out[0] = at.load(dy);
+    out[1] = out[0] * (at.load(x) - mean);
+  }
+};
+
+// Runs of so many elements have few additions a lane, and their lanes are added up as they are. Not those that went
+// through an activation: what it leaves may be small against its terms.
+constexpr int64_t few_elements = 64;
+
 template <class T, bool extras>
 void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s,
                 double (&sums)[2]) {
   using C = Opmath<T>;
   using V = Vector<C>;
   const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
+  if constexpr (!extras) {
+    const GradientTerms<T> terms{x, dy, s.mean};
+    if (part.length > few_elements) return sum_terms<C>(part.length, sums, terms);
+    V lanes[2];
+    add_block<C, 1>(0, part.length, lanes, terms);
+    for (int k = 0; k < 2; ++k) sums[k] = sum_of_lanes(lanes[k]);
+    return;
+  }
   const Affine<C> affine(s, a.weight_of(part.channel), a.bias_of(part.channel));
   C* const kept = kept_at<C>(a, part);
   const bool fetches = kept && !a.streamed;
   const T* dx = static_cast<const T*>(a.out) + part.offset;
   with_extras<extras>(a, part.offset, [&](auto activation, const auto& valid) {
     sum_terms<C>(part.length, sums, [&](auto at, V(&out)[2]) {
-      V value = at.load(x), upstream = at.load(dy);
-      if constexpr (extras) {
-        if constexpr (decltype(activation)::value == Activation::silu) {
-          if (fetches) fetch_to_write(dx + at.i);
-          fetch(x + at.i + soon);
-          fetch(dy + at.i + soon);
-        }
-        value = valid.keep(at, value);
-        upstream = valid.keep(at, through_activation<decltype(activation)::value, C>(upstream, affine(value)));
-        if (decltype(activation)::value == Activation::silu && kept) at.store(kept, upstream);
+      if constexpr (decltype(activation)::value == Activation::silu) {
+        if (fetches) fetch_to_write(dx + at.i);
+        fetch(x + at.i + soon);
+        fetch(dy + at.i + soon);
       }
-      out[0] = upstream;
-      out[1] = upstream * (value - s.mean);
+      const V value = valid.keep(at, at.load(x));
+      out[0] = valid.keep(at, through_activation<decltype(activation)::value, C>(at.load(dy), affine(value)));
+      if (decltype(activation)::value == Activation::silu && kept) at.store(kept, out[0]);
+      out[1] = out[0] * (value - s.mean);
     });
   });
 }
@@ -158,32 +178,60 @@ void sum_part(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
   partial[1] = sums[1];
 }
 
-// Sums in floats of so many runs of a statistic at once: to add the lanes of each by itself takes longer than short runs
-// do. Returns whether floats hold all of them.
+// Runs that are summed in floats at once: to add the lanes of each by itself takes longer than short runs do.
 constexpr int abreast = 8;
-template <class T>
-bool sum_abreast(const ChannelsCall& a, const Runs& runs, int64_t first, const ChannelStatistics<Opmath<T>>& s,
-                 double* partial) {
-  using C = Opmath<T>;
-  using V = Vector<C>;
-  Doubles gradients[abreast], products[abreast];
-  for (int i = 0; i < abreast; ++i) {
-    const int64_t offset = runs.base + (first + i) * runs.stride;
-    const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
-    Doubles totals[2] = {};
-    add_terms<C>(runs.length, totals, [&](auto at, V(&out)[2]) {
-      out[0] = at.load(dy);
-      out[1] = out[0] * (at.load(x) - s.mean);
-    });
-    gradients[i] = totals[0];
-    products[i] = totals[1];
+template <class C>
+struct RunsAbreast {
+  int64_t offset[abreast];
+  C mean[abreast], mean_rest[abreast];
+  int count = 0;
+
+  // of those that are added from now on
+  void set_statistics(const ChannelStatistics<C>& s) {
+    std::fill_n(mean + count, abreast - count, s.mean);
+    std::fill_n(mean_rest + count, abreast - count, s.mean_rest);
   }
-  double sums[2][abreast];
-  store(sums[0], sums_of_lanes(gradients));
-  store(sums[1], sums_of_lanes(products));
+};
+
+// Their sums; whether floats hold all of them.
+template <class T>
+bool sum_abreast(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs, double* partial) {
+  using C = Opmath<T>;
+  const int64_t length = a.geometry.positions;
+  const auto terms_of = [&](int i) __attribute__((always_inline)) {
+    return GradientTerms<T>{static_cast<const T*>(a.x) + runs.offset[i], static_cast<const T*>(a.dy) + runs.offset[i],
+                            runs.mean[i]};
+  };
+  Doubles gradient, product;
+  if (length <= few_elements) {
+    Vector<C> gradients[abreast], products[abreast];
+#pragma GCC unroll 8
+    for (int i = 0; i < abreast; ++i) {
+      Vector<C> lanes[2];
+      add_block<C, 1>(0, length, lanes, terms_of(i));
+      gradients[i] = lanes[0];
+      products[i] = lanes[1];
+    }
+    gradient = as_doubles(sums_of_lanes(gradients));
+    product = as_doubles(sums_of_lanes(products));
+  } else {
+    Doubles gradients[abreast], products[abreast];
+    for (int i = 0; i < abreast; ++i) {
+      Doubles lanes[2] = {};
+      add_terms<C>(length, lanes, terms_of(i));
+      gradients[i] = lanes[0];
+      products[i] = lanes[1];
+    }
+    gradient = sums_of_lanes(gradients);
+    product = sums_of_lanes(products);
+  }
+  double sums[3][abreast];
+  store(sums[0], gradient);
+  store(sums[1], product);
+  store(sums[2], product - Eight<C>::widened(runs.mean_rest) * gradient);
   for (int i = 0; i < abreast; ++i) {
     partial[2 * i] = sums[0][i];
-    partial[2 * i + 1] = sums[1][i] - static_cast<double>(s.mean_rest) * sums[0][i];
+    partial[2 * i + 1] = sums[2][i];
   }
   return all_hold(sums[0], sums[1], abreast);
 }
@@ -198,18 +246,22 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
       sum_part<T, extras>(a, part, s, partial_of(item));
     });
   };
-  if (extras || g.parts > 1 || g.sum_items < abreast || !sums_are_short(a)) return one_by_one(begin, end);
-  while (begin < end) {
-    const int64_t statistic = begin / g.sum_items, first = statistic * g.sum_items;
-    const int64_t stop = std::min(end, first + g.sum_items);
-    const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+  if (extras || g.parts > 1 || !sums_are_short(a)) return one_by_one(begin, end);
+  RunsAbreast<C> together;
+  for (int64_t item = begin; item < end;) {
+    const int64_t statistic = item / g.sum_items, first = statistic * g.sum_items;
     const Runs runs = runs_of(g, statistic);
-    for (; begin + abreast <= stop; begin += abreast) {
-      if (!sum_abreast<T>(a, runs, begin - first, s, partial_of(begin))) one_by_one(begin, begin + abreast);
+    const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+    together.set_statistics(s);
+    for (const int64_t stop = std::min(end, first + g.sum_items); item < stop;) {
+      together.offset[together.count++] = runs.base + (item++ - first) * runs.stride;
+      if (together.count < abreast) continue;
+      if (!sum_abreast<T>(a, together, partial_of(item - abreast))) one_by_one(item - abreast, item);
+      together.count = 0;
+      together.set_statistics(s);
     }
-    one_by_one(begin, stop);
-    begin = stop;
   }
+  one_by_one(end - together.count, end);
 }
 
 template <class T, bool>
@@ -222,23 +274,41 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
   const double* partial = a.partial + (statistic * g.sum_items - a.first_item) * 2;
   double *const sums = a.sums + first, *const products = a.products + first;
-  double mean_g = 0, mean_gx = 0;
-  for (int64_t run = 0; run < count; ++run) {
-    double sum = 0, product = 0;
-    for (int64_t part = 0; part < g.parts; ++part, partial += 2) {
-      sum += partial[0];
-      product += partial[1];
+  constexpr double one = 1;
+  const double* const weights = a.weight ? a.weight + runs.channel : &one;
+  const int64_t next_weight = a.weight ? runs.next_channel : 0;
+  // in several chains: one would wait for each addition
+  constexpr int chains = 4;
+  double mean_g[chains] = {}, mean_gx[chains] = {};
+  const auto merge = [&](auto whole_runs) {
+    const auto add = [&](int64_t run, int chain) __attribute__((always_inline)) {
+      double sum = partial[0], product = partial[1];
+      partial += 2;
+      if constexpr (!decltype(whole_runs)::value) {
+        for (int64_t part = 1; part < g.parts; ++part, partial += 2) {
+          sum += partial[0];
+          product += partial[1];
+        }
+      }
+      product *= reciprocal;
+      sums[run * step] = sum;
+      products[run * step] = product;
+      const double w = weights[run * next_weight];
+      mean_g[chain] += w * sum;
+      mean_gx[chain] += w * product;
+    };
+    int64_t run = 0;
+    for (; run + chains <= count; run += chains) {
+#pragma GCC unroll 4
+      for (int chain = 0; chain < chains; ++chain) add(run + chain, chain);
     }
-    product *= reciprocal;
-    sums[run * step] = sum;
-    products[run * step] = product;
-    const double w = a.weight_of(runs.channel + run * runs.next_channel);
-    mean_g += w * sum;
-    mean_gx += w * product;
-  }
+    for (; run < count; ++run) add(run, 0);
+  };
+  g.parts == 1 ? merge(std::true_type{}) : merge(std::false_type{});
+  const auto total = [](const double (&v)[chains]) { return (v[0] + v[1]) + (v[2] + v[3]); };
   const double n = count_of(a, statistic);
-  a.means[statistic * 2] = mean_g / n;
-  a.means[statistic * 2 + 1] = mean_gx / n;
+  a.means[statistic * 2] = total(mean_g) / n;
+  a.means[statistic * 2 + 1] = total(mean_gx) / n;
 }
 
 // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale with g = dy * weight

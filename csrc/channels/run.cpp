@@ -77,13 +77,22 @@ int64_t threads_for(int64_t elements) {
   return std::clamp<int64_t>(elements / grain, 1, torch::stable::get_num_threads());
 }
 
+// Blocks that go through a phase before the next one begins: what a phase takes beside its work is paid once for all that
+// the nearest cache holds.
+int64_t blocks_at_once(const ChannelsCall& a) {
+  const ChannelsGeometry& g = a.geometry;
+  if (g.walk != Walk::planes || a.together > 1 || kept_size(a)) return a.together;
+  const int64_t tensors = a.dy ? 3 : 2;
+  return std::max<int64_t>(1, caches().first / (tensors * block_size(g) * size_of(a.dtype)));
+}
+
 // All phases of some blocks by one thread, whose cache then holds each of them from the first phase to the last.
 void run_alone(const ChannelsCall& a, int64_t begin, int64_t end, int64_t items, int64_t partial,
                const ChannelsPhases& phases) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t per_block = g.statistics_per_block, written = g.write_items(items);
-  const int64_t together = std::min(a.together, end - begin);
-  const Scratch sums(together * items * partial), factors(factors_of(g)), kept(kept_size(a));
+  const int64_t at_once = std::min(blocks_at_once(a), end - begin);
+  const Scratch sums(at_once * items * partial), factors(factors_of(g)), kept(kept_size(a));
   ChannelsCall own = a;
   const OwnParameters parameters(own);
   own.partial = sums.data();
@@ -94,7 +103,7 @@ void run_alone(const ChannelsCall& a, int64_t begin, int64_t end, int64_t items,
     if (phase) phase(own, first, last);
   };
   for (int64_t block = begin, next; block < end; block = next) {
-    next = std::min(block + together, end);
+    next = std::min(block + at_once, end);
     own.first_block = block;
     own.first_item = block * items;
     const int64_t first = block * per_block, last = std::min(next * per_block, g.statistics);

@@ -196,35 +196,37 @@ inline void for_each_position(int64_t n, const Body& body, bool streamed = false
   if (i < n) body(Rest<C>{i, static_cast<int>(n - i)});
 }
 
-// Adds K terms along a row: term(position, out) gives K vectors. Partial sums are C in chains of 16 additions and
-// double across them, so that the error does not grow with the length of the row. Two chains at a time hide how long an
-// addition takes; one needs half the registers.
+// Adds K terms from i to end along a row, at most 16 additions a lane: term(position, out) gives K vectors. Two chains at
+// a time hide how long an addition takes; one needs half the registers.
+template <class C, int chains, int K, class Term>
+EVENKEEL_INLINE void add_block(int64_t i, int64_t end, Vector<C> (&sums)[K], const Term& term) {
+  using V = Vector<C>;
+  constexpr int64_t width = Lanes<C>::width;
+  V partial[chains][K] = {}, out[K];
+  const auto add = [&](const auto& at, int chain) {
+    term(at, out);
+    for (int k = 0; k < K; ++k) partial[chain][k] += out[k];
+  };
+  for (; i + chains * width <= end; i += chains * width) {
+    for (int chain = 0; chain < chains; ++chain) add(Whole<C>{i + chain * width}, chain);
+  }
+  if (chains > 1 && i + width <= end) {
+    add(Whole<C>{i}, 0);
+    i += width;
+  }
+  if (i < end) add(Rest<C>{i, static_cast<int>(end - i)}, chains - 1);
+  for (int k = 0; k < K; ++k) sums[k] = chains > 1 ? partial[0][k] + partial[chains - 1][k] : partial[0][k];
+}
+
+// Adds K terms along a row. Partial sums are C in chains of 16 additions and double across them, so that the error does
+// not grow with the length of the row.
 template <class C, int chains = 2, int K, class Term>
 inline void add_terms(int64_t n, Doubles (&totals)[K], const Term& term) {
-  using V = Vector<C>;
-  constexpr int64_t width = Lanes<C>::width, block = 16 * chains * width;
-  int64_t i = 0;
-  while (i < n) {
-    V partial[chains][K] = {}, out[K];
-    const int64_t end = i + block < n ? i + block : n;
-    const auto add = [&](const auto& at, int chain) {
-      term(at, out);
-      for (int k = 0; k < K; ++k) partial[chain][k] += out[k];
-    };
-    for (; i + chains * width <= end; i += chains * width) {
-      for (int chain = 0; chain < chains; ++chain) add(Whole<C>{i + chain * width}, chain);
-    }
-    if (chains > 1 && i + width <= end) {
-      add(Whole<C>{i}, 0);
-      i += width;
-    }
-    if (i < end) {
-      add(Rest<C>{i, static_cast<int>(end - i)}, chains - 1);
-      i = end;
-    }
-    for (int k = 0; k < K; ++k) {
-      totals[k] += chains > 1 ? as_doubles(partial[0][k] + partial[chains - 1][k]) : as_doubles(partial[0][k]);
-    }
+  constexpr int64_t block = 16 * chains * Lanes<C>::width;
+  for (int64_t i = 0; i < n; i += block) {
+    Vector<C> sums[K];
+    add_block<C, chains>(i, i + block < n ? i + block : n, sums, term);
+    for (int k = 0; k < K; ++k) totals[k] += as_doubles(sums[k]);
   }
 }
 template <class C, int chains = 2, int K, class Term>

@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 from channel_calls import FLOATS, LAYOUTS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
+from settings import on_threads
 
 from evenkeel import functional as F
 from evenkeel.testing import ulp_error
@@ -51,6 +52,20 @@ def test_a_group_of_few_positions_does_not_depend_on_the_batch(norm, shape):
     y_alone = call(norm, alone, weight, bias)
     assert torch.equal(y[1:2], y_alone)
     assert torch.equal(dx[1:2], torch.autograd.grad(y_alone, alone, cotangent[1:2])[0])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("positions", [(4, 4), (5, 3), (8, 8), (13, 5)], ids=str)  # up to 64 are summed in floats
+@pytest.mark.parametrize("norm", ["batch_norm", "group_norm"])
+def test_gradients_of_short_runs(norm, positions, dtype):
+    """Eight runs are summed at a time, and what is left of a statistic's or a thread's one by one."""
+    x = (3 + torch.randn(19, 74, *positions)).to(dtype)
+    found = on_threads(lambda: results(norm, x))
+    assert same_bits(found[0], found[1])
+    assert same_bits(found[0], found[2])
+    exact = results(norm, x, torch.float64, backend="reference")
+    limit = {torch.float32: 3.0, torch.float64: 32.0}.get(dtype, 0.51)
+    assert max(errors(norm, found[0], exact)) <= limit
 
 
 @pytest.mark.parametrize("seed", range(40))
