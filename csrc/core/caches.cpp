@@ -108,6 +108,15 @@ int64_t cached_bytes() {
   return threads * c.second + ceil_divide(threads, c.cores) * c.third;
 }
 
+int64_t tensors_in_order() {
+#if defined(__x86_64__)
+  static const bool is_amd = __builtin_cpu_is("amd");
+  return is_amd ? 1 : 2;
+#else
+  return 2;
+#endif
+}
+
 bool is_past_caches(int64_t bytes) { return bytes > caches().second && bytes > cached_bytes(); }
 
 }  // namespace evenkeel

@@ -81,9 +81,10 @@ struct Boxed<function> {
 };
 
 // The caches and what follows from them, in bytes, for people.
-std::tuple<int64_t, int64_t, int64_t, int64_t, std::string, int64_t, int64_t, int64_t> memory_choices() {
+std::tuple<int64_t, int64_t, int64_t, int64_t, std::string, int64_t, int64_t, int64_t, int64_t> memory_choices() {
   const Caches& c = caches();
-  return {c.first, c.second, c.third, c.cores, c.source, cached_bytes(), smallest_pooled, pool_limit()};
+  return {c.first,        c.second,           c.third,         c.cores,     c.source,
+          cached_bytes(), tensors_in_order(), smallest_pooled, pool_limit()};
 }
 
 struct Operator {
@@ -135,7 +136,7 @@ constexpr Operator without_tensors[] = {
     {"simd_level() -> str", Boxed<&simd_level>::call},
     {"refused_setting() -> (str name, str expected)", Boxed<&refused_setting>::call},
     {"memory_choices() -> (int first_cache, int second_cache, int third_cache, int cores, str source, "
-     "int past_caches_from, int pooled_from, int pool_limit)",
+     "int past_caches_from, int tensors_in_order, int pooled_from, int pool_limit)",
      Boxed<&memory_choices>::call},
 };
 

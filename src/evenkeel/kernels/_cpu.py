@@ -121,12 +121,13 @@ def facts() -> dict[str, str]:
 
 def _memory_facts() -> dict[str, str]:
     """Tell the sizes of the caches, and what the kernels do with outputs that are large beside them."""
-    first, second, third, cores, source, streamed, pooled, limit = torch.ops.evenkeel.memory_choices()
+    first, second, third, cores, source, streamed, in_order, pooled, limit = torch.ops.evenkeel.memory_choices()
     threads = torch.get_num_threads()
     return {
         "caches": f"{_size(first)} and {_size(second)} a core, {_size(third)} for {cores} cores ({source})",
         "streaming": f"of calls that move more than {_size(streamed)} ({threads} threads): outputs of "
-        f"{_size(streamed / 2)} forward, {_size(streamed / 3)} backward",
+        f"{_size(streamed / 2)} forward ({_size(streamed / in_order)} of BatchNorm in inference), {_size(streamed / 3)} "
+        "backward",
         "pool": f"outputs from {_size(pooled)}; at most {_size(limit)} wait" if limit else "none",
     }
 

@@ -1,0 +1,315 @@
+// Channels as planes, backward: the gradient that comes from above, through an activation, and its sums.
+#pragma once
+
+#include "channels/planes.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// Whether a part's gradient is computed in double.
+template <class C>
+bool is_exact(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s) {
+  return has_few_elements(a, part.statistic) ||
+         (a.remembered && may_cancel(s, a.weight_of(part.channel), a.bias_of(part.channel)));
+}
+
+// The upstream gradient of a part, led through the activation, 0 where it is not valid.
+template <class T, bool extras>
+class Upstream {
+ public:
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  Upstream(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s)
+      : statistics_(s),
+        dy_(static_cast<const T*>(a.dy) + part.offset),
+        valid_(valid_lanes<extras>(a, part.offset)),
+        activation_(a.options.activation),
+        weight_(a.weight_of(part.channel)),
+        bias_(a.bias_of(part.channel)),
+        affine_(s, weight_, bias_),
+        exactly_(extras && is_exact(a, part, s)) {}
+  bool exactly() const { return exactly_; }
+  // at a position whose input is x
+  template <class At>
+  V at(const At& at, V x) const {
+    if constexpr (extras) {
+      if (exactly_ && activation_ != Activation::none) return wide(at, x).rounded();
+      return keep(at, through(at.load(dy_), x));
+    }
+    return at.load(dy_);
+  }
+  template <class At>
+  Wide<C> wide(const At& at, V x) const {
+    if constexpr (extras) {
+      Wide<C> upstream(keep(at, at.load(dy_)));
+      if (activation_ == Activation::none) return upstream;
+      if (!exactly_) return Wide<C>(keep(at, through(at.load(dy_), x)));
+      const Wide<C> centred = wide_centred<C>(x, statistics_);
+      const double scale = statistics_.exact_reciprocal() * weight_;
+      for (int i = 0; i < Wide<C>::parts; ++i) {
+        const Doubles input = centred.part[i] * scale + bias_;
+        upstream.part[i] = through_activation<double>(upstream.part[i], input, activation_);
+      }
+      return upstream;
+    }
+    return Wide<C>(at.load(dy_));
+  }
+  template <class At>
+  V keep(const At& at, V v) const {
+    if constexpr (!extras) return v;
+    return valid_.keep(at, v);
+  }
+
+ private:
+  V through(V upstream, V x) const {
+    return through_activation<C>(upstream, affine_(x), activation_);
+  }
+  const ChannelStatistics<C> statistics_;
+  const T* dy_;
+  const ValidLanes valid_;
+  const Activation activation_;
+  const double weight_, bias_;
+  const Affine<C> affine_;
+  const bool exactly_;
+};
+
+// Where sum_one leaves the gradient that went through the activation for write_gradient_one: the slope costs more than
+// memory in cache does.
+template <class C>
+C* kept_at(const ChannelsCall& a, const Part& part) {
+  return a.kept && sums_are_short(a) ? static_cast<C*>(a.kept) + part.place : nullptr;
+}
+
+// The sums of the gradient, and of its products with the differences from the mean. In double: terms of both signs
+// cancel.
+template <class T, bool extras>
+void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
+              const ChannelStatistics<Opmath<T>>& s, double (&sums)[2]) {
+  using C = Opmath<T>;
+  constexpr int parts = Wide<C>::parts;
+  Doubles gradient[parts] = {}, product[parts] = {};
+  for_each_position<C>(length, [&](auto at) {
+    const auto value = upstream.keep(at, at.load(x));
+    const Wide<C> wide = upstream.wide(at, value), difference = wide_centred<C>(value, s);
+    for (int i = 0; i < parts; ++i) {
+      gradient[i] += wide.part[i];
+      product[i] += wide.part[i] * difference.part[i];
+    }
+  });
+  sums[0] = sums[1] = 0;
+  for (int i = 0; i < parts; ++i) {
+    sums[0] += sum_of_lanes(gradient[i]);
+    sums[1] += sum_of_lanes(product[i]);
+  }
+}
+
+// The terms of the same sums in floats, with the differences from the rounded mean. Lanes past the end have dy = 0.
+template <class T>
+struct GradientTerms {
+  using C = Opmath<T>;
+  const T *x, *dy;
+  const C mean;
+  template <class At>
+  EVENKEEL_INLINE void operator()(const At& at, Vector<C> (&out)[2]) const {
+    out[0] = at.load(dy);
+    out[1] = out[0] * (at.load(x) - mean);
+  }
+};
+
+// Runs of so many elements have few additions a lane, and their lanes are added up as they are. Not those that went
+// through an activation: what it leaves may be small against its terms.
+constexpr int64_t few_elements = 64;
+
+template <class T, bool extras>
+void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s,
+                double (&sums)[2]) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
+  if constexpr (!extras) {
+    const GradientTerms<T> terms{x, dy, s.mean};
+    if (part.length > few_elements) return sum_terms<C>(part.length, sums, terms);
+    V lanes[2];
+    add_block<C, 1>(0, part.length, lanes, terms);
+    for (int k = 0; k < 2; ++k) sums[k] = sum_of_lanes(lanes[k]);
+    return;
+  }
+  const Affine<C> affine(s, a.weight_of(part.channel), a.bias_of(part.channel));
+  C* const kept = kept_at<C>(a, part);
+  const bool fetches = kept && !a.streamed;
+  const T* dx = static_cast<const T*>(a.out) + part.offset;
+  with_extras<extras>(a, part.offset, [&](auto activation, const auto& valid) {
+    sum_terms<C>(part.length, sums, [&](auto at, V(&out)[2]) {
+      if constexpr (decltype(activation)::value == Activation::silu) {
+        if (fetches) fetch_to_write(dx + at.i);
+        fetch(x + at.i + soon);
+        fetch(dy + at.i + soon);
+      }
+      const V value = valid.keep(at, at.load(x));
+      out[0] = valid.keep(at, through_activation<decltype(activation)::value, C>(at.load(dy), affine(value)));
+      if (decltype(activation)::value == Activation::silu && kept) at.store(kept, out[0]);
+      out[1] = out[0] * (value - s.mean);
+    });
+  });
+}
+
+// The same, but in double where floats do not hold the sums.
+template <class T, bool extras>
+void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s,
+               double (&sums)[2]) {
+  sum_floats<T, extras>(a, part, s, sums);
+  if (sums_hold<Opmath<T>>(sums[0], sums[1]) || is_nan(s)) return;
+  const Upstream<T, extras> upstream(a, part, s);
+  sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  sums[1] += static_cast<double>(s.mean_rest) * sums[0];
+}
+
+template <class T, bool extras>
+void sum_part(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, double* partial) {
+  double sums[2];
+  if (sums_are_short(a) && !(extras && is_exact(a, part, s))) {
+    sum_short<T, extras>(a, part, s, sums);
+    sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
+  } else {
+    const Upstream<T, extras> upstream(a, part, s);
+    sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  }
+  partial[0] = sums[0];
+  partial[1] = sums[1];
+}
+
+// Runs that are summed in floats at once: to add the lanes of each by itself takes longer than short runs do.
+constexpr int abreast = 8;
+template <class C>
+struct RunsAbreast {
+  int64_t offset[abreast];
+  C mean[abreast], mean_rest[abreast];
+  int count = 0;
+
+  // of those that are added from now on
+  void set_statistics(const ChannelStatistics<C>& s) {
+    std::fill_n(mean + count, abreast - count, s.mean);
+    std::fill_n(mean_rest + count, abreast - count, s.mean_rest);
+  }
+};
+
+// Their sums; whether floats hold all of them.
+template <class T>
+bool sum_abreast(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs, double* partial) {
+  using C = Opmath<T>;
+  const int64_t length = a.geometry.positions;
+  const auto terms_of = [&](int i) __attribute__((always_inline)) {
+    return GradientTerms<T>{static_cast<const T*>(a.x) + runs.offset[i], static_cast<const T*>(a.dy) + runs.offset[i],
+                            runs.mean[i]};
+  };
+  Doubles gradient, product;
+  if (length <= few_elements) {
+    Vector<C> gradients[abreast], products[abreast];
+#pragma GCC unroll 8
+    for (int i = 0; i < abreast; ++i) {
+      Vector<C> lanes[2];
+      add_block<C, 1>(0, length, lanes, terms_of(i));
+      gradients[i] = lanes[0];
+      products[i] = lanes[1];
+    }
+    gradient = as_doubles(sums_of_lanes(gradients));
+    product = as_doubles(sums_of_lanes(products));
+  } else {
+    Doubles gradients[abreast], products[abreast];
+    for (int i = 0; i < abreast; ++i) {
+      Doubles lanes[2] = {};
+      add_terms<C>(length, lanes, terms_of(i));
+      gradients[i] = lanes[0];
+      products[i] = lanes[1];
+    }
+    gradient = sums_of_lanes(gradients);
+    product = sums_of_lanes(products);
+  }
+  double sums[3][abreast];
+  store(sums[0], gradient);
+  store(sums[1], product);
+  store(sums[2], product - Eight<C>::widened(runs.mean_rest) * gradient);
+  for (int i = 0; i < abreast; ++i) {
+    partial[2 * i] = sums[0][i];
+    partial[2 * i + 1] = sums[2][i];
+  }
+  return all_hold(sums[0], sums[1], abreast);
+}
+
+template <class T, bool extras>
+void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  using C = Opmath<T>;
+  const ChannelsGeometry& g = a.geometry;
+  const auto partial_of = [&](int64_t item) { return a.partial + (item - a.first_item) * 2; };
+  const auto one_by_one = [&](int64_t first, int64_t last) {
+    for_each_part<C>(a, first, last, [&](int64_t item, const Part& part, const ChannelStatistics<C>& s) {
+      sum_part<T, extras>(a, part, s, partial_of(item));
+    });
+  };
+  if (extras || g.parts > 1 || !sums_are_short(a)) return one_by_one(begin, end);
+  RunsAbreast<C> together;
+  for (int64_t item = begin; item < end;) {
+    const int64_t statistic = item / g.sum_items, first = statistic * g.sum_items;
+    const Runs runs = runs_of(g, statistic);
+    const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
+    together.set_statistics(s);
+    for (const int64_t stop = std::min(end, first + g.sum_items); item < stop;) {
+      together.offset[together.count++] = runs.base + (item++ - first) * runs.stride;
+      if (together.count < abreast) continue;
+      if (!sum_abreast<T>(a, together, partial_of(item - abreast))) one_by_one(item - abreast, item);
+      together.count = 0;
+      together.set_statistics(s);
+    }
+  }
+  one_by_one(end - together.count, end);
+}
+
+template <class T, bool>
+void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
+  using C = Opmath<T>;
+  const ChannelsGeometry& g = a.geometry;
+  const Runs runs = runs_of(g, statistic);
+  const int64_t share = g.groups ? g.channels / g.groups : 1, count = g.groups ? share : g.outer;
+  const int64_t first = g.groups ? statistic * share : statistic, step = g.groups ? 1 : g.channels;
+  const double reciprocal = restore_statistics<C>(a, statistic).exact_reciprocal();
+  const double* partial = a.partial + (statistic * g.sum_items - a.first_item) * 2;
+  double *const sums = a.sums + first, *const products = a.products + first;
+  constexpr double one = 1;
+  const double* const weights = a.weight ? a.weight + runs.channel : &one;
+  const int64_t next_weight = a.weight ? runs.next_channel : 0;
+  // in several chains: one would wait for each addition
+  constexpr int chains = 4;
+  double mean_g[chains] = {}, mean_gx[chains] = {};
+  const auto merge = [&](auto whole_runs) {
+    const auto add = [&](int64_t run, int chain) __attribute__((always_inline)) {
+      double sum = partial[0], product = partial[1];
+      partial += 2;
+      if constexpr (!decltype(whole_runs)::value) {
+        for (int64_t part = 1; part < g.parts; ++part, partial += 2) {
+          sum += partial[0];
+          product += partial[1];
+        }
+      }
+      product *= reciprocal;
+      sums[run * step] = sum;
+      products[run * step] = product;
+      const double w = weights[run * next_weight];
+      mean_g[chain] += w * sum;
+      mean_gx[chain] += w * product;
+    };
+    int64_t run = 0;
+    for (; run + chains <= count; run += chains) {
+#pragma GCC unroll 4
+      for (int chain = 0; chain < chains; ++chain) add(run + chain, chain);
+    }
+    for (; run < count; ++run) add(run, 0);
+  };
+  g.parts == 1 ? merge(std::true_type{}) : merge(std::false_type{});
+  const auto total = [](const double (&v)[chains]) { return (v[0] + v[1]) + (v[2] + v[3]); };
+  const double n = count_of(a, statistic);
+  a.means[statistic * 2] = total(mean_g) / n;
+  a.means[statistic * 2 + 1] = total(mean_gx) / n;
+}
+
+}  // namespace
+}  // namespace evenkeel::EVENKEEL_ISA
