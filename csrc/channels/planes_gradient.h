@@ -12,46 +12,49 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
                          const ChannelStatistics<Opmath<T>>& s) {
   using C = Opmath<T>;
   const T* x = static_cast<const T*>(a.x) + part.offset;
-  const Upstream<T, extras> upstream(a, part, s);
   T* dx = static_cast<T*>(a.out) + part.offset;
   const double w = a.weight_of(part.channel);
-  if (a.remembered) {
-    const C scale = scale_of(s, w);
-    for_each_position<C>(part.length, [&](auto at) {
-      at.store(dx, upstream.at(at, upstream.keep(at, at.load(x))) * scale);
-    });
-    return;
-  }
-  const double wide_mean_g = a.means[part.statistic * 2], mean_gx = a.means[part.statistic * 2 + 1];
-  if (upstream.exactly()) {
-    const double along = exact_slope_of(s, mean_gx), factor = s.exact_reciprocal();
-    for_each_position<C>(part.length, [&](auto at) {
-      const auto value = upstream.keep(at, at.load(x));
-      const Wide<C> centred = wide_centred<C>(value, s);
-      Wide<C> v = upstream.wide(at, value);
-      for (int i = 0; i < Wide<C>::parts; ++i) {
-        v.part[i] = ((v.part[i] * w - wide_mean_g) - centred.part[i] * along) * factor;
-      }
-      at.store(dx, upstream.keep(at, v.rounded()));
-    });
-    return;
-  }
-  using V = Vector<C>;
-  const Projection<C> project(s, w, wide_mean_g, mean_gx);
-  const T* dy = static_cast<const T*>(a.dy) + part.offset;
-  const int64_t ahead = a.together * fetched_ahead(a.geometry, false);
-  const auto over = [&](const auto& gradient) {
-    for_each_output<C>(dx, part.length, [&](auto at) {
-      if (ahead) {
-        fetch(x + at.i + ahead);
-        fetch(dy + at.i + ahead);
-      }
-      const V value = upstream.keep(at, at.load(x));
-      at.store(dx, upstream.keep(at, project(gradient(at, value), value)));
-    }, a.streamed);
-  };
-  if (const C* kept = kept_at<C>(a, part); extras && kept) return over([&](auto at, V) { return at.load(kept); });
-  over([&](auto at, V value) { return upstream.at(at, value); });
+  with_upstream<T, extras>(a, part, s, [&](auto, const auto& upstream) {
+    if (a.remembered) {
+      const C scale = scale_of(s, w);
+      const auto write = [&](const auto& gradient) {
+        for_each_position<C>(part.length, [&](auto at) {
+          at.store(dx, gradient(at, upstream.keep(at, at.load(x))) * scale);
+        });
+      };
+      if (upstream.exactly()) return write([&](auto at, auto value) { return upstream.wide(at, value).rounded(); });
+      return write([&](auto at, auto value) { return upstream.at(at, value); });
+    }
+    const double wide_mean_g = a.means[part.statistic * 2], mean_gx = a.means[part.statistic * 2 + 1];
+    if (upstream.exactly()) {
+      const double along = exact_slope_of(s, mean_gx), factor = s.exact_reciprocal();
+      for_each_position<C>(part.length, [&](auto at) {
+        const auto value = upstream.keep(at, at.load(x));
+        const Wide<C> centred = wide_centred<C>(value, s);
+        Wide<C> v = upstream.wide(at, value);
+        for (int i = 0; i < Wide<C>::parts; ++i) {
+          v.part[i] = ((v.part[i] * w - wide_mean_g) - centred.part[i] * along) * factor;
+        }
+        at.store(dx, upstream.keep(at, v.rounded()));
+      });
+      return;
+    }
+    const Projection<C> project(s, w, wide_mean_g, mean_gx);
+    const T* dy = static_cast<const T*>(a.dy) + part.offset;
+    const int64_t ahead = a.together * fetched_ahead(a.geometry, false);
+    const auto write = [&](const auto& gradient) {
+      for_each_output<C>(dx, part.length, [&](auto at) {
+        if (ahead) {
+          fetch(x + at.i + ahead);
+          fetch(dy + at.i + ahead);
+        }
+        const auto value = upstream.keep(at, at.load(x));
+        at.store(dx, upstream.keep(at, project(gradient(at, value), value)));
+      }, a.streamed);
+    };
+    if (const C* kept = kept_at<C>(a, part)) return write([&](auto at, auto) { return at.load(kept); });
+    write([&](auto at, auto value) { return upstream.at(at, value); });
+  });
 }
 
 // Whether a measured gradient goes on from one run to the next.

@@ -14,16 +14,15 @@ bool is_exact(const ChannelsCall& a, const Part& part, const ChannelStatistics<C
 }
 
 // The upstream gradient of a part, led through the activation, 0 where it is not valid.
-template <class T, bool extras>
+template <class T, bool extras, Activation activation, class Valid>
 class Upstream {
  public:
   using C = Opmath<T>;
   using V = Vector<C>;
-  Upstream(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s)
+  Upstream(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s, const Valid& valid)
       : statistics_(s),
         dy_(static_cast<const T*>(a.dy) + part.offset),
-        valid_(valid_lanes<extras>(a, part.offset)),
-        activation_(a.options.activation),
+        valid_(valid),
         weight_(a.weight_of(part.channel)),
         bias_(a.bias_of(part.channel)),
         affine_(s, weight_, bias_),
@@ -31,47 +30,44 @@ class Upstream {
   bool exactly() const { return exactly_; }
   // at a position whose input is x
   template <class At>
-  V at(const At& at, V x) const {
-    if constexpr (extras) {
-      if (exactly_ && activation_ != Activation::none) return wide(at, x).rounded();
-      return keep(at, through(at.load(dy_), x));
-    }
-    return at.load(dy_);
+  EVENKEEL_INLINE V at(const At& at, V x) const {
+    return keep(at, through_activation<activation, C>(at.load(dy_), affine_(x)));
   }
   template <class At>
-  Wide<C> wide(const At& at, V x) const {
-    if constexpr (extras) {
-      Wide<C> upstream(keep(at, at.load(dy_)));
-      if (activation_ == Activation::none) return upstream;
-      if (!exactly_) return Wide<C>(keep(at, through(at.load(dy_), x)));
-      const Wide<C> centred = wide_centred<C>(x, statistics_);
-      const double scale = statistics_.exact_reciprocal() * weight_;
-      for (int i = 0; i < Wide<C>::parts; ++i) {
-        const Doubles input = centred.part[i] * scale + bias_;
-        upstream.part[i] = through_activation<double>(upstream.part[i], input, activation_);
-      }
-      return upstream;
+  EVENKEEL_INLINE Wide<C> wide(const At& at, V x) const {
+    if (activation == Activation::none || !exactly_) return Wide<C>(this->at(at, x));
+    Wide<C> upstream(keep(at, at.load(dy_)));
+    const Wide<C> centred = wide_centred<C>(x, statistics_);
+    const double scale = statistics_.exact_reciprocal() * weight_;
+    for (int i = 0; i < Wide<C>::parts; ++i) {
+      const Doubles input = centred.part[i] * scale + bias_;
+      upstream.part[i] = through_activation<activation, double>(upstream.part[i], input);
     }
-    return Wide<C>(at.load(dy_));
+    return upstream;
   }
   template <class At>
-  V keep(const At& at, V v) const {
+  EVENKEEL_INLINE V keep(const At& at, V v) const {
     if constexpr (!extras) return v;
     return valid_.keep(at, v);
   }
 
  private:
-  V through(V upstream, V x) const {
-    return through_activation<C>(upstream, affine_(x), activation_);
-  }
   const ChannelStatistics<C> statistics_;
   const T* dy_;
-  const ValidLanes valid_;
-  const Activation activation_;
+  const Valid valid_;
   const double weight_, bias_;
   const Affine<C> affine_;
   const bool exactly_;
 };
+
+// Calls body(activation, upstream gradient), both known at compile time.
+template <class T, bool extras, class Body>
+void with_upstream(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, const Body& body) {
+  with_extras<extras>(a, part.offset, [&](auto activation, const auto& valid) {
+    using Valid = std::decay_t<decltype(valid)>;
+    body(activation, Upstream<T, extras, decltype(activation)::value, Valid>(a, part, s, valid));
+  });
+}
 
 // Where sum_one leaves the gradient that went through the activation for write_gradient_one: the slope costs more than
 // memory in cache does.
@@ -83,18 +79,20 @@ C* kept_at(const ChannelsCall& a, const Part& part) {
 // The sums of the gradient, and of its products with the differences from the mean. In double: terms of both signs
 // cancel.
 template <class T, bool extras>
-void sum_wide(const T* x, int64_t length, const Upstream<T, extras>& upstream,
-              const ChannelStatistics<Opmath<T>>& s, double (&sums)[2]) {
+void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, double (&sums)[2]) {
   using C = Opmath<T>;
   constexpr int parts = Wide<C>::parts;
+  const T* x = static_cast<const T*>(a.x) + part.offset;
   Doubles gradient[parts] = {}, product[parts] = {};
-  for_each_position<C>(length, [&](auto at) {
-    const auto value = upstream.keep(at, at.load(x));
-    const Wide<C> wide = upstream.wide(at, value), difference = wide_centred<C>(value, s);
-    for (int i = 0; i < parts; ++i) {
-      gradient[i] += wide.part[i];
-      product[i] += wide.part[i] * difference.part[i];
-    }
+  with_upstream<T, extras>(a, part, s, [&](auto, const auto& upstream) {
+    for_each_position<C>(part.length, [&](auto at) {
+      const auto value = upstream.keep(at, at.load(x));
+      const Wide<C> wide = upstream.wide(at, value), difference = wide_centred<C>(value, s);
+      for (int i = 0; i < parts; ++i) {
+        gradient[i] += wide.part[i];
+        product[i] += wide.part[i] * difference.part[i];
+      }
+    });
   });
   sums[0] = sums[1] = 0;
   for (int i = 0; i < parts; ++i) {
@@ -134,20 +132,20 @@ void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics
     for (int k = 0; k < 2; ++k) sums[k] = sum_of_lanes(lanes[k]);
     return;
   }
-  const Affine<C> affine(s, a.weight_of(part.channel), a.bias_of(part.channel));
   C* const kept = kept_at<C>(a, part);
   const bool fetches = kept && !a.streamed;
   const T* dx = static_cast<const T*>(a.out) + part.offset;
-  with_extras<extras>(a, part.offset, [&](auto activation, const auto& valid) {
+  with_upstream<T, extras>(a, part, s, [&](auto activation, const auto& upstream) {
+    constexpr bool is_silu = decltype(activation)::value == Activation::silu;
     sum_terms<C>(part.length, sums, [&](auto at, V(&out)[2]) {
-      if constexpr (decltype(activation)::value == Activation::silu) {
+      if constexpr (is_silu) {
         if (fetches) fetch_to_write(dx + at.i);
         fetch(x + at.i + soon);
         fetch(dy + at.i + soon);
       }
-      const V value = valid.keep(at, at.load(x));
-      out[0] = valid.keep(at, through_activation<decltype(activation)::value, C>(at.load(dy), affine(value)));
-      if (decltype(activation)::value == Activation::silu && kept) at.store(kept, out[0]);
+      const V value = upstream.keep(at, at.load(x));
+      out[0] = upstream.at(at, value);
+      if (is_silu && kept) at.store(kept, out[0]);
       out[1] = out[0] * (value - s.mean);
     });
   });
@@ -159,8 +157,7 @@ void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<
                double (&sums)[2]) {
   sum_floats<T, extras>(a, part, s, sums);
   if (sums_hold<Opmath<T>>(sums[0], sums[1]) || is_nan(s)) return;
-  const Upstream<T, extras> upstream(a, part, s);
-  sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+  sum_wide<T, extras>(a, part, s, sums);
   sums[1] += static_cast<double>(s.mean_rest) * sums[0];
 }
 
@@ -171,8 +168,7 @@ void sum_part(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
     sum_short<T, extras>(a, part, s, sums);
     sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
   } else {
-    const Upstream<T, extras> upstream(a, part, s);
-    sum_wide<T, extras>(static_cast<const T*>(a.x) + part.offset, part.length, upstream, s, sums);
+    sum_wide<T, extras>(a, part, s, sums);
   }
   partial[0] = sums[0];
   partial[1] = sums[1];
