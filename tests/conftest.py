@@ -1,6 +1,7 @@
 """What every test starts from: the same random numbers in each run and on each machine, and a browser if it asks."""
 
 import shutil
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 # No deadline: a shared machine makes any example slow once. No database: a run depends on the code alone.
 settings.register_profile("evenkeel", derandomize=True, deadline=None, database=None)
 settings.load_profile("evenkeel")
+
+# What a shell starts in the background ignores Ctrl-C, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
