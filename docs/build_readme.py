@@ -28,7 +28,15 @@ FIRST_STEP = "Mean"  # the picture is taken when the steps are there
 MEASURED = re.compile(r"<!-- measured: speed -->\n.*?<!-- end -->", flags=re.DOTALL)
 MODEL = re.compile(r"(?P<model>[^,]+), fp32, step")
 TABLE = re.compile(r"(?P<work>[^,]+)(?:, (?:output )?(?P<how>[^,]+))?, float32, \d+x(?P<columns>\d+)")
-NORMS = {"batch": "BatchNorm", "group": "GroupNorm", "instance": "InstanceNorm", "layer": "LayerNorm", "rms": "RMSNorm"}
+NORMS = {
+    "batch": "BatchNorm",
+    "group": "GroupNorm",
+    "instance": "InstanceNorm",
+    "layer": "LayerNorm",
+    "rms": "RMSNorm",
+    "add layer": "AddLayerNorm",
+    "add rms": "AddRMSNorm",
+}
 EDGE = "#9aa0a6"  # around the picture, on white and on dark pages
 Result = Mapping[str, Any]
 
