@@ -69,8 +69,8 @@ void with_upstream(const ChannelsCall& a, const Part& part, const ChannelStatist
   });
 }
 
-// Where sum_one leaves the gradient that went through the activation for write_gradient_one: the slope costs more than
-// memory in cache does.
+// Where the sums leave the gradient that went through the activation for dx: the slope costs more than memory in cache
+// does.
 template <class C>
 C* kept_at(const ChannelsCall& a, const Part& part) {
   return a.kept && sums_are_short(a) ? static_cast<C*>(a.kept) + part.place : nullptr;
