@@ -143,10 +143,11 @@ int64_t rows_at_a_time(const ChannelsCall& a) {
 bool is_streamed(const ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
   constexpr int64_t short_run = 1024;  // bytes
   const ChannelsGeometry& g = a.geometry;
-  if (g.walk == Walk::planes && a.remembered && !a.dy) tensors = tensors_in_order();
   const int64_t run = a.together * (g.innermost ? g.channels / g.groups : g.positions) * size_of(a.dtype);
   if (g.walk == Walk::planes && !a.remembered && run < short_run && run % cache_line) return false;
-  return is_past_caches(shape.batch * shape.channels * shape.positions * size_of(a.dtype) * tensors);
+  const int64_t bytes = shape.batch * shape.channels * shape.positions * size_of(a.dtype);
+  if (g.walk == Walk::planes && a.remembered && !a.dy) return bytes > cached_output_in_order();
+  return is_past_caches(bytes * tensors);
 }
 
 // What depends on the caches. `tensors`: of x's size, that a call reads and writes.

@@ -11,6 +11,7 @@ constexpr int64_t cache_line = 64;  // bytes
 struct Caches {
   int64_t first, second;  // bytes of a core's own, or of its share
   int64_t third;          // bytes of one third-level cache that this process may count on; 0 for none
+  int64_t whole_third;    // bytes of it, with what neighbours on the same machine may take
   int64_t cores;          // that share it
   const char* source;
 };
@@ -20,9 +21,9 @@ const Caches& caches();
 // Bytes that the caches keep of a call with as many threads as torch has.
 int64_t cached_bytes();
 
-// For how many tensors a call counts that goes once through two, in the order of memory, as BatchNorm does in inference.
-// AMD's third-level cache keeps twice as much of them as of others; what Intel's keeps was not measured.
-int64_t tensors_in_order();
+// Bytes of an output that stay in them where a call goes once through its input and its output, in the order of memory,
+// as BatchNorm does in inference. Measured on AMD, where that is more than of other calls; not on Intel.
+int64_t cached_output_in_order();
 
 // Whether a call that reads and writes this many bytes stores past the caches: its output would not stay in them for
 // the next reader, and an ordinary store first reads the line that it overwrites.

@@ -84,7 +84,7 @@ struct Boxed<function> {
 std::tuple<int64_t, int64_t, int64_t, int64_t, std::string, int64_t, int64_t, int64_t, int64_t> memory_choices() {
   const Caches& c = caches();
   return {c.first,        c.second,           c.third,         c.cores,     c.source,
-          cached_bytes(), tensors_in_order(), smallest_pooled, pool_limit()};
+          cached_bytes(), cached_output_in_order(), smallest_pooled, pool_limit()};
 }
 
 struct Operator {
@@ -136,7 +136,7 @@ constexpr Operator without_tensors[] = {
     {"simd_level() -> str", Boxed<&simd_level>::call},
     {"refused_setting() -> (str name, str expected)", Boxed<&refused_setting>::call},
     {"memory_choices() -> (int first_cache, int second_cache, int third_cache, int cores, str source, "
-     "int past_caches_from, int tensors_in_order, int pooled_from, int pool_limit)",
+     "int past_caches_from, int output_in_order_from, int pooled_from, int pool_limit)",
      Boxed<&memory_choices>::call},
 };
 

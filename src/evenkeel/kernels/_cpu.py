@@ -126,7 +126,7 @@ def _memory_facts() -> dict[str, str]:
     return {
         "caches": f"{_size(first)} and {_size(second)} a core, {_size(third)} for {cores} cores ({source})",
         "streaming": f"of calls that move more than {_size(streamed)} ({threads} threads): outputs of "
-        f"{_size(streamed / 2)} forward ({_size(streamed / in_order)} of BatchNorm in inference), "
+        f"{_size(streamed / 2)} forward ({_size(in_order)} of BatchNorm in inference), "
         f"{_size(streamed / 3)} backward",
         "pool": f"outputs from {_size(pooled)}; at most {_size(limit)} wait" if limit else "none",
     }
