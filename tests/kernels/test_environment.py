@@ -123,7 +123,7 @@ def test_the_caches_decide_what_is_written_past_them():
     )
     assert (first, second, third, source) == (48 << 10, 2 << 20, 16 << 20, "EVENKEEL_CACHE_KB")
     assert past == 3 * second + -(-3 // cores) * third
-    assert past // 2 <= in_order <= past
+    assert in_order in (past // 2, past)  # the latter on AMD, of three threads that share this little
     assert (pooled, limit) == (1 << 20, 7 << 20)
 
 
