@@ -17,7 +17,6 @@ from typing import NamedTuple
 import gpu_compiled as c
 import gpu_variants as v
 
-from evenkeel.kernels.triton._channel_calls import LARGEST_GROUP, SMALLEST_GROUP
 from evenkeel.report import write_text_atomically
 
 PAGE = Path(__file__).parent / "kernels-gpu.md"
@@ -105,17 +104,14 @@ def work_on_tree(variant: c.Variant, chunks: int, elements: int) -> Work:
     return Work(2 * blocks, math.ceil(chunks / launch.rows), elements)
 
 
-def work_on_maps(variant: c.Variant, samples: int) -> Work:
-    """The work on some samples of maps."""
-    known = variant.constants
-    elements = samples * known["C"] * known["P"]
+def work_on_maps(variant: c.Variant) -> Work:
+    """The work of the call that a variant is taken from."""
+    known, steps = variant.constants, 1
     if "SPANS" not in known:  # a program for a group, which it goes through twice
-        tiles = math.ceil(known["SHARE"] / known["CHANNELS"]) * math.ceil(known["P"] / known["BLOCK"])
-        return Work(samples * known["GROUPS"], 2 * tiles, elements)
-    size = variant.launch.block if variant.writes else variant.launch.chunk
-    outer, extent = (1, samples * known["P"]) if known["SPANS"] else (samples, known["P"])
-    programs = outer * math.ceil(known["C"] / known["CHANNELS"]) * math.ceil(extent / size)
-    return Work(programs, size // variant.launch.block, elements)
+        steps = 2 * math.ceil(known["SHARE"] / known["CHANNELS"]) * math.ceil(variant.inner / known["BLOCK"])
+    elif not variant.writes:
+        steps = variant.launch.chunk // variant.launch.block
+    return Work(variant.programs, steps, variant.elements)
 
 
 def work_on_table(variant: c.Variant, elements: int) -> Work:
@@ -135,7 +131,7 @@ def traffic(variant: c.Variant, found: c.Resources, gpu: Gpu) -> tuple[float, fl
         return variant.moved, 0.0
     constants, programs = variant.constants, programs_at_once(variant, found, gpu)
     lines, blocks = constants.get("LINES", 1), constants.get("BLOCKS", 0)
-    row = constants.get("N", constants.get("SHARE", 0) * constants.get("P", 0)) * variant.again  # bytes read of a row
+    row = (constants.get("N") or variant.elements // variant.programs) * variant.again  # bytes read of a row
     lines_at_once = max(1.0, programs * lines / (lines + blocks))
     again = variant.again * (1 - min(1.0, (gpu.first - programs * found.shared) / (lines_at_once * row)))
     under_way = (programs * gpu.multiprocessors / (lines + blocks) + (blocks > 0)) * lines * row
@@ -171,8 +167,8 @@ def shown_channels() -> list[c.Variant]:
     return [
         *v.channel_variants("BatchNorm", 256, 3136, "bf16"),
         *v.channel_variants("BatchNorm", 256, 3136, "bf16", last=True),
-        *v.channel_variants("GroupNorm SiLU", 320, 4096, "bf16", groups=32, ACTIVATION=2),
-        *v.group_variants(1280, 256, 32, "bf16", ACTIVATION=2),
+        *v.channel_variants("GroupNorm SiLU", 320, 4096, "bf16", groups=32, activation=v.SILU),
+        *v.group_variants(1280, 256, 32, "bf16", activation=v.SILU),
     ]
 
 
@@ -225,15 +221,13 @@ def map_table(gpu: Gpu) -> list[str]:
         for channels, positions, groups in maps:
             cells = []
             for last in (False, True):
-                activation = 2 if groups else 0
-                variants = v.channel_variants(
-                    name, channels, positions, "bf16", groups=groups, last=last, ACTIVATION=activation
-                )
+                options = {"samples": samples, "activation": v.SILU if groups else 0}
+                variants = v.channel_variants(name, channels, positions, "bf16", groups=groups, last=last, **options)
                 merges = 1, 2
-                if groups and not last and SMALLEST_GROUP <= channels // groups * positions <= LARGEST_GROUP:
-                    variants = [*v.group_variants(channels, positions, groups, "bf16", ACTIVATION=activation)]
+                if v.channel_call(channels, positions, groups=groups, last=last).by_group:
+                    variants = v.group_variants(channels, positions, groups, "bf16", **options)
                     merges = 0, 1
-                works, half = [work_on_maps(variant, samples) for variant in variants], len(variants) // 2
+                works, half = [work_on_maps(variant) for variant in variants], len(variants) // 2
                 forward = predicted_share(variants[:half], gpu, works[:half], 4.0, merges[0])
                 backward = predicted_share(variants[half:], gpu, works[half:], 6.0, merges[1])
                 cells += [f"{share:.0%}".replace("%", " %") for share in (forward, backward)]
@@ -260,7 +254,7 @@ def tables() -> dict[str, list[str]]:
     """The generated parts of the page by their markers."""
     return {
         "resources": resource_table(shown(), lambda variant: 4096 * variant.constants["N"]),
-        "channels": resource_table(shown_channels(), lambda variant: work_on_maps(variant, 64).elements),
+        "channels": resource_table(shown_channels(), lambda variant: variant.elements),
         "tables": resource_table(shown_tables(), lambda variant: 2**26),
         "table shares": table_table(GPUS["H200"]),
         "maps": map_table(GPUS["H200"]),

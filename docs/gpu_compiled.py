@@ -22,6 +22,7 @@ TARGETS = {
 }
 BYTES = {"u8": 1, "i16": 2, "bf16": 2, "fp16": 2, "fp32": 4, "i64": 8, "fp64": 8}
 FLOATS = ("eps", "floor", "weight_offset", "momentum", "momentum_rest")
+ALWAYS_SHORT = ("factor", "shift")  # integers of 32 bits, however large the others are
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Variant:
         again: bytes that a program reads once more for each element, after it has been through its row.
         others: bytes that other programs read once more.
         integers: the type of the integers, "i64" where one of them is large.
+        programs: of the call that it is taken from; 0 where a table stands for many.
+        elements: of that call.
     """
 
     name: str
@@ -51,6 +54,8 @@ class Variant:
     again: float = 0.0
     others: float = 0.0
     integers: str = "i32"
+    programs: int = 0
+    elements: int = 0
 
     @property
     def in_vectors(self) -> bool:
@@ -98,7 +103,7 @@ def compiled(variant: Variant, target: GPUTarget) -> Resources:
             signature[name] = "constexpr"
             constants[(index,)] = variant.constants.get(name)
         else:
-            signature[name] = "fp32" if name in FLOATS else variant.integers
+            signature[name] = "fp32" if name in FLOATS else "i32" if name in ALWAYS_SHORT else variant.integers
     source = ASTSource(variant.kernel, signature, constants, attributes)
     chosen = {"num_warps": warps_of(variant.launch.warps, target.warp_size), "enable_fp_fusion": False}
     kernel = triton.compile(source, target=target, options=chosen)

@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from gpu_compiled import BYTES, Variant
 
+from evenkeel._spec import ACTIVATIONS, ChannelOptions
 from evenkeel.kernels.triton import _columns, columns_kernels, images_kernels
 from evenkeel.kernels.triton import channels_backward_kernels as channels_backward
 from evenkeel.kernels.triton import channels_forward_kernels as channels_forward
 from evenkeel.kernels.triton import rows_backward_kernels as backward
 from evenkeel.kernels.triton import rows_forward_kernels as forward
-from evenkeel.kernels.triton._channel_calls import Walk
+from evenkeel.kernels.triton._channel_calls import Call, Step, Walk
 from evenkeel.kernels.triton._launch import (
     CHANNEL_BLOCK,
     GROUP_WARPS,
@@ -31,6 +33,8 @@ from evenkeel.kernels.triton._launch import (
 
 FEATURES = (256, 1024, 4096, 8192, 16384, 65536, 131072, 262144)
 RMS, MOMENTS, L2 = 0, 1, 2
+RELU, SILU = ACTIVATIONS["relu"], ACTIVATIONS["silu"]
+OPTIONS_OF_THE_COMPILER = ("num_warps", "enable_fp_fusion")
 
 
 def options(features: int, launch: Launch, **more: Any) -> dict[str, Any]:
@@ -92,65 +96,70 @@ def tree_variant(features: int, dtype: str) -> Variant:
     )  # fmt: skip
 
 
-def channel_variants(
-    norm: str, channels: int, positions: int, dtype: str, *, groups: int = 0, last: bool = False, **more: Any
-) -> list[Variant]:
+def channel_call(
+    channels: int, positions: int, *, samples: int = 64, groups: int = 0, last: bool = False, remembered: bool = False,
+    masked: bool = False, activation: int = 0, eps_mode: int = 0,
+) -> Call:  # fmt: skip
+    """The launches of a channel norm."""
+    options = ChannelOptions(groups, 1e-5, eps_mode, 0.0, activation)
+    layout = torch.channels_last if last else None
+    return Call((samples, channels, positions, 1), layout, options, remembered, masked)
+
+
+def step_variant(
+    name: str, call: Call, step: Step, launch: Launch, pointers: dict[str, str | None], size: int, **more: Any
+) -> Variant:
+    """A step of a call that goes through tensors of elements of so many bytes."""
+    constants = {key: value for key, value in step.program.constants.items() if key not in OPTIONS_OF_THE_COMPILER}
+    tensors = sum(name in pointers for name in ("dy", "x", "y", "dx"))
+    wide = "i64" if max(step.integers) >= 2**31 else "i32"
+    return Variant(
+        name, step.program.kernel, launch, pointers, constants, tensors * size, integers=wide, programs=step.grid[0],
+        elements=call.samples * call.channels * call.positions, **more,
+    )  # fmt: skip
+
+
+def channel_variants(norm: str, channels: int, positions: int, dtype: str, **options: Any) -> list[Variant]:
     """The kernels of a channel norm that go through a tensor: its statistics and y, its sums and dx."""
-    parameters = {"weight": dtype, "bias": dtype, "mask": "u8" if more.pop("masked", False) else None}
-    tensors = parameters | {"x": dtype, "statistics": "fp32"}
-    spans = not groups
-    whole = Walk(64, channels, positions, positions, last, spans)
-    each = whole._replace(spans=spans and last)
-    share = channels // groups if groups else 1
-    measured = whole if last or not groups else Walk(64, groups, share * positions, positions, False, False)
-    affine = {
-        "SHARE": share,
-        "GROUPS": groups,
-        "EPS_MODE": 0,
-        "ACTIVATION": 0,
-        "REMEMBERED": False,
-        "FEW": False,
-    } | more
-    size = BYTES[dtype]
-    rows: tuple[tuple[str, Any, Walk, dict[str, str | None], dict[str, Any], int], ...] = (
-        ("measure", channels_forward.channels_measure_kernel, measured,
-         {"x": dtype, "mask": parameters["mask"], "partial": "fp64"}, {}, size),
-        ("write", channels_forward.channels_write_kernel, each, tensors | {"y": dtype}, affine, 2 * size),
-        ("sums", channels_backward.channels_sums_kernel, whole, tensors | {"dy": dtype, "partial": "fp64"}, affine,
-         2 * size),
-        ("gradient", channels_backward.channels_gradient_kernel, each,
-         tensors | {"dy": dtype, "means": None if affine["REMEMBERED"] else "fp64", "dx": dtype}, affine, 3 * size),
+    call = channel_call(channels, positions, **options)
+    mask = "u8" if call.masked else None
+    given = {"x": dtype, "weight": dtype, "bias": dtype, "mask": mask, "statistics": "fp32"}
+    measured, summed, whole = call.measured(), call.walk(summed=True), call.walk(summed=False)
+    rows: tuple[tuple[str, Step, Walk, dict[str, str | None]], ...] = (
+        ("measure", call.measure, measured, {"x": dtype, "mask": mask, "partial": "fp64"}),
+        ("write", call.write, whole, given | {"y": dtype}),
+        ("sums", call.sums, summed, given | {"dy": dtype, "partial": "fp64"}),
+        ("gradient", call.gradient, whole,
+         given | {"dy": dtype, "means": None if call.remembered else "fp64", "dx": dtype}),
     )  # fmt: skip
-    name = f"{norm} {dtype} {channels}x{positions}" + (" last" if last else "")
-    found = []
-    for step, kernel, walk, pointers, options, moved in rows:
-        launch = walk.launch()
-        constants = walk.constants(launch) | options | {"CHUNK": launch.chunk}
-        inner = channels if last else walk.positions
-        found.append(Variant(f"{step} {name}", kernel, launch, pointers, constants, moved, inner))
-    return found
+    name = f"{norm} {dtype} {channels}x{positions}" + (" last" if call.last else "")
+    return [
+        step_variant(
+            f"{label} {name}", call, step, walk.launch(), pointers, BYTES[dtype],
+            inner=channels if call.last else walk.positions,
+        )
+        for label, step, walk, pointers in rows
+    ]  # fmt: skip
 
 
-def group_variants(channels: int, positions: int, groups: int, dtype: str, **more: Any) -> tuple[Variant, Variant]:
+def group_variants(channels: int, positions: int, groups: int, dtype: str, **options: Any) -> list[Variant]:
     """The forward and the gradients of groups that a program each goes through, twice."""
-    share, size = channels // groups, BYTES[dtype]
-    launch = replace(Walk(64, share, positions, positions, False, False).launch(), warps=GROUP_WARPS)
-    constants = {"C": channels, "P": positions, "CHANNELS": launch.rows, "BLOCK": launch.block, "SHARE": share}
-    constants |= {"GROUPS": groups, "EPS_MODE": 0, "ACTIVATION": 0} | more
-    name = f"{('', ' relu', ' SiLU')[constants['ACTIVATION']]} {dtype} {channels}x{positions}"
-    tensors: dict[str, str | None] = {"x": dtype, "weight": dtype, "bias": dtype, "statistics": "fp32"}
-    flat = Walk(64, groups, share * positions, positions, False, False).launch().block
+    call, size = channel_call(channels, positions, groups=groups, **options), BYTES[dtype]
+    launch = replace(call.walk_of_group().launch(), warps=GROUP_WARPS)
+    activation = ("", " relu", " SiLU")[call.options.activation]
+    name = f"{activation} {dtype} {channels}x{positions}"
+    given: dict[str, str | None] = {"x": dtype, "weight": dtype, "bias": dtype, "statistics": "fp32"}
     written: dict[str, str | None] = {"variances": "fp32", "y": dtype}
-    whole = Variant(
-        f"group{name}", channels_forward.channels_group_forward_kernel, launch,
-        tensors | written, constants | {"FLAT": flat, "EPS": 1e-5}, 2 * size, positions, size,
-    )  # fmt: skip
     others: dict[str, str | None] = {"dy": dtype, "dx": dtype, "partial": "fp64"}
-    gradient = Variant(
-        f"group gradient{name}", channels_backward.channels_group_gradient_kernel, launch,
-        tensors | others, constants, 3 * size, positions, 2 * size,
-    )  # fmt: skip
-    return whole, gradient
+    return [
+        step_variant(
+            f"group{name}", call, call.group_forward, launch, given | written, size, inner=positions, again=size
+        ),
+        step_variant(
+            f"group gradient{name}", call, call.group_gradient, launch, given | others, size, inner=positions,
+            again=2 * size,
+        ),
+    ]  # fmt: skip
 
 
 def merging_variants() -> Iterator[Variant]:
@@ -184,20 +193,22 @@ def all_channel_variants() -> Iterator[Variant]:
     for dtype in ("bf16", "fp32"):
         yield from channel_variants("BatchNorm", 256, 3136, dtype)
         yield from channel_variants("BatchNorm", 256, 3136, dtype, last=True)
-        yield from channel_variants("GroupNorm", 320, 4096, dtype, groups=32, ACTIVATION=2)
-    yield from channel_variants("BatchNorm relu", 2048, 49, "bf16", ACTIVATION=1)
-    yield from channel_variants("GroupNorm relu", 320, 4096, "bf16", groups=32, ACTIVATION=1)
-    yield from channel_variants("GroupNorm masked", 320, 4096, "bf16", groups=32, last=True, ACTIVATION=2, masked=True)
-    yield from channel_variants("GroupNorm few", 64, 16, "fp16", groups=32, FEW=True, ACTIVATION=2)
-    yield from channel_variants("inference silu", 256, 3136, "bf16", REMEMBERED=True, ACTIVATION=2)
+        yield from channel_variants("GroupNorm", 320, 4096, dtype, groups=32, activation=SILU)
+    yield from channel_variants("BatchNorm relu", 2048, 49, "bf16", activation=RELU)
+    yield from channel_variants("GroupNorm relu", 320, 4096, "bf16", groups=32, activation=RELU)
+    yield from channel_variants(
+        "GroupNorm masked", 320, 4096, "bf16", groups=32, last=True, activation=SILU, masked=True
+    )
+    yield from channel_variants("GroupNorm few", 64, 16, "fp16", groups=32, activation=SILU)
+    yield from channel_variants("inference silu", 256, 3136, "bf16", remembered=True, activation=SILU)
     for last in (False, True):  # so large that places in a tile have 64 bits
         yield from channel_variants("BatchNorm", 2, 2**30, "bf16", last=last)
     for dtype in ("bf16", "fp32"):
-        yield from group_variants(512, 1024, 32, dtype, ACTIVATION=2)
-        yield from group_variants(1280, 256, 32, dtype, ACTIVATION=2)
+        yield from group_variants(512, 1024, 32, dtype, activation=SILU)
+        yield from group_variants(1280, 256, 32, dtype, activation=SILU)
         yield from group_variants(1280, 256, 32, dtype)
-    yield from group_variants(512, 196, 32, "bf16", EPS_MODE=1)
-    yield from group_variants(66, 49, 2, "fp16", ACTIVATION=1)
+    yield from group_variants(512, 196, 32, "bf16", eps_mode=1)
+    yield from group_variants(66, 49, 2, "fp16", activation=RELU)
     yield from merging_variants()
 
 
@@ -233,9 +244,9 @@ def map_variant(columns: int, dtype: str, to: str = "", **more: Any) -> Variant:
 
 def image_variants() -> Iterator[Variant]:
     """Bytes and numbers to planes."""
-    constants = {"AREA": 224 * 224, "BLOCK": IMAGE_BLOCK, "LARGEST": 255.0}
+    constants = {"EVEN": 16, "BLOCK": IMAGE_BLOCK, "LARGEST": 255.0}
     launch = Launch(block=IMAGE_BLOCK)
-    lying = {"CHANNELS": 3, "WIDTH": 224 * 224, "ALIGNED": 16, "STEP": 1}
+    lying = {"CHANNELS": 3, "WHOLE": True, "ALIGNED": 16, "STEP": 1}
     kernel: Any = images_kernels.images_map_kernel
     tensors: dict[str, str | None] = {"mean": "fp64", "std": "fp64", "forms": "fp32"}
     for to in ("fp32", "bf16"):
@@ -247,7 +258,7 @@ def image_variants() -> Iterator[Variant]:
         yield Variant(f"images u8 {to} HWC", pixels, Launch(block=IMAGE_BLOCK // 2), given, half, 1 + BYTES[to])
     given = tensors | {"forms": None, "x": "fp32", "y": "fp32"}
     yield Variant("images fp32 CHW", kernel, launch, given, constants | lying, 8, 224 * 224)
-    cropped = constants | lying | {"WIDTH": 200, "AREA": 200 * 200, "STEP": 4}
+    cropped = constants | lying | {"WHOLE": False, "STEP": 4}
     yield Variant("images u8 fp32 crop", kernel, launch, tensors | {"x": "u8", "y": "fp32"}, cropped, 5)
     form: Any = images_kernels.images_form_kernel
     yield Variant("form of bytes", form, launch, tensors, {"LARGEST": 255.0})

@@ -260,6 +260,22 @@ def pictures():
     return found
 
 
+def sizes():
+    """Pictures and tables of another size take the programs that there are."""
+    from evenkeel.kernels.triton._start import PROGRAMS
+
+    use_tiles(64)
+    found, counts = {}, []
+    for height, width, rows in ((8, 8, 40), (16, 24, 72), (40, 8, 8)):
+        whole = sample((2, height, width + 4, 3), torch.uint8)
+        for name, pixels in (("whole", whole[:, :, 4:].contiguous()), ("crop", whole[:, :, 4:])):
+            found[f"{name} {height}x{width}"] = compare_pictures(pixels.movedim(-1, -3))
+            found[f"{name} {height}x{width} planes"] = compare_pictures(pixels.movedim(-1, -3).contiguous())
+        kernels().column_affine(random(rows, 16), *random(2, 16).double(), None, None, None, torch.float32)
+        counts.append(len(PROGRAMS))
+    return found | {"programs": float(counts[0] != counts[-1])}
+
+
 ONE = ((21, 7),)
 FAST = {
     "dtype, few": (dtype_of_table, (torch.float32, (*ONE, (6, 70)))),
@@ -270,6 +286,7 @@ FAST = {
     "affine, few": (affine, ((torch.float32,), ONE)),
     "outputs": (outputs, ()),
     "pictures": (pictures, ()),
+    "sizes": (sizes, ()),
 }
 SLOW = {
     **{f"dtype, {dtype}": (dtype_of_table, (dtype,)) for dtype in (*FLOATS, *INTEGERS)},

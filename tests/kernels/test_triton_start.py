@@ -1,13 +1,17 @@
 """How GPU kernels are started: compiled once for what the code depends on, then found by a short key."""
 
+import collections
 import importlib
+import itertools
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from evenkeel.kernels.triton import _start
+from evenkeel._spec import ACTIVATIONS, ChannelOptions
+from evenkeel.kernels.triton import _channel_calls, _layout, _start
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -135,3 +139,43 @@ def test_kernels_take_tensors_then_integers_that_are_not_specialized_then_number
                 kinds.append(2 if parameter.name in compiler.FLOATS else 1)
                 assert kinds[-1] == 2 or parameter.do_not_specialize, (variant.name, parameter.name)
         assert kinds == sorted(kinds), variant.name
+
+
+def test_a_division_by_multiplication_is_exact_below_2_to_the_31():
+    generator = random.Random(5)
+    drawn = [generator.randrange(1, 2**31) for _ in range(300)]
+    powers = [2**k + d for k in range(1, 31) for d in (-1, 0, 1)]
+    for divisor in {1, 2**31 - 1, *drawn, *(number >> 20 or 1 for number in drawn), *powers}:
+        factor, shift = _layout.dividing(divisor)
+        assert -(2**31) <= factor < 2**31
+        multiples = [divisor * k for k in (1, 2, (2**31 - 1) // divisor)]
+        for n in {0, 1, 2**31 - 1, *(m + d for m in multiples for d in (-1, 0, 1)), generator.randrange(2**31)}:
+            if 0 <= n < 2**31:
+                assert (2 * n * (factor % 2**32)) >> (32 + shift) == n // divisor, (n, divisor)
+    assert _layout.dividing(2**31) == (0, 0)
+
+
+def steps_of(norm, positions, *, last, masked):
+    """The programs of all that a channel norm may start."""
+    groups = {"batch": 0, "inference": 0, "instance": -1, "group": 4}[norm]
+    options = ChannelOptions(groups, 1e-5, 0, 0.0, ACTIVATIONS["silu"])
+    layout = torch.channels_last if last else None
+    call = _channel_calls.Call((8, 64, positions, 1), layout, options, norm == "inference", masked)
+    names = ["measure", "merge", "write", "sums", "means", "parameters", "gradient"]
+    names += ["group_forward", "group_gradient", "group_parameters"] if call.by_group else []
+    return {name: getattr(call, name).program for name in names}
+
+
+@pytest.mark.parametrize("norm", ["batch", "inference", "instance", "group"])
+def test_a_new_size_of_maps_starts_what_is_compiled_already(norm):
+    generator = random.Random(7)
+    for last, masked in itertools.product((False, True), repeat=2):
+        found = collections.defaultdict(set)
+        for _ in range(400):
+            for name, program in steps_of(norm, generator.randrange(2048, 2**20), last=last, masked=masked).items():
+                found[name].add(id(program))
+        # for places that divide into vectors of 1, 2, 4 and 8; merges for their numbers of parts, to a power of two
+        most = {name: 7 if name in ("merge", "means", "parameters", "group_parameters") else 4 for name in found}
+        assert all(len(programs) <= most[name] for name, programs in found.items()), (last, masked)
+        short = [steps_of(norm, positions, last=last, masked=masked)["write"] for positions in range(1, 2048)]
+        assert len(set(map(id, short))) <= 4 * 12

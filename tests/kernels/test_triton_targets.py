@@ -55,7 +55,7 @@ def test_a_variant_compiles_for_a_gpu_that_is_not_here(compiler, variants):
 
 
 def test_a_channel_norm_compiles_too(compiler, variants):
-    _, write, sums, _ = variants.channel_variants("GroupNorm", 320, 4096, "bf16", groups=32, last=True, ACTIVATION=2)
+    _, write, sums, _ = variants.channel_variants("GroupNorm", 320, 4096, "bf16", groups=32, last=True, activation=2)
     for variant in (write, sums):
         found = compiler.compiled(variant, compiler.TARGETS["sm_90"])
         assert found.spilled == 0

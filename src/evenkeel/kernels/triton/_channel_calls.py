@@ -11,7 +11,7 @@ import torch
 from evenkeel.kernels.triton import channels_backward_kernels as backward_kernels
 from evenkeel.kernels.triton import channels_forward_kernels as forward_kernels
 from evenkeel.kernels.triton._launch import ALIGNMENT, CHANNEL_BLOCK, GROUP_WARPS, Launch, channel_launch, merge_launch
-from evenkeel.kernels.triton._layout import dense
+from evenkeel.kernels.triton._layout import dense, dividing
 from evenkeel.kernels.triton._rows import smallest_scaled
 from evenkeel.kernels.triton._start import Program, program
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FEW_ELEMENTS = 64  # of a statistic: their gradients are computed in float64
 FIRST_WIDE = 2**30  # elements of what a tile reaches from which on its places have 64 bits
 SMALLEST_GROUP, LARGEST_GROUP = 1024, 16384  # elements of groups whose gradients one program computes
+WIDEST_VECTOR = 8  # elements of 16 bits in one
 FEWEST_LAST = 16  # positions of a sample from which on groups are summed where the channels lie innermost
 
 
@@ -50,7 +51,7 @@ class Walk(NamedTuple):
         samples: how many.
         channels: of a sample; groups of them where they lie as one.
         positions: of a channel of a sample.
-        period: of them, positions of the mask.
+        period: positions after which the next sample's follow, or a mask begins again.
         last: whether the channels lie innermost.
         spans: whether a statistic is over all samples.
     """
@@ -78,14 +79,22 @@ class Walk(NamedTuple):
         """The grid of a kernel that takes a chunk at a time."""
         return ((1 if self.spans else self.samples) * -(-self.channels // launch.rows) * self.chunks(size),)
 
+    def lengths(self) -> tuple[int, int, int, int]:
+        """The positions that are walked in all, the period, and the factor and the shift that divide by it."""
+        extent = self.positions * (self.samples if self.spans else 1)
+        return extent, self.period, *dividing(self.period)
+
+    def aligned(self, launch: Launch) -> int:
+        """What divides every place of a tile's channels, as far as vectors profit from it."""
+        return 1 if self.last else math.gcd(self.period, launch.block, WIDEST_VECTOR)
+
     def constants(self, launch: Launch) -> dict[str, Any]:
-        """The compile-time arguments that the kernels share."""
+        """The compile-time arguments that the kernels share; of the positions, whether vectors fit."""
         runs = launch.block // self.positions + 2 if self.spans else launch.rows
         reached = launch.block * self.channels if self.last else runs * self.channels * self.positions
         return {
             "C": self.channels,
-            "P": self.positions,
-            "PERIOD": self.period,
+            "ALIGNED": self.aligned(launch),
             "LAST": self.last,
             "SPANS": self.spans,
             "CHANNELS": launch.rows,
@@ -153,7 +162,8 @@ class Call:
         groups = self.options.groups
         if not groups or self.last:
             return self.walk(summed=True)
-        return Walk(self.samples, groups, self.share * self.positions, self.positions, False, False)
+        positions = self.share * self.positions
+        return Walk(self.samples, groups, positions, self.positions if self.masked else positions, False, False)
 
     def place(self, t: Tensor) -> Tensor:
         """Memory for a result of the kernels: the result itself where it has their layout."""
@@ -178,11 +188,9 @@ class Call:
         """(x, mask, partial): sums of chunks."""
         walk = self.measured()
         launch = walk.launch()
-        kernel = program(
-            forward_kernels.channels_measure_kernel, launch.warps, CHUNK=launch.chunk, **walk.constants(launch)
-        )
+        kernel = program(forward_kernels.channels_measure_kernel, launch.warps, **walk.constants(launch))
         count = walk.parts(launch.chunk)
-        integers = (self.samples, walk.chunks(launch.chunk), launch.chunk // launch.block, count)
+        integers = (*walk.lengths(), walk.chunks(launch.chunk), launch.chunk // launch.block, count)
         return Step(kernel, walk.programs(launch, launch.chunk), integers, (smallest_scaled(self.options),), count)
 
     @cached_property
@@ -211,7 +219,7 @@ class Call:
         walk = self.walk(summed=False)
         launch = walk.launch()
         found = program(kernel, launch.warps, **walk.constants(launch), **self.affine(), **more)
-        integers = (self.samples, walk.chunks(launch.block))
+        integers = (*walk.lengths(), walk.chunks(launch.block))
         return Step(found, walk.programs(launch, launch.block), integers, (self.options.weight_offset,))
 
     @cached_property
@@ -219,18 +227,24 @@ class Call:
         """(dy, x, weight, bias, mask, statistics, partial): each channel's sums over chunks of positions."""
         walk = self.walk(summed=True)
         launch = walk.launch()
-        constants = walk.constants(launch) | self.affine() | {"CHUNK": launch.chunk, "FEW": self.few}
+        constants = walk.constants(launch) | self.affine() | {"FEW": self.few}
         kernel = program(backward_kernels.channels_sums_kernel, launch.warps, **constants)
         count = walk.parts(launch.chunk)
-        integers = (self.samples, walk.chunks(launch.chunk), launch.chunk // launch.block, count)
+        integers = (*walk.lengths(), walk.chunks(launch.chunk), launch.chunk // launch.block, count)
         return Step(
             kernel, walk.programs(launch, launch.chunk), integers, (self.options.weight_offset,), count
         )  # fmt: skip
 
+    @property
+    def chunks_of_sums(self) -> int:
+        """Into how many chunks the sums of a channel are divided."""
+        walk = self.walk(summed=True)
+        return walk.chunks(walk.launch().chunk)
+
     @cached_property
     def means(self) -> Step:
         """(partial, weight, means): what the sums say of each statistic."""
-        chunks = self.sums.integers[1]
+        chunks = self.chunks_of_sums
         merge = merge_launch(chunks * self.share)
         kernel = program(
             backward_kernels.channels_means_kernel, merge.warps, SHARE=self.share,
@@ -242,7 +256,7 @@ class Call:
     @cached_property
     def parameters(self) -> Step:
         """(partial, dweight, dbias): dγ and dβ from the sums."""
-        return self.parameters_of(self.sums.integers[1], self.sums.size)
+        return self.parameters_of(self.chunks_of_sums, self.sums.size)
 
     def parameters_of(self, chunks: int, size: int) -> Step:
         """The same from so many chunks of each channel, sums in all."""
@@ -264,27 +278,37 @@ class Call:
 
     def whole_groups(self, kernel: Any, **more: Any) -> tuple[Program, tuple[int]]:
         """A kernel with a program for each group of each sample, and its grid."""
-        walk = Walk(self.samples, self.share, self.positions, self.positions, False, False)
+        walk = self.walk_of_group()
         launch = walk.launch()
         found = program(
-            kernel, GROUP_WARPS, C=self.channels, P=self.positions, CHANNELS=launch.rows, BLOCK=launch.block,
-            SHARE=self.share, GROUPS=self.options.groups, ACTIVATION=self.options.activation, **more,
+            kernel, GROUP_WARPS, C=self.channels, ALIGNED=walk.aligned(launch), CHANNELS=launch.rows,
+            BLOCK=launch.block, SHARE=self.share, GROUPS=self.options.groups, ACTIVATION=self.options.activation,
+            **more,
         )  # fmt: skip
         return found, (self.statistics,)
+
+    def walk_of_group(self) -> Walk:
+        """The channels and positions of a group."""
+        return Walk(self.samples, self.share, self.positions, self.positions, False, False)
 
     @cached_property
     def group_forward(self) -> Step:
         """(x, weight, bias, statistics, variances, y): y and the statistics."""
-        flat = self.measured().launch().block
-        found = self.whole_groups(forward_kernels.channels_group_forward_kernel, FLAT=flat, **self.eps())
-        return Step(*found, (), (smallest_scaled(self.options), self.options.weight_offset))
+        kernel, measured = forward_kernels.channels_group_forward_kernel, self.measured()
+        flat = measured.launch()
+        found = self.whole_groups(kernel, FLAT=flat.block, FLAT_ALIGNED=measured.aligned(flat), **self.eps())
+        return Step(*found, (self.positions,), (smallest_scaled(self.options), self.options.weight_offset))
 
     @cached_property
     def group_gradient(self) -> Step:
         """(dy, x, weight, bias, statistics, dx, partial): dx, and each channel's sums in a sample."""
-        size, kernel = self.samples * self.channels, backward_kernels.channels_group_gradient_kernel
-        found = self.whole_groups(kernel, EPS_MODE=self.options.eps_mode)
-        return Step(*found, (size,), (self.options.weight_offset,), size)
+        kernel, launch = backward_kernels.channels_group_gradient_kernel, self.walk_of_group().launch()
+        whole = self.share % launch.rows == self.positions % launch.block == 0
+        found, size = (
+            self.whole_groups(kernel, WHOLE=whole, EPS_MODE=self.options.eps_mode),
+            self.samples * self.channels,
+        )
+        return Step(*found, (self.positions, size), (self.options.weight_offset,), size)
 
     @cached_property
     def group_parameters(self) -> Step:

@@ -11,7 +11,7 @@ from evenkeel.kernels import _fakes
 from evenkeel.kernels.triton import images_kernels
 from evenkeel.kernels.triton._columns import as_numbers
 from evenkeel.kernels.triton._launch import ALIGNMENT, IMAGE_BLOCK
-from evenkeel.kernels.triton._layout import dense, merged_axes
+from evenkeel.kernels.triton._layout import alignment, dense, dividing, merged_axes
 from evenkeel.kernels.triton._start import on_device, program
 
 if TYPE_CHECKING:
@@ -84,11 +84,13 @@ def image_normalize_out(x: Tensor, mean: Tensor, std: Tensor, max_value: float, 
             form = program(images_kernels.images_form_kernel, LARGEST=max_value)
             form((images.channels,), (centre, spread, forms), ())
         tensors, grid = (source, centre, spread, forms, out), (images.number * chunks,)
-        constants: dict[str, Any] = {"AREA": images.area, "BLOCK": block, "LARGEST": max_value}
+        constants: dict[str, Any] = {"EVEN": alignment(images.area), "BLOCK": block, "LARGEST": max_value}
         if in_words:
-            program(images_kernels.images_pixels_kernel, **constants)(grid, tensors, (chunks, images.image))
+            integers: tuple[int, ...] = (images.area, chunks, images.image)
+            program(images_kernels.images_pixels_kernel, **constants)(grid, tensors, integers)
             return
-        aligned = math.gcd(images.image, images.channel, ALIGNMENT)
-        constants |= {"CHANNELS": images.channels, "WIDTH": images.width, "STEP": images.pixel, "ALIGNED": aligned}
+        constants |= {"CHANNELS": images.channels, "WHOLE": images.width == images.area, "STEP": images.pixel}
+        constants["ALIGNED"] = math.gcd(images.image, images.channel, ALIGNMENT)
         steps = (images.image, images.channel, images.row)
-        program(images_kernels.images_map_kernel, **constants)(grid, tensors, (chunks, *steps))
+        integers = (images.area, images.width, *dividing(images.width), chunks, *steps)
+        program(images_kernels.images_map_kernel, **constants)(grid, tensors, integers)

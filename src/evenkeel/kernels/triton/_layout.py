@@ -54,6 +54,19 @@ def alignment(features: int) -> int:
     return math.gcd(features, ALIGNMENT)
 
 
+def dividing(divisor: int) -> tuple[int, int]:
+    """The factor and the shift with which n // divisor is (2n * factor) >> (32 + shift) for all n below 2^31.
+
+    The factor has 32 bits, and is given as the signed number of the same bits. Divisors from 2^31 on have none: what
+    they divide has 64 bits.
+    """
+    if divisor >= 2**31:
+        return 0, 0
+    shift = (divisor - 1).bit_length()
+    factor = (1 << 31 + shift) // divisor + 1
+    return factor - 2**32 if factor >= 2**31 else factor, shift
+
+
 def is_aligned(t: Tensor, merged: Sequence[tuple[int, int]], features: int) -> bool:
     """Whether whole vectors can be read: always the same ones, so that a row's bits do not depend on where it lies."""
     return t.data_ptr() % ALIGNMENT == 0 and all(stride % alignment(features) == 0 for _, stride in merged)

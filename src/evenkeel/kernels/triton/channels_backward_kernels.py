@@ -32,17 +32,18 @@ def sums_of_channels(v, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, NEAR: tl.co
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_sums_kernel(
-    dy, x, weight, bias, mask, statistics, partial, samples, chunks, tiles, count, weight_offset, C: tl.constexpr,
-    P: tl.constexpr, PERIOD: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr,
-    BLOCK: tl.constexpr, CHUNK: tl.constexpr, WIDE: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr,
-    EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr, REMEMBERED: tl.constexpr, FEW: tl.constexpr,
+    dy, x, weight, bias, mask, statistics, partial, extent, period, factor, shift, chunks, tiles, count, weight_offset,
+    C: tl.constexpr, ALIGNED: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr,
+    BLOCK: tl.constexpr, WIDE: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr,
+    ACTIVATION: tl.constexpr, REMEMBERED: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
     """Each channel's sums in a chunk of positions: of the gradient before the affine, of its product with x_hat.
 
     With a mask also how many are valid. ``count`` are the parts in ``partial``, of each sum.
     """
+    lengths = (extent, period, factor, shift)
     outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
-    start = chunk * CHUNK
+    start = chunk * tiles * BLOCK
     channel = first + tl.arange(0, CHANNELS)
     there = channel < C
     index = statistic_of(outer, channel, SHARE, GROUPS)
@@ -54,9 +55,9 @@ def channels_sums_kernel(
     counts = tl.zeros([CHANNELS, BLOCK], tl.float32)
     for tile in range(tiles):
         begin = start + tile * BLOCK
-        base, offsets, kept = tile_at(outer, first, begin, samples, C, P, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+        base, offsets, kept = tile_at(outer, first, begin, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
         if mask is not None:
-            kept = kept & valid_at(mask, outer, begin, samples, P, PERIOD, SPANS, BLOCK)
+            kept = kept & valid_at(mask, outer, begin, lengths, ALIGNED, SPANS, BLOCK)
             counts += kept.to(tl.float32)
         v = read_tile(x, base, offsets, kept)
         upstream, normalized = backward_tile(
@@ -76,14 +77,15 @@ def channels_sums_kernel(
 
 @triton.jit
 def group_tile(
-    dy, x, weight, bias, statistics, outer, group, part, start, restored, weight_offset, C: tl.constexpr,
-    P: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr,
-    EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+    dy, x, weight, bias, statistics, outer, group, part, start, extent, restored, weight_offset, C: tl.constexpr,
+    ALIGNED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, EPS_MODE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """A tile of some channels of a group: base and offsets, which elements exist, gradient, x_hat and weights."""
     v, base, offsets, kept, w, b = group_values(
-        x, weight, bias, outer, group, part, start, weight_offset, C, P, CHANNELS, BLOCK, SHARE
-    )
+        x, weight, bias, outer, group, part, start, (extent, extent, 0, 0), weight_offset, C, ALIGNED, CHANNELS, BLOCK,
+        SHARE,
+    )  # fmt: skip
     scale, mean, rest, reciprocal, _ = restored
     upstream = read_tile(dy, base, offsets, kept)
     upstream, normalized = backward_tile(
@@ -94,13 +96,13 @@ def group_tile(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_group_gradient_kernel(
-    dy, x, weight, bias, statistics, dx, partial, count, weight_offset, C: tl.constexpr, P: tl.constexpr,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    dy, x, weight, bias, statistics, dx, partial, extent, count, weight_offset, C: tl.constexpr,
+    ALIGNED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, SHARE: tl.constexpr,
+    GROUPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """dx of a group of a sample: once through it from its end for its sums, and back, which meets the caches' newest.
 
-    ``partial`` takes each channel's sums in the sample, ``count`` of each.
+    ``partial`` takes each channel's sums in the sample, ``count`` of each. WHOLE says that no tile reaches beyond.
     """
     outer, group = (tl.program_id(0) // GROUPS).to(tl.int64), (tl.program_id(0) % GROUPS).to(tl.int64)
     index = tl.zeros([CHANNELS], tl.int64) + tl.program_id(0)
@@ -112,13 +114,13 @@ def channels_group_gradient_kernel(
         part = (SHARE - 1) // CHANNELS * CHANNELS - back
         gradients = tl.zeros([CHANNELS, BLOCK], tl.float32)
         products = tl.zeros([CHANNELS, BLOCK], tl.float32)
-        for start in range(0, P, BLOCK):
+        for start in range(0, extent, BLOCK):
             _base, _offsets, kept, upstream, normalized, _w = group_tile(
-                dy, x, weight, bias, statistics, outer, group, part, (P - 1) // BLOCK * BLOCK - start, restored,
-                weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS, EPS_MODE, ACTIVATION,
+                dy, x, weight, bias, statistics, outer, group, part, (extent - 1) // BLOCK * BLOCK - start, extent,
+                restored, weight_offset, C, ALIGNED, CHANNELS, BLOCK, SHARE, EPS_MODE, ACTIVATION,
             )  # fmt: skip
             product = upstream * normalized
-            if SHARE % CHANNELS != 0 or P % BLOCK != 0:  # the mask takes registers
+            if not WHOLE:  # the mask takes registers
                 upstream, product = tl.where(kept, upstream, 0.0), tl.where(kept, product, 0.0)
             gradients += upstream
             products += product
@@ -134,27 +136,27 @@ def channels_group_gradient_kernel(
         gradient_sums += tl.where(there, gradient * w, 0.0)
         product_sums += tl.where(there, product * w, 0.0)
     if dx is not None:
+        number = (SHARE * extent).to(tl.float64)
         write_group_gradient(
-            dy, x, weight, bias, statistics, dx, outer, group, restored, tl.sum(gradient_sums, 0) / (SHARE * P),
-            tl.sum(product_sums, 0) / (SHARE * P), weight_offset, C, P, CHANNELS, BLOCK, SHARE, GROUPS, EPS_MODE,
-            ACTIVATION,
+            dy, x, weight, bias, statistics, dx, outer, group, extent, restored, tl.sum(gradient_sums, 0) / number,
+            tl.sum(product_sums, 0) / number, weight_offset, C, ALIGNED, CHANNELS, BLOCK, SHARE, EPS_MODE, ACTIVATION,
         )  # fmt: skip
 
 
 @triton.jit
 def write_group_gradient(
-    dy, x, weight, bias, statistics, dx, outer, group, restored, gradient_mean, product_mean, weight_offset,
-    C: tl.constexpr, P: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
-    GROUPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+    dy, x, weight, bias, statistics, dx, outer, group, extent, restored, gradient_mean, product_mean, weight_offset,
+    C: tl.constexpr, ALIGNED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
+    EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """dx = (g - mean(g) - x_hat * mean(g * x_hat)) / scale of a group, from its start to its end."""
     scale, _mean, _rest, reciprocal, bend = restored
     shift, slope = gradient_mean.to(tl.float32), (product_mean * bend.to(tl.float64)).to(tl.float32)
     for part in range(0, SHARE, CHANNELS):
-        for start in range(0, P, BLOCK):
+        for start in range(0, extent, BLOCK):
             base, offsets, kept, upstream, normalized, w = group_tile(
-                dy, x, weight, bias, statistics, outer, group, part, start, restored, weight_offset, C, P, CHANNELS,
-                BLOCK, SHARE, GROUPS, EPS_MODE, ACTIVATION,
+                dy, x, weight, bias, statistics, outer, group, part, start, extent, restored, weight_offset, C, ALIGNED,
+                CHANNELS, BLOCK, SHARE, EPS_MODE, ACTIVATION,
             )  # fmt: skip
             below = tl.full(upstream.shape, 0.0, tl.float32) - shift
             value = tl.fma(upstream, tl.broadcast_to(w[:, None], upstream.shape), below)
@@ -226,14 +228,15 @@ def channels_parameters_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_gradient_kernel(
-    dy, x, weight, bias, mask, statistics, means, dx, samples, chunks, weight_offset, C: tl.constexpr,
-    P: tl.constexpr, PERIOD: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr,
+    dy, x, weight, bias, mask, statistics, means, dx, extent, period, factor, shift, chunks, weight_offset,
+    C: tl.constexpr, ALIGNED: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr,
     BLOCK: tl.constexpr, WIDE: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr,
     ACTIVATION: tl.constexpr, REMEMBERED: tl.constexpr, FEW: tl.constexpr,
 ):  # fmt: skip
     """A tile of dx = (g - mean(g) - x_hat * mean(g * x_hat)) / scale; remembered statistics have no such means."""
+    lengths = (extent, period, factor, shift)
     v, base, offsets, inside, kept, index, there, restored, w, b = open_tile(
-        x, weight, bias, mask, statistics, samples, chunks, weight_offset, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK,
+        x, weight, bias, mask, statistics, lengths, chunks, weight_offset, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK,
         WIDE, SHARE, GROUPS, EPS_MODE,
     )  # fmt: skip
     scale, mean, rest, reciprocal, bend = restored
@@ -245,13 +248,13 @@ def channels_gradient_kernel(
     if REMEMBERED:
         value = upstream * w * reciprocal[:, None] * scale[:, None]
     else:
-        shift = tl.load(means + index * 2, mask=there, other=0.0)
+        mean_gradient = tl.load(means + index * 2, mask=there, other=0.0)
         slope = tl.load(means + index * 2 + 1, mask=there, other=0.0) * bend.to(tl.float64)
         if FEW:
-            value = upstream * w.to(tl.float64) - shift[:, None] - normalized * slope[:, None]
+            value = upstream * w.to(tl.float64) - mean_gradient[:, None] - normalized * slope[:, None]
             value = value * exact_reciprocal(statistics, index, there, EPS_MODE)[:, None]
         else:
-            value = tl.fma(upstream, w, tl.broadcast_to(-shift.to(tl.float32)[:, None], v.shape))
+            value = tl.fma(upstream, w, tl.broadcast_to(-mean_gradient.to(tl.float32)[:, None], v.shape))
             value = tl.fma(normalized, tl.broadcast_to(-slope.to(tl.float32)[:, None], v.shape), value)
             value = value * reciprocal[:, None] * scale[:, None]
     value = value.to(tl.float32)

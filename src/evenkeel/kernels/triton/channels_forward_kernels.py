@@ -24,33 +24,31 @@ from evenkeel.kernels.triton.shared_kernels import inverse_power, power_below
 
 SMALLEST_VARIANCE = tl.constexpr(2.0**-96)  # beyond these its float32 sums have lost bits, or overflowed
 LARGEST_VARIANCE = tl.constexpr(2.0**96)
-# no variants by what varies with the batch: a sample's bits must not
-UNSPECIALIZED = ("samples", "chunks", "tiles", "count", "entries")
+# no variants by what varies from call to call: a sample's bits must not differ, and a new size must not take seconds
+UNSPECIALIZED = ("extent", "period", "factor", "shift", "samples", "chunks", "tiles", "count", "entries")
 
 
 @triton.jit
 def read_valid(
-    x, mask, outer, first, start, samples, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    x, mask, outer, first, start, lengths, C: tl.constexpr, ALIGNED: tl.constexpr,
     LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """A tile, which of its elements are valid, and which of its positions a mask keeps."""
-    base, offsets, kept = tile_at(outer, first, start, samples, C, P, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+    base, offsets, kept = tile_at(outer, first, start, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
     valid = kept
     if mask is not None:
-        valid = valid_at(mask, outer, start, samples, P, PERIOD, SPANS, BLOCK)
+        valid = valid_at(mask, outer, start, lengths, ALIGNED, SPANS, BLOCK)
         kept = kept & valid
     return read_tile(x, base, offsets, kept), kept, valid
 
 
 @triton.jit
 def mean_of_tile(
-    x, mask, outer, first, start, samples, scale, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    x, mask, outer, first, start, lengths, scale, C: tl.constexpr, ALIGNED: tl.constexpr,
     LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The mean of each channel's part of a tile, exact where that is constant: the shift of its differences."""
-    v, kept, _valid = read_valid(
-        x, mask, outer, first, start, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
-    )
+    v, kept, _valid = read_valid(x, mask, outer, first, start, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
     v = v * scale[:, None]
     highest = tl.max(tl.where(kept, v, -INFINITY), 1)
     highest = tl.where(highest > -INFINITY, highest, 0.0)
@@ -61,8 +59,8 @@ def mean_of_tile(
 
 @triton.jit
 def sum_tiles(
-    x, mask, outer, first, start, samples, tiles, scale, shift, C: tl.constexpr, P: tl.constexpr,
-    PERIOD: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    x, mask, outer, first, start, lengths, tiles, scale, shift, C: tl.constexpr, ALIGNED: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
     """Sums of a chunk's differences from a shift, of their squares, and how many there are."""
@@ -71,7 +69,7 @@ def sum_tiles(
     counts = tl.zeros([1, BLOCK if mask is not None else 1], tl.float32)  # the same in all channels
     for tile in range(tiles):
         v, kept, valid = read_valid(
-            x, mask, outer, first, start + tile * BLOCK, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+            x, mask, outer, first, start + tile * BLOCK, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
         d = tl.where(kept, v * scale[:, None] - shift[:, None], 0.0)
         differences += d
@@ -80,21 +78,20 @@ def sum_tiles(
             counts += valid.to(tl.float32)
     if mask is None:
         # known without a sum, which takes 16 registers
-        extent = samples.to(tl.int64) * P if SPANS else P
-        counts += tl.maximum(tl.minimum(extent - start, tiles * BLOCK), 0).to(tl.float32)
+        counts += tl.maximum(tl.minimum(lengths[0].to(tl.int64) - start, tiles * BLOCK), 0).to(tl.float32)
     return tl.sum(differences, 1), tl.sum(squares, 1), tl.broadcast_to(tl.sum(counts, 1), [CHANNELS])
 
 
 @triton.jit
 def largest_of_tiles(
-    x, mask, outer, first, start, samples, tiles, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    x, mask, outer, first, start, lengths, tiles, C: tl.constexpr, ALIGNED: tl.constexpr,
     LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The largest size of a chunk's values in each channel."""
     largest = tl.zeros([CHANNELS, BLOCK], tl.float32)
     for tile in range(tiles):
         v, _kept, _valid = read_valid(
-            x, mask, outer, first, start + tile * BLOCK, samples, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+            x, mask, outer, first, start + tile * BLOCK, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
         largest = tl.maximum(largest, tl.abs(v))
     return tl.max(largest, 1)
@@ -102,7 +99,7 @@ def largest_of_tiles(
 
 @triton.jit
 def measure_chunk(
-    x, mask, outer, first, start, samples, tiles, floor, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
+    x, mask, outer, first, start, lengths, tiles, floor, C: tl.constexpr, ALIGNED: tl.constexpr,
     LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Mean, squared differences from it and count of each channel in a chunk of positions, in float64.
@@ -110,9 +107,9 @@ def measure_chunk(
     ``floor`` is the deviation below which eps decides.
     """
     scale = tl.full([CHANNELS], 1.0, tl.float32)
-    shift = mean_of_tile(x, mask, outer, first, start, samples, scale, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+    shift = mean_of_tile(x, mask, outer, first, start, lengths, scale, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
     total, square, number = sum_tiles(
-        x, mask, outer, first, start, samples, tiles, scale, shift, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+        x, mask, outer, first, start, lengths, tiles, scale, shift, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE
     )
     n = tl.where(number > 0, number, 1.0)
     offset, variance = tl.div_rn(total, n), tl.div_rn(square, n)
@@ -121,19 +118,19 @@ def measure_chunk(
     rare = outside | ((4.0 * offset * offset <= variance) == 0)
     if tl.max(rare.to(tl.int32), 0) > 0:
         largest = largest_of_tiles(
-            x, mask, outer, first, start, samples, tiles, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+            x, mask, outer, first, start, lengths, tiles, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
         scale = tl.where(outside, inverse_power(power_below(tl.maximum(largest, floor))), scale)
         nearer = mean_of_tile(
-            x, mask, outer, first, start, samples, scale, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+            x, mask, outer, first, start, lengths, scale, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
         again, _, _ = sum_tiles(
-            x, mask, outer, first, start, samples, tiles, scale, nearer, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK,
+            x, mask, outer, first, start, lengths, tiles, scale, nearer, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK,
             WIDE,
         )  # fmt: skip
         nearer += tl.div_rn(again, n)
         again, squares, _ = sum_tiles(
-            x, mask, outer, first, start, samples, tiles, scale, nearer, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK,
+            x, mask, outer, first, start, lengths, tiles, scale, nearer, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK,
             WIDE,
         )  # fmt: skip
         shift = tl.where(rare, nearer, shift)
@@ -148,14 +145,29 @@ def measure_chunk(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_measure_kernel(
-    x, mask, partial, samples, chunks, tiles, count, floor, C: tl.constexpr, P: tl.constexpr, PERIOD: tl.constexpr,
-    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+    x, mask, partial, extent, period, factor, shift, chunks, tiles, count, floor, C: tl.constexpr,
+    ALIGNED: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
     """Mean, squared differences and count of a chunk; ``count`` are the parts in ``partial``, of each number."""
+    lengths = (extent, period, factor, shift)
     outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
     mean, square, number = measure_chunk(
-        x, mask, outer, first, chunk * CHUNK, samples, tiles, floor, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK, WIDE
+        x,
+        mask,
+        outer,
+        first,
+        chunk * tiles * BLOCK,
+        lengths,
+        tiles,
+        floor,
+        C,
+        ALIGNED,
+        LAST,
+        SPANS,
+        CHANNELS,
+        BLOCK,
+        WIDE,
     )
     channel = first + tl.arange(0, CHANNELS)
     own = partial + (outer * C + channel) * chunks + chunk
@@ -167,18 +179,18 @@ def channels_measure_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_group_forward_kernel(
-    x, weight, bias, statistics, variances, y, floor, weight_offset, C: tl.constexpr, P: tl.constexpr,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, FLAT: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr,
-    EPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+    x, weight, bias, statistics, variances, y, extent, floor, weight_offset, C: tl.constexpr, ALIGNED: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, FLAT: tl.constexpr, FLAT_ALIGNED: tl.constexpr, SHARE: tl.constexpr,
+    GROUPS: tl.constexpr, EPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """A group of a sample: once through it, FLAT elements at a time, for its statistics, and once back to write y."""
     outer, group = (tl.program_id(0) // GROUPS).to(tl.int64), (tl.program_id(0) % GROUPS).to(tl.int64)
-    number: tl.constexpr = SHARE * P
+    number = SHARE * extent
     mean, square, _number = measure_chunk(
-        x, None, outer, group, 0, 1, (number + FLAT - 1) // FLAT, floor, GROUPS, number, number, False, False, 1, FLAT,
-        False,
+        x, None, outer, group, 0, (number, number, 0, 0), tl.cdiv(number, FLAT), floor, GROUPS, FLAT_ALIGNED, False,
+        False, 1, FLAT, False,
     )  # fmt: skip
-    variance = square / number
+    variance = square / number.to(tl.float64)
     variance = tl.where(variance < 0, 0.0, variance)
     parts = statistic_parts(mean, variance, EPS, EPS_MODE)
     index = tl.zeros([1], tl.int64) + tl.program_id(0)
@@ -187,10 +199,11 @@ def channels_group_forward_kernel(
     high, low, saved, _rest, bend = parts
     scale, mean, rest, reciprocal, _bend = in_range(high, low, saved, bend)
     for part in range(0, SHARE, CHANNELS):
-        for start in range(0, P, BLOCK):
+        for start in range(0, extent, BLOCK):
             v, base, offsets, kept, w, b = group_values(
                 x, weight, bias, outer, group, (SHARE - 1) // CHANNELS * CHANNELS - part,
-                (P - 1) // BLOCK * BLOCK - start, weight_offset, C, P, CHANNELS, BLOCK, SHARE,
+                (extent - 1) // BLOCK * BLOCK - start, (extent, extent, 0, 0), weight_offset, C, ALIGNED, CHANNELS,
+                BLOCK, SHARE,
             )  # fmt: skip
             normalized = normalized_tile(v, scale, mean, rest, reciprocal)
             result = activate(affine_tile(v, normalized, None, None, None, w, b, EPS_MODE, False), ACTIVATION)
@@ -283,14 +296,16 @@ def channels_remember_kernel(
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_write_kernel(
-    x, weight, bias, mask, statistics, y, samples, chunks, weight_offset, C: tl.constexpr, P: tl.constexpr,
-    PERIOD: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    x, weight, bias, mask, statistics, y, extent, period, factor, shift, chunks, weight_offset, C: tl.constexpr,
+    ALIGNED: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
     REMEMBERED: tl.constexpr,
 ):  # fmt: skip
     """A tile of y: read once, written once, rounded once."""
+    lengths = (extent, period, factor, shift)
     v, base, offsets, inside, kept, index, there, restored, w, b = open_tile(
-        x, weight, bias, mask, statistics, samples, chunks, weight_offset, C, P, PERIOD, LAST, SPANS, CHANNELS, BLOCK,
+        x, weight, bias, mask, statistics, lengths, chunks, weight_offset, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK,
         WIDE, SHARE, GROUPS, EPS_MODE,
     )  # fmt: skip
     scale, mean, rest, reciprocal, _ = restored

@@ -20,6 +20,8 @@ from evenkeel.kernels.triton.shared_kernels import (
     inverse_power,
     out_of_range,
     power_below,
+    quotient_of,
+    steps_inside,
 )
 
 INFINITY = tl.constexpr(float("inf"))
@@ -45,47 +47,67 @@ def program_place(chunks, C: tl.constexpr, CHANNELS: tl.constexpr, LAST: tl.cons
 
 
 @triton.jit
+def narrowed(n, lengths):
+    """A position in as many bits as the walk takes: with 64, divisions take a hundred steps.
+
+    ``lengths`` are the positions that a walk goes on to, the period after which they begin again, and the period's
+    factor and shift for `quotient_of`.
+    """
+    if lengths[0].dtype == tl.int32:
+        n = tl.cast(n, tl.int32)
+    return n
+
+
+@triton.jit
 def tile_at(
-    outer, first, start, samples, C: tl.constexpr, P: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr,
+    outer, first, start, lengths, C: tl.constexpr, ALIGNED: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Where a tile begins, its elements from there on, and which of them exist."""
+    """Where a tile begins, its elements from there on, and which of them exist.
+
+    ALIGNED is a power of two that divides the period and BLOCK.
+    """
+    extent, period, factor, shift = lengths
     lanes = tl.arange(0, CHANNELS)
     steps = tl.arange(0, BLOCK)
     if WIDE:
         lanes = lanes.to(tl.int64)
         steps = steps.to(tl.int64)
     if LAST:
-        base = (outer * P + start) * C + first
+        base = (outer * extent + start) * C + first
         offsets = steps[None, :] * C + lanes[:, None]
-        inside = start + steps < (samples.to(tl.int64) * P if SPANS else P)
     elif SPANS:
-        sample = start // P
-        position = start % P
-        if not WIDE:
+        begin = narrowed(start, lengths)
+        sample = quotient_of(begin, period, factor, shift)
+        position = begin - sample * period
+        if WIDE:
+            position = position.to(tl.int64)
+        else:
             position = position.to(tl.int32)
+            period = period.to(tl.int32)
         position += steps
-        base = sample * (C * P) + first * P
-        offsets = (position // P * (C * P) + position % P)[None, :] + lanes[:, None] * P
-        inside = sample + position // P < samples
+        later = quotient_of(position, period, factor, shift)
+        place = tl.max_contiguous(tl.multiple_of(position - later * period, ALIGNED), ALIGNED)
+        sample_size = tl.max_constancy(tl.multiple_of(later * (C * period), ALIGNED), ALIGNED)
+        base = tl.multiple_of((sample.to(tl.int64) * C + first) * period, ALIGNED)
+        offsets = (sample_size + place)[None, :] + tl.multiple_of(lanes * period, ALIGNED)[:, None]
     else:
-        base = (outer * C + first) * P + start
-        offsets = lanes[:, None] * P + steps[None, :]
-        inside = start + steps < P
-    return base, offsets, inside[None, :] & (first + lanes < C)[:, None]
+        base = tl.multiple_of((outer * C + first) * extent, ALIGNED) + start
+        offsets = tl.multiple_of(lanes * extent, ALIGNED)[:, None] + steps[None, :]
+    inside = steps_inside(start, extent, ALIGNED, BLOCK)[None, :]
+    return base, offsets, inside & (first + tl.arange(0, CHANNELS) < C)[:, None]
 
 
 @triton.jit
-def valid_at(
-    mask, outer, start, samples, P: tl.constexpr, PERIOD: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Which positions of a tile a mask keeps; PERIOD are the positions of a sample's channel."""
-    position = start + tl.arange(0, BLOCK)
-    if SPANS:
-        place, inside = position, position < samples.to(tl.int64) * P
-    else:
-        place, inside = outer * PERIOD + position % PERIOD, position < P
-    return (tl.load(mask + place, mask=inside, other=0) != 0)[None, :]
+def valid_at(mask, outer, start, lengths, ALIGNED: tl.constexpr, SPANS: tl.constexpr, BLOCK: tl.constexpr):
+    """Which positions of a tile a mask keeps, whose samples' channels have ``period`` of them."""
+    position = narrowed(start, lengths) + tl.arange(0, BLOCK)
+    place = position
+    if not SPANS:
+        _extent, period, factor, shift = lengths
+        position -= quotient_of(position, period, factor, shift) * period
+        place = outer * period + tl.max_contiguous(tl.multiple_of(position, ALIGNED), ALIGNED)
+    return (tl.load(mask + place, mask=steps_inside(start, lengths[0], ALIGNED, BLOCK), other=0) != 0)[None, :]
 
 
 @triton.jit
@@ -309,9 +331,9 @@ def exact_reciprocal(statistics, index, kept, EPS_MODE: tl.constexpr):
 
 @triton.jit
 def open_tile(
-    x, weight, bias, mask, statistics, samples, chunks, weight_offset, C: tl.constexpr, P: tl.constexpr,
-    PERIOD: tl.constexpr, LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
-    WIDE: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr,
+    x, weight, bias, mask, statistics, lengths, chunks, weight_offset, C: tl.constexpr, ALIGNED: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr,
 ):  # fmt: skip
     """A program's tile of x, and all that is known of it.
 
@@ -320,10 +342,10 @@ def open_tile(
     """
     outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
     start = chunk * BLOCK
-    base, offsets, inside = tile_at(outer, first, start, samples, C, P, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+    base, offsets, inside = tile_at(outer, first, start, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
     kept = inside
     if mask is not None:
-        kept = kept & valid_at(mask, outer, start, samples, P, PERIOD, SPANS, BLOCK)
+        kept = kept & valid_at(mask, outer, start, lengths, ALIGNED, SPANS, BLOCK)
     v = read_tile(x, base, offsets, kept)
     channel = first + tl.arange(0, CHANNELS)
     there = channel < C
@@ -336,12 +358,12 @@ def open_tile(
 
 @triton.jit
 def group_values(
-    x, weight, bias, outer, group, part, start, weight_offset, C: tl.constexpr, P: tl.constexpr,
+    x, weight, bias, outer, group, part, start, lengths, weight_offset, C: tl.constexpr, ALIGNED: tl.constexpr,
     CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
 ):  # fmt: skip
     """A tile of some channels of a group: values, base and offsets, which elements exist, and their parameters."""
     first = group * SHARE + part
-    base, offsets, kept = tile_at(outer, first, start, 0, C, P, False, False, CHANNELS, BLOCK, False)
+    base, offsets, kept = tile_at(outer, first, start, lengths, C, ALIGNED, False, False, CHANNELS, BLOCK, False)
     there = part + tl.arange(0, CHANNELS) < SHARE
     if SHARE % CHANNELS != 0:
         kept = kept & there[:, None]

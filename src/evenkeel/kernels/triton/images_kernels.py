@@ -6,10 +6,11 @@ import triton
 import triton.language as tl
 
 from evenkeel.kernels.triton.columns_kernels import widened
+from evenkeel.kernels.triton.shared_kernels import quotient_of, steps_inside
 
 LARGE = tl.constexpr(103079215104.0)  # 1.5 * 2^36: adding it rounds to a multiple of 2^-16
 FORM = tl.constexpr(5)  # numbers of a channel's form
-UNSPECIALIZED = ("chunks", "x_image", "x_channel", "x_row")
+UNSPECIALIZED = ("area", "width", "factor", "shift", "chunks", "x_image", "x_channel", "x_row")
 
 
 @triton.jit
@@ -71,40 +72,45 @@ def byte_of(first, second, third, INDEX: tl.constexpr):
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def images_map_kernel(
-    x, mean, std, forms, y, chunks, x_image, x_channel, x_row, CHANNELS: tl.constexpr, AREA: tl.constexpr,
-    WIDTH: tl.constexpr, STEP: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr,
+    x, mean, std, forms, y, area, width, factor, shift, chunks, x_image, x_channel, x_row, CHANNELS: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, STEP: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    LARGEST: tl.constexpr,
 ):  # fmt: skip
-    """Some pixels of a picture, channel after channel; STEP elements from one to the next in rows of WIDTH."""
+    """Some pixels of a picture, channel after channel: STEP elements from one to the next in rows of ``width``.
+
+    WHOLE says that rows follow each other evenly. EVEN divides the area, ALIGNED what lies between pictures.
+    """
     program = tl.program_id(0)
     start = (program % chunks).to(tl.int64) * BLOCK
     image = (program // chunks).to(tl.int64)
     pixel = tl.arange(0, BLOCK)
-    inside = start + pixel < AREA
+    inside = steps_inside(start, area, EVEN, BLOCK)
     x += tl.multiple_of(image * x_image, ALIGNED)
-    if WIDTH == AREA:
+    if WHOLE:
         x += start * STEP
         offsets = (pixel.to(tl.int64) if BLOCK * STEP >= 2**31 else pixel) * STEP
     else:
-        position = (start + pixel).to(tl.int32 if AREA < 2**31 else tl.int64)
-        offsets = (position // WIDTH).to(tl.int64) * x_row + position % WIDTH * STEP
+        position = tl.cast(start, area.dtype) + pixel
+        row = quotient_of(position, width, factor, shift)
+        offsets = row.to(tl.int64) * x_row + (position - row * width) * STEP
     for channel in range(CHANNELS):
         own = x + tl.multiple_of(channel * tl.cast(x_channel, tl.int64), ALIGNED)
         v = tl.load(own + offsets, mask=inside, other=0)
         result = normalized(v, mean, std, forms, channel, y.dtype.element_ty == tl.float64, LARGEST)
-        plane = y + (image * CHANNELS + channel) * AREA + start
+        plane = y + tl.multiple_of((image * CHANNELS + channel) * area, EVEN) + start
         tl.store(plane + pixel, result.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def images_pixels_kernel(
-    x, mean, std, forms, y, chunks, x_image, AREA: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr
+    x, mean, std, forms, y, area, chunks, x_image, EVEN: tl.constexpr, BLOCK: tl.constexpr, LARGEST: tl.constexpr
 ):
     """Pixels of three bytes, four of them in three words, so that planes are written in whole vectors."""
     program = tl.program_id(0)
     start = (program % chunks).to(tl.int64) * BLOCK
     image = (program // chunks).to(tl.int64)
     quad = tl.arange(0, BLOCK // 4)
-    inside = start + 4 * quad < AREA
+    inside = steps_inside(start // 4, area // 4, 1, BLOCK // 4)
     words = (x + image * x_image + 3 * start).to(tl.pointer_type(tl.int32)) + 3 * quad
     first = tl.load(words, mask=inside, other=0)
     second = tl.load(words + 1, mask=inside, other=0)
@@ -114,6 +120,6 @@ def images_pixels_kernel(
         odd = tl.join(byte_of(first, second, third, channel + 3), byte_of(first, second, third, channel + 9))
         v = tl.reshape(tl.join(even, odd), [BLOCK])
         result = normalized(v, mean, std, forms, channel, False, LARGEST)
-        pixel = tl.arange(0, BLOCK)
-        plane = y + (image * 3 + channel) * AREA + start
-        tl.store(plane + pixel, result.to(y.dtype.element_ty), mask=start + pixel < AREA)
+        plane = y + tl.multiple_of((image * 3 + channel) * area, EVEN) + start
+        written = steps_inside(start, area, EVEN, BLOCK)
+        tl.store(plane + tl.arange(0, BLOCK), result.to(y.dtype.element_ty), mask=written)

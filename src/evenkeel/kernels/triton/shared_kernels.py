@@ -35,6 +35,28 @@ def place_of(row, inner, outer_stride, inner_stride, NESTED: tl.constexpr, ALIGN
 
 
 @triton.jit
+def quotient_of(n, divisor, factor, shift):
+    """n // divisor for numbers below 2^31, by the divisor's `dividing`; with 64 bits, by a division.
+
+    A multiplication takes three steps, a division by what no program knows before it runs twenty.
+    """
+    if n.dtype == tl.int64:
+        quotient = n // divisor
+    else:
+        doubled = n.to(tl.uint32, bitcast=True) << 1
+        high = tl.umulhi(doubled, tl.zeros_like(doubled) + factor.to(tl.uint32, bitcast=True))
+        quotient = (high >> shift.to(tl.uint32, bitcast=True)).to(tl.int32, bitcast=True)
+    return quotient
+
+
+@triton.jit
+def steps_inside(start, extent, ALIGNED: tl.constexpr, BLOCK: tl.constexpr):
+    """Which steps from a start on are below an extent that ALIGNED divides, as it divides BLOCK and the start."""
+    left = tl.minimum(tl.cast(extent, tl.int64) - start, BLOCK).to(tl.int32)
+    return tl.arange(0, BLOCK) < tl.multiple_of(left, ALIGNED)
+
+
+@triton.jit
 def read(source, place, columns, kept):
     """A tile of rows in float32, 0 where it reaches beyond them."""
     return tl.load(source + place[:, None] + columns[None, :], mask=kept, other=0.0).to(tl.float32)
