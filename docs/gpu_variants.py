@@ -32,6 +32,8 @@ from evenkeel.kernels.triton._launch import (
 )
 
 FEATURES = (256, 1024, 4096, 8192, 16384, 65536, 131072, 262144)
+# widths of models that are no powers of two, few features, and odd numbers
+OTHER_FEATURES = (33, 64, 128, 300, 768, 1152, 1536, 3072, 5120, 7168, 12288, 50257, 100003)
 RMS, MOMENTS, L2 = 0, 1, 2
 RELU, SILU = ACTIVATIONS["relu"], ACTIVATIONS["silu"]
 OPTIONS_OF_THE_COMPILER = ("num_warps", "enable_fp_fusion")
@@ -199,6 +201,9 @@ def all_channel_variants() -> Iterator[Variant]:
     yield from channel_variants(
         "GroupNorm masked", 320, 4096, "bf16", groups=32, last=True, activation=SILU, masked=True
     )
+    yield from channel_variants("BatchNorm masked", 512, 784, "bf16", masked=True)
+    yield from channel_variants("BatchNorm masked", 300, 1000, "bf16", last=True, masked=True)
+    yield from channel_variants("InstanceNorm", 100, 333, "fp32", groups=-1)
     yield from channel_variants("GroupNorm few", 64, 16, "fp16", groups=32, activation=SILU)
     yield from channel_variants("inference silu", 256, 3136, "bf16", remembered=True, activation=SILU)
     for last in (False, True):  # so large that places in a tile have 64 bits
@@ -296,7 +301,7 @@ def variants() -> Iterator[Variant]:
 def row_variants() -> Iterator[Variant]:
     """Row norms of every length, the options that change their code, and the tree over their chunks."""
     for dtype in ("bf16", "fp32"):
-        for features in FEATURES:
+        for features in FEATURES + OTHER_FEATURES:
             yield forward_variant(features, dtype)
             yield forward_variant(features, dtype, "RMSNorm", STATISTIC=RMS)
             yield backward_variant(features, dtype)

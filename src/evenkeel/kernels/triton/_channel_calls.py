@@ -10,7 +10,15 @@ import torch
 
 from evenkeel.kernels.triton import channels_backward_kernels as backward_kernels
 from evenkeel.kernels.triton import channels_forward_kernels as forward_kernels
-from evenkeel.kernels.triton._launch import ALIGNMENT, CHANNEL_BLOCK, GROUP_WARPS, Launch, channel_launch, merge_launch
+from evenkeel.kernels.triton._launch import (
+    ALIGNMENT,
+    CHANNEL_BLOCK,
+    GROUP_WARPS,
+    WIDEST_VECTOR,
+    Launch,
+    channel_launch,
+    merge_launch,
+)
 from evenkeel.kernels.triton._layout import dense, dividing
 from evenkeel.kernels.triton._rows import smallest_scaled
 from evenkeel.kernels.triton._start import Program, program
@@ -23,7 +31,6 @@ if TYPE_CHECKING:
 FEW_ELEMENTS = 64  # of a statistic: their gradients are computed in float64
 FIRST_WIDE = 2**30  # elements of what a tile reaches from which on its places have 64 bits
 SMALLEST_GROUP, LARGEST_GROUP = 1024, 16384  # elements of groups whose gradients one program computes
-WIDEST_VECTOR = 8  # elements of 16 bits in one
 FEWEST_LAST = 16  # positions of a sample from which on groups are summed where the channels lie innermost
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 LONGEST_FORWARD = 16384  # features of a row that stays in registers
 LONGEST_BACKWARD = 8192  # beside the sums of dγ and dβ
 ALIGNMENT = 16  # bytes of a vector
+WIDEST_VECTOR = 8  # elements of 16 bits in one
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,24 @@ def power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
+def in_vectors(features: int) -> bool:
+    """Whether rows of so many features can be read in the widest vectors."""
+    return features % WIDEST_VECTOR == 0
+
+
 def resident(features: int) -> tuple[int, int, int]:
-    """Block, rows and warps of tiles that hold whole rows."""
+    """Block, rows and warps of tiles that hold whole rows: a thread has 16 elements, or 8 where vectors are short."""
     block = max(16, power_of_two(features))
     rows = max(1, 2048 // block)
-    return block, rows, min(16, max(4, block * rows // 512))
+    each = 16 if in_vectors(features) else 8
+    return block, rows, min(32, max(4, block * rows // (32 * each)))
 
 
 def forward_launch(features: int) -> Launch:
     """The launch of the forward."""
     if features > LONGEST_FORWARD:
         # one program a multiprocessor where the second-level cache could not hold the rows of more
-        warps = 16 if features <= 65536 else 32
+        warps = 32 if features > 65536 and in_vectors(features) else 16
         return Launch(block=512 * warps, warps=warps, looped=True)
     block, rows, warps = resident(features)
     return Launch(block=block, rows=rows, warps=warps)
@@ -65,12 +72,17 @@ def backward_launch(features: int, size: int = 2) -> Launch:
 
     That costs no bits in float32.
     """
-    if features > LONGEST_BACKWARD:
+    whole = in_vectors(features)
+    if features > (LONGEST_BACKWARD if whole else LONGEST_BACKWARD // 2):
         # so many rows at a time that the second-level cache keeps them for whoever reads them again
-        return Launch(block=4096, warps=8, chunk=32 if features * size <= 2**16 else 16, looped=True)
+        chunk = 32 if features * size <= 2**16 else 16
+        block, warps = (4096, 8) if whole else (2048, 16)
+        return Launch(block=block, warps=warps, chunk=chunk, looped=True)
     block, rows, warps = resident(features)
+    warps = min(warps, 16)  # with 32 there are 64 registers a thread
     if block <= 2048:
-        warps = 8  # 8 elements a thread: beside the sums, tiles of two rows and more spill with 16
+        # a vector a thread, of 16 bytes if it can be: beside the sums, more would spill
+        warps = 8 if size == 2 and whole else 16
     return Launch(block=block, rows=rows, warps=warps, chunk=16 if block > 2048 else max(32, 4 * rows))
 
 

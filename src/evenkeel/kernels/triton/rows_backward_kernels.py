@@ -81,6 +81,14 @@ def write_gradient(
         tl.store(dresidual + own[:, None] + columns[None, :], value.to(dresidual.dtype.element_ty), mask=kept)
 
 
+@triton.jit
+def sum_rows(sums):
+    """The sum of a tile's rows: of many, in float64, or the error would grow with how few features a row has."""
+    if sums.shape[0] > 4:
+        return tl.sum(sums.to(tl.float64), 0).to(tl.float32)
+    return tl.sum(sums, 0)
+
+
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def rows_backward_kernel(
     dy, dsum, x, residual, weight, bias, statistics, dx, dresidual, dweight, dbias, rows, features, inner,
@@ -121,9 +129,9 @@ def rows_backward_kernel(
             )  # fmt: skip
     own = chunk.to(tl.int64) * N + columns
     if dweight is not None:
-        tl.store(dweight + own, tl.sum(dweight_sums, 0), mask=columns < N)
+        tl.store(dweight + own, sum_rows(dweight_sums), mask=columns < N)
     if dbias is not None:
-        tl.store(dbias + own, tl.sum(dbias_sums, 0), mask=columns < N)
+        tl.store(dbias + own, sum_rows(dbias_sums), mask=columns < N)
 
 
 @triton.jit
@@ -200,9 +208,9 @@ def sum_columns(
             dbias_sums += upstream
     own = tl.cast(chunk, tl.int64) * N + columns
     if dweight is not None:
-        tl.store(dweight + own, tl.sum(dweight_sums, 0), mask=columns < N)
+        tl.store(dweight + own, sum_rows(dweight_sums), mask=columns < N)
     if dbias is not None:
-        tl.store(dbias + own, tl.sum(dbias_sums, 0), mask=columns < N)
+        tl.store(dbias + own, sum_rows(dbias_sums), mask=columns < N)
 
 
 @triton.jit(do_not_specialize=UNSPECIALIZED)
