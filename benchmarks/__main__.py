@@ -8,6 +8,11 @@ case and contender: evenkeel's time in copies of the same data, its share of the
 the project has set itself one. Absolute times mean nothing on a shared machine.
 """
 
+from benchmarks.beginning import begin, carry_out
+
+if __name__ == "__main__":
+    begin()
+
 import argparse
 import dataclasses
 import datetime
@@ -97,4 +102,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(main)

@@ -18,19 +18,23 @@ what `--out` has written. The first check that is green on a GPU switches `backe
 compute-sanitizer, and on a GPU of less than 16 GB without more than 2^31 elements, which the record says.
 """
 
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":  # `python benchmarks/gpu.py` looks in this folder alone, `-m` in the repository
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from benchmarks.beginning import begin, carry_out
+
+    begin()
+
 import argparse
 import hashlib
 import itertools
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
-
-if __name__ == "__main__":  # `python benchmarks/gpu.py` looks in this folder alone, `-m` in the repository
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from torch import Tensor
@@ -365,4 +369,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    carry_out(main)

@@ -6,6 +6,11 @@ Tensors are small and lie on the CPU, kernels are compiled for sm_90, and a driv
 torch's own calls do their work on such tensors too, which takes less than a microsecond.
 """
 
+from benchmarks.beginning import begin, carry_out
+
+if __name__ == "__main__":
+    begin()
+
 import time
 from collections.abc import Callable
 from functools import partial
@@ -120,4 +125,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(main)

@@ -6,6 +6,7 @@ by the next run. What was under way when the process ended, or broke the GPU for
 """
 
 import json
+import secrets
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -107,7 +108,9 @@ class Record:
 
     def __init__(self, path: Path | None, info: dict[str, Any]) -> None:
         self.path = path
-        self.found: dict[str, Any] = {"info": info, "broke": {}} | {kind: {} for kind in KINDS}
+        # drawn anew for each record, and kept with it: what was wrong is tried again with the same numbers
+        self.found: dict[str, Any] = {"info": info, "seed": secrets.randbelow(2**31), "broke": {}}
+        self.found |= {kind: {} for kind in KINDS}
         if path is not None and path.exists():
             self.found |= read(path, info)
         self.broke: dict[str, str] = self.found["broke"]
@@ -140,7 +143,7 @@ class Record:
         self.broke[job.name] = ENDED
         self.save()
         try:
-            outcome, broke = outcome_of(job)
+            outcome, broke = outcome_of(job, self.found["seed"])
         except KeyboardInterrupt:
             self.broke.pop(job.name)
             self.save()
@@ -176,10 +179,10 @@ class Record:
                 yield named(job.name, found[0]) + more
 
 
-def outcome_of(job: Job) -> tuple[Any, bool]:
-    """Do a job: its outcome, and whether the GPU is broken after it."""
+def outcome_of(job: Job, seed: int) -> tuple[Any, bool]:
+    """Do a job on random numbers: its outcome, and whether the GPU is broken after it."""
     torch.cuda.empty_cache()
-    torch.manual_seed(0)  # what was wrong is tried again with the same numbers
+    torch.manual_seed(seed)
     try:
         outcome = job.work()
         settle()

@@ -6,6 +6,11 @@ Shapes, dtypes, layouts and passes come from the distributions that models have;
 printed. Each case alternates evenkeel and torch eager, and is measured again where the ratio is near 1 or unsteady.
 """
 
+from benchmarks.beginning import begin, carry_out
+
+if __name__ == "__main__":
+    begin()
+
 import argparse
 import dataclasses
 import itertools
@@ -306,4 +311,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    carry_out(main)

@@ -196,20 +196,36 @@ def resource_table(variants: list[c.Variant], elements: Callable[[c.Variant], in
     return lines
 
 
+def row_share(gpu: Gpu, rows: int, features: int, backward: bool) -> str:
+    """The predicted share of the copy's bandwidth, bf16 LayerNorm with parameters."""
+    variants = [v.backward_variant(features, "bf16") if backward else v.forward_variant(features, "bf16")]
+    works = [work_on_rows(variants[0], rows)]
+    if backward:
+        variants.append(v.tree_variant(features, "bf16"))
+        works.append(work_on_tree(variants[1], math.ceil(rows / variants[0].launch.chunk), works[0].elements))
+    return percent(predicted_share(variants, gpu, works, 6.0 if backward else 4.0, 0))
+
+
+def percent(share: float) -> str:
+    """A share for people."""
+    return f"{share:.0%}".replace("%", " %")
+
+
 def prediction_table(gpu: Gpu, backward: bool) -> list[str]:
-    """Predicted shares of the copy's bandwidth, bf16 LayerNorm with parameters."""
+    """Predicted shares by rows and features."""
     lines = ["| rows | " + " | ".join(map(str, COLUMNS)) + " |", "| --- |" + " --- |" * len(COLUMNS)]
     for rows in ROWS:
-        cells = []
-        for features in COLUMNS:
-            variants = [v.backward_variant(features, "bf16") if backward else v.forward_variant(features, "bf16")]
-            works = [work_on_rows(variants[0], rows)]
-            if backward:
-                variants.append(v.tree_variant(features, "bf16"))
-                works.append(work_on_tree(variants[1], math.ceil(rows / variants[0].launch.chunk), works[0].elements))
-            share = predicted_share(variants, gpu, works, 6.0 if backward else 4.0, 0)
-            cells.append(f"{share:.0%}".replace("%", " %"))
-        lines.append(f"| {rows} | " + " | ".join(cells) + " |")
+        shares = [row_share(gpu, rows, features, backward) for features in COLUMNS]
+        lines.append(f"| {rows} | " + " | ".join(shares) + " |")
+    return lines
+
+
+def width_table(gpu: Gpu) -> list[str]:
+    """The same of 32768 rows in widths that are no powers of two."""
+    lines = ["| | " + " | ".join(map(str, v.OTHER_FEATURES)) + " |", "| --- |" + " --- |" * len(v.OTHER_FEATURES)]
+    for name, backward in (("forward", False), ("backward", True)):
+        shares = [row_share(gpu, ROWS[-1], features, backward) for features in v.OTHER_FEATURES]
+        lines.append(f"| {name} | " + " | ".join(shares) + " |")
     return lines
 
 
@@ -230,7 +246,7 @@ def map_table(gpu: Gpu) -> list[str]:
                 works, half = [work_on_maps(variant) for variant in variants], len(variants) // 2
                 forward = predicted_share(variants[:half], gpu, works[:half], 4.0, merges[0])
                 backward = predicted_share(variants[half:], gpu, works[half:], 6.0, merges[1])
-                cells += [f"{share:.0%}".replace("%", " %") for share in (forward, backward)]
+                cells += [percent(forward), percent(backward)]
             lines.append(f"| {name} | {samples}x{channels}x{positions} | " + " | ".join(cells) + " |")
     return lines
 
@@ -244,15 +260,19 @@ def table_table(gpu: Gpu) -> list[str]:
             read = c.BYTES[variant.pointers["x"] or ""]
             merges = 1 if variant.name.startswith("sums") else 0
             moved = read if merges else variant.moved
-            share = predicted_share([variant], gpu, [work_on_table(variant, elements)], moved, merges)
-            cells.append(f"{share:.0%}".replace("%", " %"))
+            cells.append(percent(predicted_share([variant], gpu, [work_on_table(variant, elements)], moved, merges)))
         lines.append(f"| {variant.name} | " + " | ".join(cells) + " |")
     return lines
 
 
 def tables() -> dict[str, list[str]]:
     """The generated parts of the page by their markers."""
+    number = sum(1 for _ in v.variants())
     return {
+        "variants": [
+            f"Here they are {number}: each length up to 262144 features, widths of models that are no powers of two, "
+            "odd ones, each option, each gradient without the others, integers of 64 bits."
+        ],
         "resources": resource_table(shown(), lambda variant: 4096 * variant.constants["N"]),
         "channels": resource_table(shown_channels(), lambda variant: variant.elements),
         "tables": resource_table(shown_tables(), lambda variant: 2**26),
@@ -260,6 +280,7 @@ def tables() -> dict[str, list[str]]:
         "maps": map_table(GPUS["H200"]),
         "forward": prediction_table(GPUS["H200"], backward=False),
         "backward": prediction_table(GPUS["H200"], backward=True),
+        "widths": width_table(GPUS["H200"]),
     }
 
 

@@ -19,6 +19,7 @@ from evenkeel.kernels.triton._launch import (
     CHANNEL_BLOCK,
     GROUP_WARPS,
     IMAGE_BLOCK,
+    PARAMETER_BLOCK,
     SUMS_LAUNCH,
     TABLE_TILE,
     TREE_LAUNCH,
@@ -310,6 +311,9 @@ def row_variants() -> Iterator[Variant]:
         yield from forward_modes(features)
         yield from backward_modes(features)
     yield tree_variant(4096, "bf16")
+    limits = {"SMALLEST": 2.0**-10, "MOST": 16.0, "BLOCK": PARAMETER_BLOCK}
+    pointers: dict[str, str | None] = {"weight": "bf16", "bias": "bf16", "enough": "i1"}
+    yield Variant("recomputable", forward.recomputable_kernel, Launch(block=PARAMETER_BLOCK), pointers, limits)
 
 
 def forward_modes(features: int) -> Iterator[Variant]:

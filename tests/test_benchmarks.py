@@ -5,7 +5,10 @@ import functools
 import json
 import math
 import random
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -197,3 +200,18 @@ def test_models_before_and_after_their_conversion(monkeypatch, capsys):
     printed = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[0] for line in printed[3:]] == ["small (1), step", "small (1), inference"]
     assert [one.name.partition(",")[0] for one in CONVERSIONS] == ["Llama", "GPT-2", "ResNet", "U-Net"]
+
+
+@pytest.mark.parametrize(
+    "program", [("-m", "benchmarks"), ("-m", "benchmarks.sweep"), ("-m", "benchmarks.gpu"), ("benchmarks/gpu.py",)]
+)
+def test_ctrl_c_while_torch_is_imported_is_told_in_a_line(program):
+    """Whoever changes their mind at once sees no traceback of a package that seems broken."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, *program], cwd=ROOT, **pipes)
+    maps = Path(f"/proc/{process.pid}/maps")
+    while "libtorch_cpu" not in maps.read_text() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, "interrupted\n")

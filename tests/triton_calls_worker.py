@@ -6,7 +6,7 @@ Usage: TRITON_INTERPRET=1 python tests/triton_calls_worker.py CASE...   (JSON: c
 import sys
 
 import torch
-from triton_worker import kernels, main, random, same
+from triton_worker import kernels, main, random, regime, same
 
 from evenkeel import functional as F
 from evenkeel.testing import ulp_error
@@ -75,7 +75,16 @@ def shards():
     return found | {"calls": float(called.count("rows_forward") != 2 or called.count("rows_backward") != 2)}
 
 
-CASES = {"whole calls": (whole_calls, ()), "shards": (shards, ())}
+def short_rows():
+    """dγ and dβ of rows that are many and short."""
+    found = {}
+    for rows, features in ((105, 9), (144, 8), (144, 20), (40, 33)):
+        errors = regime("N(0,1)", "moments", "inside", rows, features)
+        found |= {f"{rows}x{features} {name} ulps": errors[name] for name in ("dweight", "dbias")}
+    return found
+
+
+CASES = {"whole calls": (whole_calls, ()), "shards": (shards, ()), "short rows": (short_rows, ())}
 
 if __name__ == "__main__":
     main(CASES, sys.argv[1:])

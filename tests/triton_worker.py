@@ -251,13 +251,15 @@ def from_output():
     found = {
         f"closeness {i}": float((a - b).abs().max()) for i, (a, b) in enumerate(zip(kept, recomputed, strict=True))
     }
-    weight[3] = 0.0
-    try:
-        run(spec, x, weight, bias, dy, from_output=True)
-    except RuntimeError as error:
-        found["refused"] = float("memory_efficient=False" not in str(error))
-    else:
-        found["refused"] = 1.0
+    small, shifted, nan = weight.clone(), bias.clone(), weight.clone()
+    small[3], shifted[39], nan[0] = 0.0, 16.5 * weight[39], torch.nan
+    for name, w, b in (("small", small, bias), ("shifted", weight, shifted), ("nan", nan, bias)):
+        try:
+            run(spec, x, w, b, dy, from_output=True)
+        except RuntimeError as error:
+            found[f"refused {name}"] = float("memory_efficient=False" not in str(error))
+        else:
+            found[f"refused {name}"] = 1.0
     return found
 
 

@@ -108,6 +108,16 @@ def test_it_checks_again_what_was_wrong(machine, capsys):
     assert "the check is green" in capsys.readouterr().out
 
 
+def test_random_numbers_are_new_in_each_record_and_the_same_in_its_next_run(machine):
+    drawn = []
+    machine.act["rows"] = lambda: drawn.append(torch.randn(3).tolist()) or ["off"]
+    machine.run("--check")
+    machine.run("--check")
+    machine.out.unlink()
+    machine.run("--check")
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
 def test_a_part_that_raises_is_a_finding_and_the_others_go_on(machine, capsys):
     name = "layer_norm 4x8 float32"
     machine.act = {"rows": failing(ValueError("no such\nkernel")), name: failing(RuntimeError("compiler:\ndied\nat"))}

@@ -193,3 +193,20 @@ def test_the_benchmark_trains_a_model():
     owner, step = next(gpu_calls.training_steps("cpu", width=64, depth=1))
     step()
     assert owner == "Hugging Face"
+
+
+def test_gpus_older_than_the_compiled_code_are_named(monkeypatch):
+    found = {0: (8, 9), 1: (7, 5)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", found.__getitem__)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    _triton.too_old.cache_clear()
+    assert _triton.absence() == (
+        "GPU 1 has compute capability 7.5, the kernels take 8.0 (Ampere) and later; "
+        "hide it with CUDA_VISIBLE_DEVICES if another GPU has that"
+    )
+    _triton.too_old.cache_clear()
+    monkeypatch.setattr(torch.version, "hip", "7.0")  # whose numbers mean something else
+    assert _triton.absence() == ""
+    _triton.too_old.cache_clear()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # False until `benchmarks/gpu.py --check` was green on a GPU: "auto" then stays with plain PyTorch there.
 MEASURED = False
 INSTALLED = find_spec("triton") is not None
+OLDEST = (8, 0)  # compute capability of NVIDIA's GPUs: what is compiled and its order of sums are known from here on
 DTYPES = _cpu.DTYPES | {pattern: _cpu.DTYPES[pattern] - {torch.float64} for pattern in ("rows", "channels")}
 
 
@@ -32,7 +33,22 @@ def absence() -> str:
         return "torch sees no GPU here"
     if not INSTALLED:
         return "Triton is not installed; it comes with torch's GPU builds, or: pip install triton"
+    if reason := too_old():
+        return reason
     return f"its operators come with the compiled extension: {MISSING}" if MISSING else ""
+
+
+@cache
+def too_old() -> str:
+    """Say which GPU is older than the kernels are made for; "" if none, or if they are AMD's."""
+    for index in range(0 if torch.version.hip else torch.cuda.device_count()):
+        if (found := torch.cuda.get_device_capability(index)) < OLDEST:
+            name, wanted = torch.cuda.get_device_name(index), ".".join(map(str, OLDEST))
+            return (
+                f"{name} has compute capability {found[0]}.{found[1]}, the kernels take {wanted} (Ampere) and later; "
+                "hide it with CUDA_VISIBLE_DEVICES if another GPU has that"
+            )
+    return ""
 
 
 def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:

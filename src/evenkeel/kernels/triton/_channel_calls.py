@@ -289,8 +289,9 @@ class Call:
         launch = walk.launch()
         found = program(
             kernel, GROUP_WARPS, C=self.channels, ALIGNED=walk.aligned(launch), CHANNELS=launch.rows,
-            BLOCK=launch.block, SHARE=self.share, GROUPS=self.options.groups, ACTIVATION=self.options.activation,
-            **more,
+            BLOCK=launch.block, SINGLE=self.positions <= launch.block,
+            WHOLE=self.share % launch.rows == self.positions % launch.block == 0, SHARE=self.share,
+            GROUPS=self.options.groups, EPS_MODE=self.options.eps_mode, ACTIVATION=self.options.activation, **more,
         )  # fmt: skip
         return found, (self.statistics,)
 
@@ -303,18 +304,13 @@ class Call:
         """(x, weight, bias, statistics, variances, y): y and the statistics."""
         kernel, measured = forward_kernels.channels_group_forward_kernel, self.measured()
         flat = measured.launch()
-        found = self.whole_groups(kernel, FLAT=flat.block, FLAT_ALIGNED=measured.aligned(flat), **self.eps())
+        found = self.whole_groups(kernel, FLAT=flat.block, FLAT_ALIGNED=measured.aligned(flat), EPS=self.options.eps)
         return Step(*found, (self.positions,), (smallest_scaled(self.options), self.options.weight_offset))
 
     @cached_property
     def group_gradient(self) -> Step:
         """(dy, x, weight, bias, statistics, dx, partial): dx, and each channel's sums in a sample."""
-        kernel, launch = backward_kernels.channels_group_gradient_kernel, self.walk_of_group().launch()
-        whole = self.share % launch.rows == self.positions % launch.block == 0
-        found, size = (
-            self.whole_groups(kernel, WHOLE=whole, EPS_MODE=self.options.eps_mode),
-            self.samples * self.channels,
-        )
+        found, size = self.whole_groups(backward_kernels.channels_group_gradient_kernel), self.samples * self.channels
         return Step(*found, (self.positions, size), (self.options.weight_offset,), size)
 
     @cached_property

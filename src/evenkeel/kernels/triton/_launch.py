@@ -86,6 +86,7 @@ def backward_launch(features: int, size: int = 2) -> Launch:
     return Launch(block=block, rows=rows, warps=warps, chunk=16 if block > 2048 else max(32, 4 * rows))
 
 
+PARAMETER_BLOCK = 1024  # features that are looked at at once, where the parameters alone are
 SUMS_LAUNCH = Launch(block=1024, rows=2, warps=8)  # tiles of dγ and dβ, if rows are longer than LONGEST_BACKWARD
 TREE_LAUNCH = Launch(block=8, rows=512, warps=8)  # the tree over the chunks: whole sectors of memory, many programs
 

@@ -10,11 +10,22 @@ import torch
 
 from evenkeel._spec import RowOptions
 from evenkeel.kernels import _fakes
-from evenkeel.kernels.triton._launch import SUMS_LAUNCH, TREE_LAUNCH, Launch, backward_launch, forward_launch
+from evenkeel.kernels.triton._launch import (
+    PARAMETER_BLOCK,
+    SUMS_LAUNCH,
+    TREE_LAUNCH,
+    Launch,
+    backward_launch,
+    forward_launch,
+)
 from evenkeel.kernels.triton._layout import Rows, alignment, dense, is_aligned, merged_axes, reach
 from evenkeel.kernels.triton._start import Program, on_device, program
 from evenkeel.kernels.triton.rows_backward_kernels import long_rows_backward_kernel, rows_backward_kernel, tree_kernel
-from evenkeel.kernels.triton.rows_forward_kernels import long_rows_forward_kernel, rows_forward_kernel
+from evenkeel.kernels.triton.rows_forward_kernels import (
+    long_rows_forward_kernel,
+    recomputable_kernel,
+    rows_forward_kernel,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,11 +128,14 @@ def require_recomputable(weight: Tensor | None, bias: Tensor | None, options: Ro
     """Raise, without waiting for the GPU, unless the output determines the normalized values."""
     if weight is None:
         return
-    scale = (weight.float() + options.weight_offset).abs()
-    shift = torch.zeros_like(scale) if bias is None else bias.float().abs()
-    enough = (scale >= SMALLEST_RECOMPUTABLE_WEIGHT) & (shift <= MOST_SHIFT_OF_WEIGHT * scale)
+    enough = torch.empty((), dtype=torch.bool, device=weight.device)
+    with on_device(weight):
+        found = program(
+            recomputable_kernel, SMALLEST=SMALLEST_RECOMPUTABLE_WEIGHT, MOST=MOST_SHIFT_OF_WEIGHT, BLOCK=PARAMETER_BLOCK
+        )
+        found((1,), (dense(weight), dense(bias), enough), (weight.numel(),), (options.weight_offset,))
     torch._assert_async(
-        enough.all(),
+        enough,
         "evenkeel: memory_efficient recomputes the normalized values from the output, which needs every "
         "|weight_offset + weight| to be at least 2^-10 and every |bias| at most 16 times that; "
         "pass memory_efficient=False",

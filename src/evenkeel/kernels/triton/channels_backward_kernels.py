@@ -9,6 +9,7 @@ from evenkeel.kernels.triton.channels_forward_kernels import UNSPECIALIZED
 from evenkeel.kernels.triton.channels_shared_kernels import (
     SILU,
     backward_tile,
+    end_of_tiles,
     exact_reciprocal,
     group_values,
     open_tile,
@@ -53,7 +54,7 @@ def channels_sums_kernel(
     gradients = tl.zeros([CHANNELS, BLOCK], tl.float64 if FEW else tl.float32)
     products = tl.zeros([CHANNELS, BLOCK], tl.float64 if FEW else tl.float32)
     counts = tl.zeros([CHANNELS, BLOCK], tl.float32)
-    for tile in range(tiles):
+    for tile in tl.range(0, tiles, num_stages=2):
         begin = start + tile * BLOCK
         base, offsets, kept = tile_at(outer, first, begin, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
         if mask is not None:
@@ -78,13 +79,13 @@ def channels_sums_kernel(
 @triton.jit
 def group_tile(
     dy, x, weight, bias, statistics, outer, group, part, start, extent, restored, weight_offset, C: tl.constexpr,
-    ALIGNED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr, EPS_MODE: tl.constexpr,
-    ACTIVATION: tl.constexpr,
+    ALIGNED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, SHARE: tl.constexpr,
+    EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """A tile of some channels of a group: base and offsets, which elements exist, gradient, x_hat and weights."""
     v, base, offsets, kept, w, b = group_values(
         x, weight, bias, outer, group, part, start, (extent, extent, 0, 0), weight_offset, C, ALIGNED, CHANNELS, BLOCK,
-        SHARE,
+        WHOLE, SHARE,
     )  # fmt: skip
     scale, mean, rest, reciprocal, _ = restored
     upstream = read_tile(dy, base, offsets, kept)
@@ -97,8 +98,8 @@ def group_tile(
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_group_gradient_kernel(
     dy, x, weight, bias, statistics, dx, partial, extent, count, weight_offset, C: tl.constexpr,
-    ALIGNED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, SHARE: tl.constexpr,
-    GROUPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+    ALIGNED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SINGLE: tl.constexpr, WHOLE: tl.constexpr,
+    SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """dx of a group of a sample: once through it from its end for its sums, and back, which meets the caches' newest.
 
@@ -109,15 +110,16 @@ def channels_group_gradient_kernel(
     restored = restore_statistic(statistics, index, index >= 0, EPS_MODE)
     gradient_sums = tl.zeros([CHANNELS], tl.float64)
     product_sums = tl.zeros([CHANNELS], tl.float64)
-    NEAR: tl.constexpr = 4 if ACTIVATION == SILU else 1
+    NEAR: tl.constexpr = 4
+    end = end_of_tiles(extent, BLOCK, SINGLE)
     for back in range(0, SHARE, CHANNELS):
         part = (SHARE - 1) // CHANNELS * CHANNELS - back
         gradients = tl.zeros([CHANNELS, BLOCK], tl.float32)
         products = tl.zeros([CHANNELS, BLOCK], tl.float32)
-        for start in range(0, extent, BLOCK):
+        for start in range(0, end, BLOCK):
             _base, _offsets, kept, upstream, normalized, _w = group_tile(
-                dy, x, weight, bias, statistics, outer, group, part, (extent - 1) // BLOCK * BLOCK - start, extent,
-                restored, weight_offset, C, ALIGNED, CHANNELS, BLOCK, SHARE, EPS_MODE, ACTIVATION,
+                dy, x, weight, bias, statistics, outer, group, part, end - BLOCK - start, extent, restored,
+                weight_offset, C, ALIGNED, CHANNELS, BLOCK, WHOLE, SHARE, EPS_MODE, ACTIVATION,
             )  # fmt: skip
             product = upstream * normalized
             if not WHOLE:  # the mask takes registers
@@ -138,25 +140,26 @@ def channels_group_gradient_kernel(
     if dx is not None:
         number = (SHARE * extent).to(tl.float64)
         write_group_gradient(
-            dy, x, weight, bias, statistics, dx, outer, group, extent, restored, tl.sum(gradient_sums, 0) / number,
-            tl.sum(product_sums, 0) / number, weight_offset, C, ALIGNED, CHANNELS, BLOCK, SHARE, EPS_MODE, ACTIVATION,
+            dy, x, weight, bias, statistics, dx, outer, group, extent, end, restored, tl.sum(gradient_sums, 0) / number,
+            tl.sum(product_sums, 0) / number, weight_offset, C, ALIGNED, CHANNELS, BLOCK, WHOLE, SHARE, EPS_MODE,
+            ACTIVATION,
         )  # fmt: skip
 
 
 @triton.jit
 def write_group_gradient(
-    dy, x, weight, bias, statistics, dx, outer, group, extent, restored, gradient_mean, product_mean, weight_offset,
-    C: tl.constexpr, ALIGNED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
-    EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+    dy, x, weight, bias, statistics, dx, outer, group, extent, end, restored, gradient_mean, product_mean,
+    weight_offset, C: tl.constexpr, ALIGNED: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr, SHARE: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """dx = (g - mean(g) - x_hat * mean(g * x_hat)) / scale of a group, from its start to its end."""
     scale, _mean, _rest, reciprocal, bend = restored
     shift, slope = gradient_mean.to(tl.float32), (product_mean * bend.to(tl.float64)).to(tl.float32)
     for part in range(0, SHARE, CHANNELS):
-        for start in range(0, extent, BLOCK):
+        for start in range(0, end, BLOCK):
             base, offsets, kept, upstream, normalized, w = group_tile(
                 dy, x, weight, bias, statistics, outer, group, part, start, extent, restored, weight_offset, C, ALIGNED,
-                CHANNELS, BLOCK, SHARE, EPS_MODE, ACTIVATION,
+                CHANNELS, BLOCK, WHOLE, SHARE, EPS_MODE, ACTIVATION,
             )  # fmt: skip
             below = tl.full(upstream.shape, 0.0, tl.float32) - shift
             value = tl.fma(upstream, tl.broadcast_to(w[:, None], upstream.shape), below)

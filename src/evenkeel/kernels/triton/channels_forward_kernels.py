@@ -9,6 +9,7 @@ from evenkeel.kernels.triton.channels_shared_kernels import (
     INFINITY,
     activate,
     affine_tile,
+    end_of_tiles,
     group_values,
     in_range,
     normalized_tile,
@@ -67,7 +68,7 @@ def sum_tiles(
     differences = tl.zeros([CHANNELS, BLOCK], tl.float32)
     squares = tl.zeros([CHANNELS, BLOCK], tl.float32)
     counts = tl.zeros([1, BLOCK if mask is not None else 1], tl.float32)  # the same in all channels
-    for tile in range(tiles):
+    for tile in tl.range(0, tiles, num_stages=3):  # two tiles are on their way while one is added
         v, kept, valid = read_valid(
             x, mask, outer, first, start + tile * BLOCK, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
@@ -180,8 +181,9 @@ def channels_measure_kernel(
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def channels_group_forward_kernel(
     x, weight, bias, statistics, variances, y, extent, floor, weight_offset, C: tl.constexpr, ALIGNED: tl.constexpr,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, FLAT: tl.constexpr, FLAT_ALIGNED: tl.constexpr, SHARE: tl.constexpr,
-    GROUPS: tl.constexpr, EPS: tl.constexpr, EPS_MODE: tl.constexpr, ACTIVATION: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SINGLE: tl.constexpr, WHOLE: tl.constexpr, FLAT: tl.constexpr,
+    FLAT_ALIGNED: tl.constexpr, SHARE: tl.constexpr, GROUPS: tl.constexpr, EPS: tl.constexpr, EPS_MODE: tl.constexpr,
+    ACTIVATION: tl.constexpr,
 ):  # fmt: skip
     """A group of a sample: once through it, FLAT elements at a time, for its statistics, and once back to write y."""
     outer, group = (tl.program_id(0) // GROUPS).to(tl.int64), (tl.program_id(0) % GROUPS).to(tl.int64)
@@ -198,12 +200,13 @@ def channels_group_forward_kernel(
     tl.store(variances + index, variance.to(tl.float32))
     high, low, saved, _rest, bend = parts
     scale, mean, rest, reciprocal, _bend = in_range(high, low, saved, bend)
+    end = end_of_tiles(extent, BLOCK, SINGLE)
     for part in range(0, SHARE, CHANNELS):
-        for start in range(0, extent, BLOCK):
+        for start in range(0, end, BLOCK):
             v, base, offsets, kept, w, b = group_values(
                 x, weight, bias, outer, group, (SHARE - 1) // CHANNELS * CHANNELS - part,
-                (extent - 1) // BLOCK * BLOCK - start, (extent, extent, 0, 0), weight_offset, C, ALIGNED, CHANNELS,
-                BLOCK, SHARE,
+                end - BLOCK - start, (extent, extent, 0, 0), weight_offset, C, ALIGNED, CHANNELS, BLOCK, WHOLE,
+                SHARE,
             )  # fmt: skip
             normalized = normalized_tile(v, scale, mean, rest, reciprocal)
             result = activate(affine_tile(v, normalized, None, None, None, w, b, EPS_MODE, False), ACTIVATION)

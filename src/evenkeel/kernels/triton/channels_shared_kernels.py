@@ -357,16 +357,24 @@ def open_tile(
 
 
 @triton.jit
+def end_of_tiles(extent, BLOCK: tl.constexpr, SINGLE: tl.constexpr):
+    """Where the last tile of a channel ends; with a SINGLE one the compiler leaves the loop over them out."""
+    return tl.full([], BLOCK, tl.int32) if SINGLE else tl.cdiv(extent, BLOCK) * BLOCK
+
+
+@triton.jit
 def group_values(
     x, weight, bias, outer, group, part, start, lengths, weight_offset, C: tl.constexpr, ALIGNED: tl.constexpr,
-    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, SHARE: tl.constexpr,
+    CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WHOLE: tl.constexpr, SHARE: tl.constexpr,
 ):  # fmt: skip
-    """A tile of some channels of a group: values, base and offsets, which elements exist, and their parameters."""
+    """A tile of some channels of a group: values, base and offsets, which elements exist, and their parameters.
+
+    WHOLE says that all do: no tile reaches beyond.
+    """
     first = group * SHARE + part
     base, offsets, kept = tile_at(outer, first, start, lengths, C, ALIGNED, False, False, CHANNELS, BLOCK, False)
     there = part + tl.arange(0, CHANNELS) < SHARE
-    if SHARE % CHANNELS != 0:
-        kept = kept & there[:, None]
+    kept = tl.full([CHANNELS, BLOCK], True, tl.int1) if WHOLE else kept & there[:, None]
     channel = first + tl.arange(0, CHANNELS)
     w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
     b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)

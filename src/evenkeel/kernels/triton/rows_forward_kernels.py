@@ -182,3 +182,21 @@ def long_rows_forward_kernel(
             tl.store(total + own[:, None] + columns[None, :], v.to(total.dtype.element_ty), mask=kept)
         normalized = centre(v, scale, mean, rest, STATISTIC) * reciprocal[:, None]
         write(y, y_place, columns, kept, normalized, x, weight, bias, weight_offset, N, EARLY)
+
+
+@triton.jit(do_not_specialize=("features",))
+def recomputable_kernel(
+    weight, bias, enough, features, weight_offset, SMALLEST: tl.constexpr, MOST: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Whether the output determines the normalized values: every weight at least SMALLEST, no bias MOST times it."""
+    failing = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, features, BLOCK):
+        columns = start + tl.arange(0, BLOCK)
+        kept = columns < features
+        w = tl.abs(tl.load(weight + columns, mask=kept, other=1.0).to(tl.float32) + weight_offset)
+        good = w >= SMALLEST
+        if bias is not None:
+            b = tl.abs(tl.load(bias + columns, mask=kept, other=0.0).to(tl.float32))
+            good = good & (b <= MOST * w)
+        failing += tl.where(kept & (good == 0), 1, 0)
+    tl.store(enough, tl.sum(failing, 0) == 0)
