@@ -133,7 +133,8 @@ def traffic(variant: c.Variant, found: c.Resources, gpu: Gpu) -> tuple[float, fl
     lines, blocks = constants.get("LINES", 1), constants.get("BLOCKS", 0)
     row = (constants.get("N") or variant.elements // variant.programs) * variant.again  # bytes read of a row
     lines_at_once = max(1.0, programs * lines / (lines + blocks))
-    again = variant.again * (1 - min(1.0, (gpu.first - programs * found.shared) / (lines_at_once * row)))
+    first = 0 if variant.ahead else gpu.first - programs * found.shared
+    again = variant.again * (1 - min(1.0, first / (lines_at_once * row)))
     under_way = (programs * gpu.multiprocessors / (lines + blocks) + (blocks > 0)) * lines * row
     lost = 1 - min(1.0, gpu.cache / under_way)
     return variant.moved + lost * (again + variant.others), variant.again + again + variant.others

@@ -39,6 +39,7 @@ class Variant:
         inner: elements from the start of a row, or of what lies innermost, to the next; 0 without such.
         again: bytes that a program reads once more for each element, after it has been through its row.
         others: bytes that other programs read once more.
+        ahead: whether it reads ahead, past the first-level cache, which then has nothing to give again.
         integers: the type of the integers, "i64" where one of them is large.
         programs: of the call that it is taken from; 0 where a table stands for many.
         elements: of that call.
@@ -53,6 +54,7 @@ class Variant:
     inner: int = 0
     again: float = 0.0
     others: float = 0.0
+    ahead: bool = False
     integers: str = "i32"
     programs: int = 0
     elements: int = 0

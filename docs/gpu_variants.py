@@ -156,7 +156,8 @@ def group_variants(channels: int, positions: int, groups: int, dtype: str, **opt
     others: dict[str, str | None] = {"dy": dtype, "dx": dtype, "partial": "fp64"}
     return [
         step_variant(
-            f"group{name}", call, call.group_forward, launch, given | written, size, inner=positions, again=size
+            f"group{name}", call, call.group_forward, launch, given | written, size, inner=positions, again=size,
+            ahead=True,
         ),
         step_variant(
             f"group gradient{name}", call, call.group_gradient, launch, given | others, size, inner=positions,

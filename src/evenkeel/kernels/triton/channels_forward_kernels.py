@@ -61,14 +61,13 @@ def mean_of_tile(
 @triton.jit
 def sum_tiles(
     x, mask, outer, first, start, lengths, tiles, scale, shift, C: tl.constexpr, ALIGNED: tl.constexpr,
-    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
+    LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """Sums of a chunk's differences from a shift, of their squares, and how many there are."""
     differences = tl.zeros([CHANNELS, BLOCK], tl.float32)
     squares = tl.zeros([CHANNELS, BLOCK], tl.float32)
     counts = tl.zeros([1, BLOCK if mask is not None else 1], tl.float32)  # the same in all channels
-    for tile in tl.range(0, tiles, num_stages=3):  # two tiles are on their way while one is added
+    for tile in tl.range(0, tiles, num_stages=3):  # two are on their way while one is added
         v, kept, valid = read_valid(
             x, mask, outer, first, start + tile * BLOCK, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
@@ -153,22 +152,9 @@ def channels_measure_kernel(
     """Mean, squared differences and count of a chunk; ``count`` are the parts in ``partial``, of each number."""
     lengths = (extent, period, factor, shift)
     outer, first, chunk = program_place(chunks, C, CHANNELS, LAST)
+    start = chunk * tiles * BLOCK
     mean, square, number = measure_chunk(
-        x,
-        mask,
-        outer,
-        first,
-        chunk * tiles * BLOCK,
-        lengths,
-        tiles,
-        floor,
-        C,
-        ALIGNED,
-        LAST,
-        SPANS,
-        CHANNELS,
-        BLOCK,
-        WIDE,
+        x, mask, outer, first, start, lengths, tiles, floor, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE
     )
     channel = first + tl.arange(0, CHANNELS)
     own = partial + (outer * C + channel) * chunks + chunk
