@@ -4,6 +4,8 @@ Usage: python -m benchmarks.sweep [--cases 300] [--minutes 10] [--threads 2] [--
 
 Shapes, dtypes, layouts and passes come from the distributions that models have; the seed is new in each run and is
 printed. Each case alternates evenkeel and torch eager, and is measured again where the ratio is near 1 or unsteady.
+What seems slower than torch is measured twice more at the end, on new tensors, and the middle of the three counts:
+beside another process one reading may be three times what it should be.
 """
 
 from benchmarks.beginning import begin, carry_out
@@ -34,6 +36,7 @@ import evenkeel as ek
 from benchmarks.channels import Norm, both_passes, forward
 from benchmarks.timing import Call, repeated
 from evenkeel.cli.info import collect_info
+from evenkeel.report import write_text_atomically
 
 # with how often they are drawn; "add": the sum of a residual connection first
 NORMS = {"layer": 5, "rms": 3, "add layer": 1, "add rms": 2, "batch": 5, "group": 4, "instance": 3}
@@ -46,6 +49,7 @@ GROUPS = (1, 2, 4, 8, 16, 32)
 LARGEST = 2**24  # elements: 64 MB in float32
 DTYPES = {torch.float32: 5, torch.bfloat16: 3, torch.float16: 2}
 SHORT, SLACK, SLACK_WITH_GRADIENTS = 100e-6, 10e-6, 25e-6  # seconds: what counts as a short call, and what it may cost
+SLOWER = 1.02  # of torch's time: what seems to take longer is measured again
 AIM = {"slower than 1.10": 0.0, "slower than 1.02": 0.03, "mean": 0.60, "inference": 1.0}
 
 
@@ -240,6 +244,16 @@ def measure(case: Drawn, seconds: float) -> Measured:
     return Measured(case=case, ours=ours, theirs=theirs, ratio=ratio_of(pairs))
 
 
+def measure_all(cases: list[Drawn], seconds: float, console: Console) -> list[Measured]:
+    """Measure cases; of what seems slow, the middle of three times."""
+    found = [measure(case, seconds) for case in track(cases, description="measuring", console=console)]
+    slow = [index for index, m in enumerate(found) if m.is_slower(SLOWER)]
+    for index in track(slow, description="once more", console=console):
+        several = [found[index], *(measure(cases[index], seconds) for _ in range(2))]
+        found[index] = sorted(several, key=lambda m: m.ratio)[1]
+    return found
+
+
 def geometric_mean(found: Iterable[Measured]) -> float:
     """Return the geometric mean of the ratios; NaN of nothing."""
     logs = [math.log(m.ratio) for m in found]
@@ -252,7 +266,7 @@ def summary(found: list[Measured]) -> dict[str, Any]:
     return {
         "mean": geometric_mean(found),
         "slower than 1.10": sum(m.is_slower(1.10) for m in found) / len(found),
-        "slower than 1.02": sum(m.is_slower(1.02) for m in found) / len(found),
+        "slower than 1.02": sum(m.is_slower(SLOWER) for m in found) / len(found),
         "ratio above 1": sum(m.ratio > 1 for m in found) / len(found),
         "inference": geometric_mean(m for m in found if m.case.mode == "inference"),
         "kinds": {
@@ -302,12 +316,12 @@ def main() -> None:
     console = Console(width=130)
     console.print(f"{len(cases)} cases, seed {seed}, {options.threads} threads", highlight=False)
     seconds = 60 * options.minutes / len(cases) / 2
-    found = [measure(case, seconds) for case in track(cases, description="measuring", console=console)]
+    found = measure_all(cases, seconds, console)
     show(found, console)
     if options.out:
         results = [dataclasses.asdict(m) | {"name": str(m.case)} for m in found]
         run = {"seed": seed, "threads": options.threads, "machine": facts, "summary": summary(found), "cases": results}
-        options.out.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
+        write_text_atomically(options.out, json.dumps(run, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 from settings import thread_count
 
 ROOT = Path(__file__).parents[1]
@@ -181,6 +182,20 @@ def test_a_short_call_may_take_a_little_more(sweep):
     assert is_slower("inference", 16e-6, 5e-6)
     assert not is_slower("forward + backward", 60e-6, 40e-6)
     assert is_slower("inference", 113e-6, 101e-6)
+
+
+def test_what_seems_slow_counts_by_the_middle_of_three_times(sweep, monkeypatch):
+    draw = random.Random(0)
+    cases = [sweep.draw_case(draw) for _ in range(3)]
+    ratios = {cases[0]: [3.9, 1.01, 1.0], cases[1]: [0.5], cases[2]: [1.2, 1.0, 1.3]}
+
+    def measure(case, seconds):
+        ratio = ratios[case].pop(0)
+        return sweep.Measured(case=case, ours=ratio, theirs=1.0, ratio=ratio)
+
+    monkeypatch.setattr(sweep, "measure", measure)
+    assert [m.ratio for m in sweep.measure_all(cases, 1.0, Console(quiet=True))] == [1.01, 0.5, 1.2]
+    assert not any(ratios.values())
 
 
 def test_models_before_and_after_their_conversion(monkeypatch, capsys):
