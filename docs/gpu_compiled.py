@@ -40,7 +40,7 @@ class Variant:
         again: bytes that a program reads once more for each element, after it has been through its row.
         others: bytes that other programs read once more.
         ahead: whether it reads ahead, past the first-level cache, which then has nothing to give again.
-        integers: the type of the integers, "i64" where one of them is large.
+        wide: the integers that have 64 bits.
         programs: of the call that it is taken from; 0 where a table stands for many.
         elements: of that call.
     """
@@ -55,7 +55,7 @@ class Variant:
     again: float = 0.0
     others: float = 0.0
     ahead: bool = False
-    integers: str = "i32"
+    wide: tuple[str, ...] = ()
     programs: int = 0
     elements: int = 0
 
@@ -105,7 +105,8 @@ def compiled(variant: Variant, target: GPUTarget) -> Resources:
             signature[name] = "constexpr"
             constants[(index,)] = variant.constants.get(name)
         else:
-            signature[name] = "fp32" if name in FLOATS else "i32" if name in ALWAYS_SHORT else variant.integers
+            wide = name in variant.wide and name not in ALWAYS_SHORT
+            signature[name] = "fp32" if name in FLOATS else "i64" if wide else "i32"
     source = ASTSource(variant.kernel, signature, constants, attributes)
     chosen = {"num_warps": warps_of(variant.launch.warps, target.warp_size), "enable_fp_fusion": False}
     kernel = triton.compile(source, target=target, options=chosen)

@@ -115,11 +115,12 @@ def step_variant(
     """A step of a call that goes through tensors of elements of so many bytes."""
     constants = {key: value for key, value in step.program.constants.items() if key not in OPTIONS_OF_THE_COMPILER}
     tensors = sum(name in pointers for name in ("dy", "x", "y", "dx"))
-    wide = "i64" if max(step.integers) >= 2**31 else "i32"
-    return Variant(
-        name, step.program.kernel, launch, pointers, constants, tensors * size, integers=wide, programs=step.grid[0],
+    found = Variant(
+        name, step.program.kernel, launch, pointers, constants, tensors * size, programs=step.grid[0],
         elements=call.samples * call.channels * call.positions, **more,
     )  # fmt: skip
+    wide = [count for count, number in zip(found.counts, step.integers, strict=True) if number >= 2**31]
+    return replace(found, wide=tuple(wide))
 
 
 def channel_variants(norm: str, channels: int, positions: int, dtype: str, **options: Any) -> list[Variant]:
@@ -253,7 +254,7 @@ def image_variants() -> Iterator[Variant]:
     """Bytes and numbers to planes."""
     constants = {"EVEN": 16, "BLOCK": IMAGE_BLOCK, "LARGEST": 255.0}
     launch = Launch(block=IMAGE_BLOCK)
-    lying = {"CHANNELS": 3, "WHOLE": True, "ALIGNED": 16, "STEP": 1}
+    lying = {"CHANNELS": 3, "WHOLE": True, "WIDE": False, "ALIGNED": 16, "STEP": 1}
     kernel: Any = images_kernels.images_map_kernel
     tensors: dict[str, str | None] = {"mean": "fp64", "std": "fp64", "forms": "fp32"}
     for to in ("fp32", "bf16"):
@@ -297,7 +298,7 @@ def variants() -> Iterator[Variant]:
     found = [*row_variants(), *all_channel_variants(), *all_table_variants()]
     yield from found
     first = {variant.kernel.__name__: variant for variant in reversed(found) if variant.counts}
-    yield from (replace(variant.named("i64"), integers="i64") for variant in first.values())
+    yield from (replace(variant.named("i64"), wide=tuple(variant.counts)) for variant in first.values())
 
 
 def row_variants() -> Iterator[Variant]:

@@ -2,6 +2,7 @@
 
 import pytest
 import triton_channels_worker as worker
+import triton_places_worker
 from triton_worker import check
 
 from evenkeel.functional._specs import channel_spec
@@ -20,6 +21,10 @@ def limit_of(case, name):
 
 def test_kernels():
     check(worker, worker.FAST, limit_of)
+
+
+def test_places_in_tensors_that_fit_no_memory_here():
+    check(triton_places_worker, triton_places_worker.CASES, limit_of)
 
 
 @pytest.mark.slow

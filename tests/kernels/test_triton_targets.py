@@ -131,7 +131,7 @@ def test_the_order_depends_on_nothing_else_that_is_asked_for(compiler, variants,
     plain = variants.forward_variant(features, "bf16")
     alone = dataclasses.replace(plain, pointers=plain.pointers | {"statistics": None})
     residual = variants.forward_variant(features, "bf16", residual="bf16")
-    wide = dataclasses.replace(plain, integers="i64")
+    wide = dataclasses.replace(plain, wide=tuple(plain.counts))
     asked = (plain, alone, residual, wide, variants.forward_variant(features, "bf16", NESTED=True))
     assert len({summed(compiler.compiled(each, compiler.TARGETS["sm_90"]).layouts) for each in asked}) == 1
 

@@ -12,7 +12,7 @@ from evenkeel.kernels.triton import images_kernels
 from evenkeel.kernels.triton._columns import as_numbers
 from evenkeel.kernels.triton._launch import ALIGNMENT, IMAGE_BLOCK
 from evenkeel.kernels.triton._layout import alignment, dense, dividing, merged_axes
-from evenkeel.kernels.triton._start import on_device, program
+from evenkeel.kernels.triton._start import FIRST_WIDE, on_device, program
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,6 +90,7 @@ def image_normalize_out(x: Tensor, mean: Tensor, std: Tensor, max_value: float, 
             program(images_kernels.images_pixels_kernel, **constants)(grid, tensors, integers)
             return
         constants |= {"CHANNELS": images.channels, "WHOLE": images.width == images.area, "STEP": images.pixel}
+        constants["WIDE"] = max(block, images.width) * images.pixel >= FIRST_WIDE
         constants["ALIGNED"] = math.gcd(images.image, images.channel, ALIGNMENT)
         steps = (images.image, images.channel, images.row)
         integers = (images.area, images.width, *dividing(images.width), chunks, *steps)

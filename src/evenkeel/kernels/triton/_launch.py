@@ -87,7 +87,7 @@ def backward_launch(features: int, size: int = 2) -> Launch:
 
 
 PARAMETER_BLOCK = 1024  # features that are looked at at once, where the parameters alone are
-SUMS_LAUNCH = Launch(block=1024, rows=2, warps=8)  # tiles of dγ and dβ, if rows are longer than LONGEST_BACKWARD
+SUMS_LAUNCH = Launch(block=1024, rows=2, warps=8)  # tiles of dγ and dβ of rows in blocks
 TREE_LAUNCH = Launch(block=8, rows=512, warps=8)  # the tree over the chunks: whole sectors of memory, many programs
 
 TABLE_TILE = 1024  # elements whose sums are kept in float64, of bytes in 32 bits; twice as many are mapped at once

@@ -54,16 +54,18 @@ def channels_sums_kernel(
     gradients = tl.zeros([CHANNELS, BLOCK], tl.float64 if FEW else tl.float32)
     products = tl.zeros([CHANNELS, BLOCK], tl.float64 if FEW else tl.float32)
     counts = tl.zeros([CHANNELS, BLOCK], tl.float32)
-    for tile in tl.range(0, tiles, num_stages=2):
+    for tile in range(tiles):
         begin = start + tile * BLOCK
-        base, offsets, kept = tile_at(outer, first, begin, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+        base, offsets, inside = tile_at(outer, first, begin, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+        kept = inside
         if mask is not None:
             kept = kept & valid_at(mask, outer, begin, lengths, ALIGNED, SPANS, BLOCK)
             counts += kept.to(tl.float32)
-        v = read_tile(x, base, offsets, kept)
+        v = read_tile(x, base, offsets, inside, kept)
+        upstream = read_tile(dy, base, offsets, inside, kept)
         upstream, normalized = backward_tile(
-            v, read_tile(dy, base, offsets, kept), statistics, index, there, scale, mean, rest, reciprocal, w, b,
-            EPS_MODE, ACTIVATION, REMEMBERED, FEW,
+            v, upstream, statistics, index, there, scale, mean, rest, reciprocal, w, b, EPS_MODE, ACTIVATION,
+            REMEMBERED, FEW,
         )  # fmt: skip
         gradients += tl.where(kept, upstream, 0.0)
         products += tl.where(kept, upstream * normalized, 0.0)
@@ -88,7 +90,7 @@ def group_tile(
         WHOLE, SHARE,
     )  # fmt: skip
     scale, mean, rest, reciprocal, _ = restored
-    upstream = read_tile(dy, base, offsets, kept)
+    upstream = read_tile(dy, base, offsets, kept, kept)
     upstream, normalized = backward_tile(
         v, upstream, statistics, None, None, scale, mean, rest, reciprocal, w, b, EPS_MODE, ACTIVATION, False, False
     )
@@ -244,7 +246,7 @@ def channels_gradient_kernel(
     )  # fmt: skip
     scale, mean, rest, reciprocal, bend = restored
     upstream, normalized = backward_tile(
-        v, read_tile(dy, base, offsets, kept), statistics, index, there, scale, mean, rest, reciprocal, w, b,
+        v, read_tile(dy, base, offsets, inside, kept), statistics, index, there, scale, mean, rest, reciprocal, w, b,
         EPS_MODE, ACTIVATION, REMEMBERED, FEW,
     )  # fmt: skip
     w = tl.broadcast_to(w[:, None], v.shape)

@@ -35,12 +35,12 @@ def read_valid(
     LAST: tl.constexpr, SPANS: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """A tile, which of its elements are valid, and which of its positions a mask keeps."""
-    base, offsets, kept = tile_at(outer, first, start, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
-    valid = kept
+    base, offsets, inside = tile_at(outer, first, start, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE)
+    kept, valid = inside, inside
     if mask is not None:
         valid = valid_at(mask, outer, start, lengths, ALIGNED, SPANS, BLOCK)
-        kept = kept & valid
-    return read_tile(x, base, offsets, kept), kept, valid
+        kept = inside & valid
+    return read_tile(x, base, offsets, inside, kept), kept, valid
 
 
 @triton.jit

@@ -80,11 +80,9 @@ def tile_at(
         begin = narrowed(start, lengths)
         sample = quotient_of(begin, period, factor, shift)
         position = begin - sample * period
-        if WIDE:
-            position = position.to(tl.int64)
-        else:
-            position = position.to(tl.int32)
-            period = period.to(tl.int32)
+        # both, for a product of 32 bits would have wrapped before it meets one of 64
+        width: tl.constexpr = tl.int64 if WIDE else tl.int32
+        position, period = position.to(width), period.to(width)
         position += steps
         later = quotient_of(position, period, factor, shift)
         place = tl.max_contiguous(tl.multiple_of(position - later * period, ALIGNED), ALIGNED)
@@ -106,14 +104,15 @@ def valid_at(mask, outer, start, lengths, ALIGNED: tl.constexpr, SPANS: tl.const
     if not SPANS:
         _extent, period, factor, shift = lengths
         position -= quotient_of(position, period, factor, shift) * period
-        place = outer * period + tl.max_contiguous(tl.multiple_of(position, ALIGNED), ALIGNED)
+        place = tl.multiple_of(outer * period, ALIGNED)
+        place += tl.max_contiguous(tl.multiple_of(position, ALIGNED), ALIGNED)
     return (tl.load(mask + place, mask=steps_inside(start, lengths[0], ALIGNED, BLOCK), other=0) != 0)[None, :]
 
 
 @triton.jit
-def read_tile(source, base, offsets, kept):
-    """A tile in float32, 0 where nothing is kept."""
-    return tl.load(source + base + offsets, mask=kept, other=0.0).to(tl.float32)
+def read_tile(source, base, offsets, inside, kept):
+    """A tile in float32, 0 where nothing is kept; read where it is inside, which is in whole vectors."""
+    return tl.where(kept, tl.load(source + base + offsets, mask=inside, other=0.0).to(tl.float32), 0.0)
 
 
 @triton.jit
@@ -346,7 +345,7 @@ def open_tile(
     kept = inside
     if mask is not None:
         kept = kept & valid_at(mask, outer, start, lengths, ALIGNED, SPANS, BLOCK)
-    v = read_tile(x, base, offsets, kept)
+    v = read_tile(x, base, offsets, inside, kept)
     channel = first + tl.arange(0, CHANNELS)
     there = channel < C
     index = statistic_of(outer, channel, SHARE, GROUPS)
@@ -378,4 +377,4 @@ def group_values(
     channel = first + tl.arange(0, CHANNELS)
     w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
     b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
-    return read_tile(x, base, offsets, kept), base, offsets, kept, w, b
+    return read_tile(x, base, offsets, kept, kept), base, offsets, kept, w, b

@@ -73,12 +73,13 @@ def byte_of(first, second, third, INDEX: tl.constexpr):
 @triton.jit(do_not_specialize=UNSPECIALIZED)
 def images_map_kernel(
     x, mean, std, forms, y, area, width, factor, shift, chunks, x_image, x_channel, x_row, CHANNELS: tl.constexpr,
-    EVEN: tl.constexpr, WHOLE: tl.constexpr, STEP: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
-    LARGEST: tl.constexpr,
+    EVEN: tl.constexpr, WHOLE: tl.constexpr, WIDE: tl.constexpr, STEP: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
     """Some pixels of a picture, channel after channel: STEP elements from one to the next in rows of ``width``.
 
-    WHOLE says that rows follow each other evenly. EVEN divides the area, ALIGNED what lies between pictures.
+    WHOLE says that rows follow each other evenly, WIDE that places in them have 64 bits. EVEN divides the area, ALIGNED
+    what lies between pictures.
     """
     program = tl.program_id(0)
     start = (program % chunks).to(tl.int64) * BLOCK
@@ -88,11 +89,12 @@ def images_map_kernel(
     x += tl.multiple_of(image * x_image, ALIGNED)
     if WHOLE:
         x += start * STEP
-        offsets = (pixel.to(tl.int64) if BLOCK * STEP >= 2**31 else pixel) * STEP
+        offsets = (pixel.to(tl.int64) if WIDE else pixel) * STEP
     else:
         position = tl.cast(start, area.dtype) + pixel
         row = quotient_of(position, width, factor, shift)
-        offsets = row.to(tl.int64) * x_row + (position - row * width) * STEP
+        column = position - row * width
+        offsets = row.to(tl.int64) * x_row + (column.to(tl.int64) if WIDE else column) * STEP
     for channel in range(CHANNELS):
         own = x + tl.multiple_of(channel * tl.cast(x_channel, tl.int64), ALIGNED)
         v = tl.load(own + offsets, mask=inside, other=0)
