@@ -61,8 +61,8 @@ def channels_sums_kernel(
         if mask is not None:
             kept = kept & valid_at(mask, outer, begin, lengths, ALIGNED, SPANS, BLOCK)
             counts += kept.to(tl.float32)
-        v = read_tile(x, base, offsets, inside, kept)
-        upstream = read_tile(dy, base, offsets, inside, kept)
+        v = read_tile(x, base, offsets, inside, mask, kept)
+        upstream = read_tile(dy, base, offsets, inside, mask, kept)
         upstream, normalized = backward_tile(
             v, upstream, statistics, index, there, scale, mean, rest, reciprocal, w, b, EPS_MODE, ACTIVATION,
             REMEMBERED, FEW,
@@ -90,7 +90,7 @@ def group_tile(
         WHOLE, SHARE,
     )  # fmt: skip
     scale, mean, rest, reciprocal, _ = restored
-    upstream = read_tile(dy, base, offsets, kept, kept)
+    upstream = read_tile(dy, base, offsets, kept, None, kept)
     upstream, normalized = backward_tile(
         v, upstream, statistics, None, None, scale, mean, rest, reciprocal, w, b, EPS_MODE, ACTIVATION, False, False
     )
@@ -245,9 +245,10 @@ def channels_gradient_kernel(
         WIDE, SHARE, GROUPS, EPS_MODE,
     )  # fmt: skip
     scale, mean, rest, reciprocal, bend = restored
+    upstream = read_tile(dy, base, offsets, inside, mask, kept)
     upstream, normalized = backward_tile(
-        v, read_tile(dy, base, offsets, inside, kept), statistics, index, there, scale, mean, rest, reciprocal, w, b,
-        EPS_MODE, ACTIVATION, REMEMBERED, FEW,
+        v, upstream, statistics, index, there, scale, mean, rest, reciprocal, w, b, EPS_MODE, ACTIVATION, REMEMBERED,
+        FEW,
     )  # fmt: skip
     w = tl.broadcast_to(w[:, None], v.shape)
     if REMEMBERED:

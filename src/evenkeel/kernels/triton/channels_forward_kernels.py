@@ -40,7 +40,7 @@ def read_valid(
     if mask is not None:
         valid = valid_at(mask, outer, start, lengths, ALIGNED, SPANS, BLOCK)
         kept = inside & valid
-    return read_tile(x, base, offsets, inside, kept), kept, valid
+    return read_tile(x, base, offsets, inside, mask, kept), kept, valid
 
 
 @triton.jit

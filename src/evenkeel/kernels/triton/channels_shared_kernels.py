@@ -110,9 +110,12 @@ def valid_at(mask, outer, start, lengths, ALIGNED: tl.constexpr, SPANS: tl.const
 
 
 @triton.jit
-def read_tile(source, base, offsets, inside, kept):
-    """A tile in float32, 0 where nothing is kept; read where it is inside, which is in whole vectors."""
-    return tl.where(kept, tl.load(source + base + offsets, mask=inside, other=0.0).to(tl.float32), 0.0)
+def read_tile(source, base, offsets, inside, mask, kept):
+    """A tile in float32, 0 where nothing is kept; with a mask too it is read in whole vectors."""
+    v = tl.load(source + base + offsets, mask=inside, other=0.0).to(tl.float32)
+    if mask is not None:
+        v = tl.where(kept, v, 0.0)
+    return v
 
 
 @triton.jit
@@ -345,7 +348,7 @@ def open_tile(
     kept = inside
     if mask is not None:
         kept = kept & valid_at(mask, outer, start, lengths, ALIGNED, SPANS, BLOCK)
-    v = read_tile(x, base, offsets, inside, kept)
+    v = read_tile(x, base, offsets, inside, mask, kept)
     channel = first + tl.arange(0, CHANNELS)
     there = channel < C
     index = statistic_of(outer, channel, SHARE, GROUPS)
@@ -377,4 +380,4 @@ def group_values(
     channel = first + tl.arange(0, CHANNELS)
     w = per_channel(weight, channel, there, 1.0, weight_offset, CHANNELS)
     b = per_channel(bias, channel, there, 0.0, 0.0, CHANNELS)
-    return read_tile(x, base, offsets, kept, kept), base, offsets, kept, w, b
+    return read_tile(x, base, offsets, kept, None, kept), base, offsets, kept, w, b
