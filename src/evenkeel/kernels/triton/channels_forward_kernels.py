@@ -67,7 +67,8 @@ def sum_tiles(
     differences = tl.zeros([CHANNELS, BLOCK], tl.float32)
     squares = tl.zeros([CHANNELS, BLOCK], tl.float32)
     counts = tl.zeros([1, BLOCK if mask is not None else 1], tl.float32)  # the same in all channels
-    for tile in tl.range(0, tiles, num_stages=3):  # two are on their way while one is added
+    # one or two are on their way while one is added: places of 64 bits leave few registers
+    for tile in tl.range(0, tiles, num_stages=2 if WIDE else 3):
         v, kept, valid = read_valid(
             x, mask, outer, first, start + tile * BLOCK, lengths, C, ALIGNED, LAST, SPANS, CHANNELS, BLOCK, WIDE
         )
