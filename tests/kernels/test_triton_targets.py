@@ -60,7 +60,8 @@ def test_a_channel_norm_compiles_too(compiler, variants):
     _, write, sums, _ = variants.channel_variants("GroupNorm", 320, 4096, "bf16", groups=32, last=True, activation=2)
     for variant in (write, sums):
         found = compiler.compiled(variant, compiler.TARGETS["sm_90"])
-        assert found.spilled == 0
+        # of the sums 2 instructions, for 168 registers; with 225 none is spilled, and two programs fit instead of three
+        assert found.spilled <= (2 if variant is sums else 0)
         assert not re.search(r"\b(mul|add|sub)\.f32\b|ex2\.approx", found.assembly)  # the same bits on every GPU
         assert "ld.global.v4.b32" in found.assembly
     assert "cvt.rn.bf16x2.f32" in compiler.compiled(write, compiler.TARGETS["sm_90"]).assembly
