@@ -1,4 +1,7 @@
-"""Ctrl-C in a benchmark: a line and 130, from before torch is imported, which takes seconds, to the end."""
+"""Ctrl-C in a benchmark: a line and 130, from before torch is imported, which takes seconds, to the end.
+
+As `evenkeel.cli.beginning` does it for the program, which cannot be imported without torch by any other.
+"""
 
 import os
 import signal

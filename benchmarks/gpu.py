@@ -41,9 +41,9 @@ from torch import Tensor
 
 import evenkeel
 from benchmarks import gpu_calls, gpu_goals, gpu_tables, gpu_times
+from benchmarks.beginning import INTERRUPTED
 from benchmarks.gpu_record import BrokenError, Job, Record, RefusedError, named, problems_of
 from evenkeel import functional as F
-from evenkeel.cli.beginning import INTERRUPTED
 from evenkeel.cli.info import collect_info
 from evenkeel.testing import ulp_error
 

@@ -201,12 +201,16 @@ def test_gpus_older_than_the_compiled_code_are_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
     monkeypatch.setattr(torch.cuda, "get_device_capability", found.__getitem__)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"GPU {index}")
+    monkeypatch.setattr(_triton, "MISSING", "")
     _triton.too_old.cache_clear()
-    assert _triton.absence() == (
+    reason = (
         "GPU 1 has compute capability 7.5, the kernels take 8.0 (Ampere) and later; "
         "hide it with CUDA_VISIBLE_DEVICES if another GPU has that"
     )
+    assert (_triton.availability(), _triton.supports("rows", None, ())) == (reason, reason)
     _triton.too_old.cache_clear()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: pytest.fail("CUDA was started"))
+    assert _triton.supports("rows", None, (torch.zeros(1),)) == "a tensor is on cpu"
     monkeypatch.setattr(torch.version, "hip", "7.0")  # whose numbers mean something else
-    assert _triton.absence() == ""
+    assert _triton.availability().startswith("available: ")
     _triton.too_old.cache_clear()

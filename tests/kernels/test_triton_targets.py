@@ -16,7 +16,7 @@ VECTOR = r"(v4\.b32|v2\.b64)"
 LATENCY = 0.8e-6  # seconds from a load to its data, under load
 # the share of a copy's bandwidth to reach, by powers of two and by other widths, whose tiles are not full
 NEEDS = {"forward": (0.92, 0.92), "backward": (0.75, 0.7)}
-MOST_SPILLED = 16  # instructions of masked channel norms, where the assembler prefers one more program to registers
+MOST_SPILLED = 64  # instructions of drawn norms: a few, where the assembler prefers one more program to registers
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_tables_and_images_compile_too(compiler, variants):
 def test_nothing_is_spilled_and_rows_move_in_whole_vectors(compiler, variants, target):
     for variant in variants.variants():
         found = compiler.compiled(variant, compiler.TARGETS[target])
-        assert found.spilled <= (MOST_SPILLED if variant.pointers.get("mask") else 0), variant.name
+        assert found.spilled == 0, variant.name
         assert not re.search(r"\b(ld|st)\.local", found.assembly), variant.name
         if variant.in_vectors:
             reads = rf"ld\.global\.{VECTOR}|cp\.async\.cg\.shared\.global [^\n]*0x10"

@@ -33,14 +33,15 @@ def absence() -> str:
         return "torch sees no GPU here"
     if not INSTALLED:
         return "Triton is not installed; it comes with torch's GPU builds, or: pip install triton"
-    if reason := too_old():
-        return reason
     return f"its operators come with the compiled extension: {MISSING}" if MISSING else ""
 
 
 @cache
 def too_old() -> str:
-    """Say which GPU is older than the kernels are made for; "" if none, or if they are AMD's."""
+    """Say which GPU is older than the kernels are made for; "" if none, or if they are AMD's.
+
+    It starts CUDA, which calls on the CPU, in forked processes too, must not.
+    """
     for index in range(0 if torch.version.hip else torch.cuda.device_count()):
         if (found := torch.cuda.get_device_capability(index)) < OLDEST:
             name, wanted = torch.cuda.get_device_name(index), ".".join(map(str, OLDEST))
@@ -53,9 +54,8 @@ def too_old() -> str:
 
 def supports(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:
     """Return "" if the kernels of a pattern take a spec and its tensors, otherwise the reason."""
-    if reason := absence():
-        return reason
-    return refusal(pattern, spec, tensors)
+    reason = absence() or refusal(pattern, spec, tensors)
+    return reason if reason or torch.compiler.is_compiling() else too_old()  # a compiler cannot trace the question
 
 
 def refusal(pattern: str, spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) -> str:
@@ -96,12 +96,12 @@ def _dtype_refusal(spec: NormSpec | None, tensors: tuple[Tensor | None, ...]) ->
 def availability() -> str:
     """Name the patterns, or say what is missing."""
     chosen = "" if MEASURED else " by backend='triton' alone: 'auto' takes plain PyTorch, no GPU run is recorded yet"
-    return absence() or f"available: {', '.join(DTYPES)};{chosen}"
+    return absence() or too_old() or f"available: {', '.join(DTYPES)};{chosen}"
 
 
 def facts() -> dict[str, str]:
     """Tell the version and the GPU; nothing where the kernels cannot run."""
-    if absence():
+    if absence() or too_old():
         return {}
     version: str = import_module("triton").__version__
     return {"triton": version, "gpu": torch.cuda.get_device_name()}
