@@ -153,7 +153,9 @@ def test_the_command_line_refuses_a_malformed_variable_in_one_line():
 def test_an_empty_variable_is_an_unset_one():
     empty = dict.fromkeys(("EVENKEEL_CACHE_KB", "EVENKEEL_POOL_MB", "EVENKEEL_SIMD"), "")
     program = "import json, torch, evenkeel; print(json.dumps(torch.ops.evenkeel.memory_choices()))"
-    assert json.loads(run("-c", program, **empty).stdout) == list(torch.ops.evenkeel.memory_choices())
+    unset, told = run("-c", program), run("-c", program, **empty)  # not here, where a test may have left other threads
+    assert len(json.loads(told.stdout)) > 5
+    assert told.stdout == unset.stdout
 
 
 def test_info_shows_the_choices(capsys: pytest.CaptureFixture[str]):
