@@ -89,6 +89,9 @@ void spread_remembered(const ChannelsCall& a) {
   if (!a.may_cancel) return;
   for (auto factor : {&F::exact_mean, &F::exact_scale, &F::exact_bias}) spread_one(factor);
   spread_one(&F::cancels);
+  const auto end = [&](auto* values) { std::fill(values + g.width, values + padded(g.width), 0); };
+  for (double* values : {columns.exact_mean, columns.exact_scale, columns.exact_bias}) end(values);
+  end(columns.cancels);
 }
 
 // Whether every lane is a statistic of its own: neighbouring ones are treated side by side.
@@ -155,6 +158,8 @@ EVENKEEL_INLINE int64_t walk_tiles(int64_t i, int64_t columns, int64_t begin, in
 // Vectors of columns at a time, which leaves them registers for sums and factors.
 constexpr int vectors_of_tile = register_bytes == 64 ? 4 : 2;
 
+constexpr int64_t rows_of_tile = 64;  // where columns' factors are many
+
 // Calls body for tiles of a few rows and a few columns.
 template <class C, class Body>
 void for_each_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, const Body& body) {
@@ -215,7 +220,12 @@ struct ColumnStatistics {
   // `for_sums`: only what the sums of a gradient need
   ColumnStatistics(const ChannelsCall& a, const Block& b, bool for_sums = false) : for_sums_(for_sums) {
     const ChannelsGeometry& g = a.geometry;
-    const int64_t block = b.outer * g.statistics_per_block;
+    const int64_t block = b.outer * g.statistics_per_block, end_of_vector = padded(b.columns);
+    // numbers that memory holds by chance may be denormal, which takes many times as long
+    for (C* values : {mean, mean_rest}) std::fill(values + b.columns, values + end_of_vector, C(0));
+    for (double* values : {weight, bias, exact_mean, exact_scale, exact_reciprocal, exact_mean_g, exact_slope}) {
+      std::fill(values + b.columns, values + end_of_vector, 0.0);
+    }
     StatisticsStrip<C> s;
     for (int64_t lane = 0; lane < b.lanes;) {
       const int64_t channel = (b.first_lane + lane) % g.channels, first = block + channel / g.fold;
@@ -270,7 +280,7 @@ struct ColumnStatistics {
       repeat_each(lanes, end - begin, each, values + begin * each);
     };
     const auto parameter = [&](auto at, const double* values, double otherwise) {
-      return values ? load(values + lane + at.i) : Doubles{} + otherwise;
+      return values ? at.load(values + lane) : Doubles{} + otherwise;
     };
     const auto reciprocal = [&](auto at) { return s.exact_reciprocal(at.i); };
     const auto own_weight = [&](auto at) { return parameter(at, a.weight, 1); };

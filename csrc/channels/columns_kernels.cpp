@@ -83,7 +83,7 @@ void measure_one(const ChannelsCall& a, int64_t item) {
     if (each > 1) repeat_each(lane_shift, block.lanes, each, column_shift);
     sum_lanes<2>(block, each, {sum, square}, [&](auto& to) {
       sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
-        out[0] = valid.has(row) ? at.load(x + row * g.row_stride) - Whole<C>{at.i}.load(shift) : V{};
+        out[0] = valid.has(row) ? at.load(x + row * g.row_stride) - factor_at(at, shift) : V{};
         out[1] = out[0] * out[0];
       }, [&](int64_t row, int64_t column) { fetch(x + row * g.row_stride + column); });
     });
@@ -101,14 +101,6 @@ void measure_one(const ChannelsCall& a, int64_t item) {
       for (int64_t i = 0; i < lanes; ++i) lane_shift[lane + i] = static_cast<C>(better);
       fair = false;
     });
-  }
-}
-
-// Calls body(position, row) for all positions of a block.
-template <class C, class Body>
-void for_each_row_position(const Block& block, const Body& body) {
-  for (int64_t row = 0; row < block.count; ++row) {
-    for_each_position<C>(block.columns, [&](auto at) { body(at, row); });
   }
 }
 
@@ -205,21 +197,24 @@ void sum_one(const ChannelsCall& a, int64_t item) {
   sum_again<T, extras>(a, block, gradient, product);
 }
 
-// The gradient of a measured statistic in double; v is the upstream one.
-template <class T, class At>
-inline Vector<Opmath<T>> exact_gradient(const ColumnStatistics<Opmath<T>>& s, Wide<Opmath<T>> v, const At& at,
-                                        const T* x) {
-  using C = Opmath<T>;
-  const Wide<C> centred = s.wide_centred(at, x);
-  for (int i = 0; i < Wide<C>::parts; ++i) {
-    const auto of = [&](const double* values) { return s.doubles(values, at.i, i); };
-    v.part[i] = ((v.part[i] * of(s.weight) - of(s.exact_mean_g)) - centred.part[i] * of(s.exact_slope)) *
-                of(s.exact_reciprocal);
+// The gradient of measured statistics in double, of a vector of columns.
+template <class C>
+struct ExactGradient {
+  const Wide<C> weight, mean_g, slope, reciprocal;
+  ExactGradient(const ColumnStatistics<C>& s, int64_t column)
+      : weight(s.weight + column),
+        mean_g(s.exact_mean_g + column),
+        slope(s.exact_slope + column),
+        reciprocal(s.exact_reciprocal + column) {}
+  EVENKEEL_INLINE Vector<C> operator()(Wide<C> v, const Wide<C>& centred) const {
+    for (int i = 0; i < Wide<C>::parts; ++i) {
+      v.part[i] = ((v.part[i] * weight.part[i] - mean_g.part[i]) - centred.part[i] * slope.part[i]) * reciprocal.part[i];
+    }
+    return v.rounded();
   }
-  return v.rounded();
-}
+};
 
-// dx of a block where terms may cancel, in double.
+// dx of a block where terms may cancel, in double. The factors of a few columns stay in registers for some rows.
 template <class T, bool extras>
 void write_exact_gradient(const ChannelsCall& a, const Block& block) {
   using C = Opmath<T>;
@@ -232,11 +227,22 @@ void write_exact_gradient(const ChannelsCall& a, const Block& block) {
   const double* const kept = kept_gradients<extras>(a, block);
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
   T* dx = block.at(static_cast<T*>(a.out), stride);
-  for_each_row_position<C>(block, [&](auto at, int64_t row) {
-    const T *own_dy = dy + row * stride, *own_x = x + row * stride;
-    const Wide<C> own = kept ? Wide<C>(kept + row * kept_stride(a.geometry) + at.i) : upstream.wide(at, own_dy, own_x);
-    const V v = a.remembered ? own.rounded() * Whole<C>{at.i}.load(factors.scale) : exact_gradient(s, own, at, own_x);
-    at.store(dx + row * stride, valid.has(row) ? v : V{});
+  const auto write = [&](const auto& at, int64_t begin, int64_t end) {
+    const ExactGradient<C> gradient(s, at.i);
+    const V scale = factor_at(at, factors.scale);
+    for (int64_t row = begin; row < end; ++row) {
+      const T *own_dy = dy + row * stride, *own_x = x + row * stride;
+      V v{};
+      if (valid.has(row)) {  // else nothing was kept of it
+        const Wide<C> own =
+            kept ? Wide<C>(kept + row * kept_stride(a.geometry) + at.i) : upstream.wide(at, own_dy, own_x);
+        v = a.remembered ? own.rounded() * scale : gradient(own, s.wide_centred(at, own_x));
+      }
+      at.store(dx + row * stride, v);
+    }
+  };
+  for_each_tile<C>(block.count, block.columns, rows_of_tile, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+    for (int t = 0; t < decltype(tile)::value; ++t) write(at(t), begin, end);
   });
 }
 

@@ -110,7 +110,7 @@ void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, doubl
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
   sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
     for (double* totals : to) std::memset(totals, 0, padded(block.columns) * sizeof(double));
-    for_each_tile<C>(block.count, block.columns, 64, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+    for_each_tile<C>(block.count, block.columns, rows_of_tile, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
       for (int t = 0; t < decltype(tile)::value; ++t) {
         Doubles sums[parts] = {}, products[parts] = {};
         for (int64_t row = begin; row < end; ++row) {

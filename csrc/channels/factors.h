@@ -72,8 +72,7 @@ struct Factors {
   // y, or the input of the activation
   template <class At, class V>
   V affine(const At& at, V x) const {
-    const Whole<C> whole{at.i};
-    return (x - whole.load(mean)) * whole.load(scale) + whole.load(shift);
+    return (x - factor_at(at, mean)) * factor_at(at, scale) + factor_at(at, shift);
   }
   // the same in double
   Vector<C> exact(int64_t i, Vector<C> x) const {
@@ -100,7 +99,7 @@ struct Factors {
  private:
   template <class At>
   static Doubles parameter(const At& at, const double* values, double otherwise) {
-    return values ? load(values + at.i) : Doubles{} + otherwise;
+    return values ? at.load(values) : Doubles{} + otherwise;
   }
 };
 

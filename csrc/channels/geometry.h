@@ -53,7 +53,7 @@ inline int64_t lanes_of_strip(int64_t most, int64_t share) {
 }
 
 inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool masked) {
-  constexpr int64_t fewest_rows = 32, many_items = 16, block = 65536, fewest_written = 16384;
+  constexpr int64_t fewest_rows = 32, many_items = 16, block = 65536, few_written = 16384;
   const int64_t share = g.groups ? g.channels / g.groups : 1;
   g.walk = Walk::columns;
   g.per_channel = last ? 1 : g.positions;
@@ -71,9 +71,10 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   // a single block is shared among all threads
   const int64_t most_rows = g.groups ? g.rows : ceil_divide(g.rows, many_items);
   g.item_size = std::max(fewest_rows, std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, longest_strip)));
-  // what follows from the statistics is done anew for each part that is written, so that a small tensor is one
+  // what follows from the statistics is done anew for each part that is written: a small tensor has one for each thread
   const int64_t width = std::max<int64_t>(g.width, 1);
-  g.rows_written = std::max<int64_t>(1, std::min(std::max(most_rows, fewest_written / width), block / width));
+  const int64_t of_thread = std::max(few_written, g.rows * width / torch::stable::get_num_threads());
+  g.rows_written = std::max<int64_t>(1, std::min(std::max(most_rows, of_thread / width), block / width));
   g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips;
 }
 
@@ -103,6 +104,8 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   ChannelsGeometry g{};
   const int64_t batch = shape.batch;
   const bool last = shape.last && shape.positions > 1;
+  // the same statistics, each in one piece
+  if (measured && batch == 1 && !groups && shape.positions <= few_positions) groups = shape.channels;
   g.channels = shape.channels;
   g.positions = shape.positions;
   g.groups = groups;

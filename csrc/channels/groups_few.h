@@ -13,7 +13,7 @@ constexpr int64_t few_elements = 16, rows_together = 32;
 
 inline bool are_few(const ChannelsCall& a) {
   const ChannelsGeometry& g = a.geometry;
-  return g.groups == g.channels && g.count <= few_elements && a.options.activation == Activation::none;
+  return g.groups == g.channels && g.count <= few_elements;
 }
 
 // Neighbouring rows of a sample.
@@ -57,21 +57,22 @@ struct FewRows {
     C wide_[room];
     const C* values_;
   };
-  // result(k, row) of neighbouring rows
+  // the activation of result(k, row) of neighbouring rows
+  template <Activation activation>
   void write(const auto& result) const {
     alignas(cache_line) unsigned char turned[few_elements * rows_together * sizeof(T)];
     for (int64_t k = 0; k < count; ++k) {
       for_each_position<C>(rows, [&](auto at) {
         Wide<C> v;
         for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = result(k, at.i + i * Lanes<double>::width);
-        at.store(reinterpret_cast<T*>(turned) + k * rows, v.rounded());
+        at.store(reinterpret_cast<T*>(turned) + k * rows, activate<activation, C>(v.rounded()));
       });
     }
     turn(turned, of(static_cast<T*>(call.out)), sizeof(T), 1, count, rows);
   }
 };
 
-template <class T>
+template <Activation activation, class T>
 void measure_few(const FewRows<T>& few) {
   using C = Opmath<T>;
   const ChannelsCall& a = few.call;
@@ -101,19 +102,21 @@ void measure_few(const FewRows<T>& few) {
   if (few.rows < rows_together) std::memset(memory, 0, sizeof(memory));  // in lanes past the end
   const Factors<double> factors(memory, rows_together, 0);
   factors.set_affine(s, few.rows, few.weights, few.biases);
-  few.write([&](int64_t k, int64_t i) {
+  few.template write<activation>([&](int64_t k, int64_t i) {
     return (x(k, i) - load(factors.mean + i)) * load(factors.scale + i) + load(factors.shift + i);
   });
 }
 
 // dx of the rows, and what they add to the gradients of the affine
-template <class T>
+template <Activation activation, class T>
 void sum_few(const FewRows<T>& few) {
   using C = Opmath<T>;
+  constexpr bool is_active = activation != Activation::none;
   const ChannelsCall& a = few.call;
   const double n = static_cast<double>(few.count);
   const typename FewRows<T>::Turned x(few, a.x), dy(few, a.dy);
   double mean_g[rows_together], mean_gx[rows_together];
+  double kept[is_active ? few_elements * rows_together : 1];  // gradients led through the activation
   StatisticsStrip<C> s;
   s.restore(a, few.first, few.rows);
   const int64_t lane = few.first / a.geometry.statistics_per_block * a.geometry.channels + few.channel;
@@ -122,7 +125,12 @@ void sum_few(const FewRows<T>& few) {
     Doubles sum = {}, product = {};
     for (int64_t k = 0; k < few.count; ++k) {
       const Doubles centred = (x(k, at.i) - s.wide_mean(at.i)) - s.wide_mean_rest(at.i);
-      const Doubles upstream = dy(k, at.i);
+      Doubles upstream = dy(k, at.i);
+      if constexpr (is_active) {
+        const Doubles input = centred * s.exact_reciprocal(at.i) * at.load(few.weights) + at.load(few.biases);
+        upstream = through_activation<activation, double>(upstream, input);
+        store(kept + k * rows_together + at.i, upstream);
+      }
       sum += upstream;
       product += upstream * centred;
     }
@@ -142,20 +150,23 @@ void sum_few(const FewRows<T>& few) {
   factors.set_affine(s, few.rows, few.weights, few.biases);
   factors.set_gradient(s, few.rows, few.weights, of(mean_g), of(mean_gx));
   for (int64_t i = 0; i < few.rows; ++i) factors.slope[i] *= factors.reciprocal[i];
-  few.write([&](int64_t k, int64_t i) {
-    return (dy(k, i) * load(factors.weight + i) - load(factors.gradient_shift + i)) -
+  few.template write<Activation::none>([&](int64_t k, int64_t i) {
+    const Doubles upstream = is_active ? load(kept + k * rows_together + i) : dy(k, i);
+    return (upstream * load(factors.weight + i) - load(factors.gradient_shift + i)) -
            (x(k, i) - load(factors.mean + i)) * load(factors.slope + i);
   });
 }
 
-// Calls body(rows) for the statistics [begin, end).
+// Calls body(activation, rows) for the statistics [begin, end).
 template <class T, class Body>
 void for_each_few(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
-  while (begin < end) {
-    const FewRows<T> few(a, begin, end);
-    body(few);
-    begin += few.rows;
-  }
+  with_activation(a.options.activation, [&](auto activation) {
+    for (int64_t first = begin; first < end;) {
+      const FewRows<T> few(a, first, end);
+      body(activation, few);
+      first += few.rows;
+    }
+  });
 }
 
 }  // namespace

@@ -110,7 +110,9 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
 
 template <class T, bool extras>
 void measure_range(const ChannelsCall& a, int64_t begin, int64_t end) {
-  if (extras && are_few(a)) return for_each_few<T>(a, begin, end, [](const auto& few) { measure_few(few); });
+  if (extras && are_few(a)) {
+    return for_each_few<T>(a, begin, end, [](auto known, const auto& few) { measure_few<decltype(known)::value>(few); });
+  }
   constexpr int64_t near = 4096;  // elements that stay in the nearest cache
   const int64_t together = std::clamp<int64_t>(near / a.geometry.count, 1, most_rows);
   for (int64_t i = begin; i < end; i += together) measure_rows<T, extras>(a, i, std::min(together, end - i));
@@ -324,7 +326,9 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   } else if (share == 1) {
     std::memset(a.sums + lane, 0, g.channels * sizeof(double));
     std::memset(a.products + lane, 0, g.channels * sizeof(double));
-    if (extras && are_few(a)) return for_each_few<T>(a, begin, end, [](const auto& few) { sum_few(few); });
+    if (extras && are_few(a)) {
+      return for_each_few<T>(a, begin, end, [](auto known, const auto& few) { sum_few<decltype(known)::value>(few); });
+    }
     for (int64_t i = begin; i < end; ++i) sum_row<T, extras, true>(a, i);
   } else {
     std::memset(a.factors, 0, 2 * column_stride(g) * sizeof(double));

@@ -151,7 +151,7 @@ struct StatisticsStrip {
   ChannelStatistics<C> at(int64_t i) const {
     return {mean[i], mean_rest[i], reciprocal[i], reciprocal_rest[i], bend[i]};
   }
-  // of eight from one on
+  // of eight from one on; behind the last one they are 0
   Doubles wide_mean(int64_t i) const { return load_wide(mean + i); }
   Doubles wide_mean_rest(int64_t i) const { return load_wide(mean_rest + i); }
   Doubles wide_bend(int64_t i) const { return load_wide(bend + i); }
@@ -159,6 +159,7 @@ struct StatisticsStrip {
   Doubles exact_reciprocal(int64_t i) const { return load_wide(reciprocal + i) + load_wide(reciprocal_rest + i); }
 
   void set_means(const double* means, int64_t n) {
+    end_at(n);
     for_each_position<double>(n, [&](auto at) { set_mean(at, Doubles{}, at.load(means)); });
   }
   void set_scales(const double* variances, int64_t n, double eps, EpsMode mode) {
@@ -182,6 +183,7 @@ struct StatisticsStrip {
   // as conclude() does, of sums about shifts of `count` elements each
   void conclude(const ChannelsCall& a, double count, int64_t n, const double* shifts, const double* sums,
                 const double* squares, double* variances) {
+    end_at(n);
     if (count == 0) {  // nothing valid
       std::fill_n(mean, n, C(0));
       std::fill_n(mean_rest, n, C(0));
@@ -208,6 +210,7 @@ struct StatisticsStrip {
     }
   }
   void restore(const ChannelsCall& a, int64_t first, int64_t n) {
+    end_at(n);
     const int64_t width = a.statistics_width();
     const C* saved = static_cast<const C*>(a.statistics) + first * width;
     for (int64_t i = 0; i < n; ++i, saved += width) {
@@ -220,6 +223,12 @@ struct StatisticsStrip {
   }
 
  private:
+  void end_at(int64_t n) {
+    constexpr int64_t eight = Lanes<double>::width;
+    for (C* values : {mean, mean_rest, reciprocal, reciprocal_rest, bend}) {
+      std::fill(values + n, values + (n + eight - 1) / eight * eight, C(0));
+    }
+  }
   template <class At>
   void set_mean(const At& at, Doubles shift, Doubles offset) {
     store_rounded(at, mean, shift + offset);
