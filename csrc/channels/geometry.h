@@ -100,12 +100,10 @@ inline int64_t fewest_of_planes(int64_t batch, bool measured, bool backward) {
 // measured: the statistics are this input's; remembered ones may be applied in any order
 inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, bool masked, bool measured,
                                     bool backward) {
-  constexpr int64_t few_positions = 16, many_channels = 32;
+  constexpr int64_t few_positions = 16, many_channels = 32, few_samples = 8;
   ChannelsGeometry g{};
   const int64_t batch = shape.batch;
   const bool last = shape.last && shape.positions > 1;
-  // the same statistics, each in one piece
-  if (measured && batch == 1 && !groups && shape.positions <= few_positions) groups = shape.channels;
   g.channels = shape.channels;
   g.positions = shape.positions;
   g.groups = groups;
@@ -121,7 +119,13 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   // turning small samples takes less time than columns take for gradients in double
   const bool turns = last && backward && g.positions < few_positions && g.count <= computed_in_double &&
                      g.channels * g.positions <= 4096;
-  if (groups && !masked && measured && (!last || turns) && are_rows(g.positions, share, backward)) {
+  // and turning channels of few elements less than what else follows for each of their positions
+  const bool turns_channels = !groups && !last && !masked && measured && g.positions > 1 && batch <= few_samples &&
+                              g.positions < fewest_positions && g.count <= computed_in_double;
+  if (turns_channels) {
+    walk_columns(g, batch, true, masked);
+    g.turned = true;
+  } else if (groups && !masked && measured && (!last || turns) && are_rows(g.positions, share, backward)) {
     walk_groups(g, batch, last);
   } else if (innermost) {
     walk_planes(g, batch, true);

@@ -25,6 +25,16 @@ inline Wide<C> keep_wide(const Rest<C>& at, Wide<C> v) {
   return v;
 }
 
+// Parts of a vector in which there are elements.
+template <class C>
+constexpr int parts_of(const Whole<C>&) {
+  return Wide<C>::parts;
+}
+template <class C>
+inline int parts_of(const Rest<C>& at) {
+  return at.count > Lanes<double>::width ? Wide<C>::parts : 1;
+}
+
 // A group of a sample: its columns of the tensor's rows, and what is stored for each of them.
 template <class T>
 struct Group {
@@ -62,7 +72,13 @@ inline Wide<C> scaled(Wide<C> v, double factor) {
   return v;
 }
 
-constexpr int64_t most_rows = 8;  // whose statistics are concluded side by side
+constexpr int64_t most_rows = 8;
+
+// Rows at a time: an addition or a division of one waits for no other row's.
+inline int64_t rows_together_of(const ChannelsCall& a) {
+  constexpr int64_t near = 4096;  // elements that stay in the nearest cache
+  return std::clamp<int64_t>(near / a.geometry.count, 1, most_rows);
+}
 
 // The statistics of neighbouring rows, and their results.
 template <class T, bool extras>
@@ -113,86 +129,134 @@ void measure_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   if (extras && are_few(a)) {
     return for_each_few<T>(a, begin, end, [](auto known, const auto& few) { measure_few<decltype(known)::value>(few); });
   }
-  constexpr int64_t near = 4096;  // elements that stay in the nearest cache
-  const int64_t together = std::clamp<int64_t>(near / a.geometry.count, 1, most_rows);
+  const int64_t together = rows_together_of(a);
   for (int64_t i = begin; i < end; i += together) measure_rows<T, extras>(a, i, std::min(together, end - i));
 }
 
 // The sums of a block's columns: of dy, and a stride further of dy * x_hat. A row's last vector may reach past them.
 inline int64_t column_stride(const ChannelsGeometry& g) { return padded(g.width) + Lanes<float>::width; }
 
-// dx of a row, and what the row adds to the gradients of the affine: to the sums of its columns, or where the row is a
-// single channel to that channel's.
-template <class T, bool extras, bool single>
-__attribute__((flatten)) void sum_row(const ChannelsCall& a, int64_t statistic) {
+// A row's gradient in double.
+template <class T, Activation activation, bool single>
+class RowGradient {
+ public:
   using C = Opmath<T>;
-  constexpr int parts = Wide<C>::parts;
-  constexpr int64_t width = Lanes<C>::width, most_kept = 64;
-  const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
-  if (!in_range(s) && !is_nan(s)) return;  // its repair adds them
-  const Group<T> group(a, statistic);
-  const T *x = static_cast<const T*>(a.x) + group.offset, *dy = static_cast<const T*>(a.dy) + group.offset;
-  const double reciprocal = s.exact_reciprocal(), n = static_cast<double>(group.count);
-  const int64_t stride = column_stride(a.geometry);
-  double* const own = static_cast<double*>(a.factors) + group.column;
-  const double only_weight = single ? a.weight_of(group.column) : 1;
-  with_activation_of<extras>(a, [&](auto activation) {
-    constexpr Activation known = decltype(activation)::value;
-    Wide<C> kept[most_kept / width];  // gradients led through the activation, of rows so short
-    const bool keeps = known != Activation::none && group.count <= most_kept;
-    const auto upstream_at = [&](auto at, const Wide<C>& x_hat) {
-      Wide<C> upstream(at.load(dy));
-      if constexpr (known != Activation::none) {
-        const Wide<C> input = group.affine(at, x_hat);
-        if (!keeps) return Wide<C>(through_activation<known, C>(at.load(dy), input.rounded()));
-        for (int i = 0; i < parts; ++i) {
-          upstream.part[i] = through_activation<known, double>(upstream.part[i], input.part[i]);
-        }
-        kept[at.i / width] = upstream;
-      }
-      return upstream;
-    };
+  static constexpr int64_t width = Lanes<C>::width, most_kept = 64;
+  using Kept = Wide<C>[most_kept / width];  // gradients led through the activation, of a row so short
+
+  RowGradient(const ChannelsCall& a, int64_t statistic, Kept& kept)
+      : statistics_(restore_statistics<C>(a, statistic)),
+        group_(a, statistic),
+        x_(static_cast<const T*>(a.x) + group_.offset),
+        dy_(static_cast<const T*>(a.dy) + group_.offset),
+        reciprocal_(statistics_.exact_reciprocal()),
+        only_weight_(single ? a.weight_of(group_.column) : 1),
+        kept_(kept) {}
+  // else its repair makes it
+  bool is_own() const { return in_range(statistics_) || is_nan(statistics_); }
+  // The sums of dy and of dy * x_hat, times the weight; without it they are added to those of the columns, which lie a
+  // stride apart, or where the row is a single channel to that channel's.
+  void sum(double* gradients, double* products, double (&sums)[2]) const {
     Doubles total = {}, product = {};
-    for_each_position<C>(group.count, [&](auto at) {
-      const Wide<C> x_hat = keep_wide(at, scaled<C>(wide_centred<C>(at.load(x), s), reciprocal));
+    for_each_position<C>(group_.count, [&](auto at) {
+      const Wide<C> x_hat = keep_wide(at, normalized(at));
       Wide<C> upstream = upstream_at(at, x_hat);
-      if (known != Activation::none) upstream = keep_wide(at, upstream);
-      const Wide<C> weight = single ? Wide<C>() : group.own_weight(at);
-      for (int i = 0; i < parts; ++i) {
+      if (is_active) upstream = keep_wide(at, upstream);
+      const Wide<C> weight = single ? Wide<C>() : group_.own_weight(at);
+      for (int i = 0; i < parts_of(at); ++i) {
         const Whole<double> lanes{at.i + i * Lanes<double>::width};
         const Doubles along = upstream.part[i] * x_hat.part[i];
         if constexpr (single) {
           total += upstream.part[i];
           product += along;
         } else {
-          lanes.store(own, lanes.load(own) + upstream.part[i]);
-          lanes.store(own + stride, lanes.load(own + stride) + along);
+          lanes.store(gradients, lanes.load(gradients) + upstream.part[i]);
+          lanes.store(products, lanes.load(products) + along);
           total += upstream.part[i] * weight.part[i];
           product += along * weight.part[i];
         }
       }
     });
-    double sum = sum_of_lanes(total), sum_along = sum_of_lanes(product);
+    sums[0] = sum_of_lanes(total);
+    sums[1] = sum_of_lanes(product);
     if constexpr (single) {
-      const ChannelsGeometry& g = a.geometry;
-      const int64_t lane = statistic / g.statistics_per_block * g.channels + statistic % g.groups;
-      a.sums[lane] += sum;
-      a.products[lane] += sum_along;
-      sum *= only_weight;
-      sum_along *= only_weight;
+      *gradients += sums[0];
+      *products += sums[1];
+      for (double& each : sums) each *= only_weight_;
     }
-    if (!a.out) return;
-    T* dx = static_cast<T*>(a.out) + group.offset;
-    const double mean_g = sum / n, along = static_cast<double>(s.bend) * (sum_along / n);
-    for_each_position<C>(group.count, [&](auto at) {
-      const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), reciprocal);
-      Wide<C> v = keeps ? kept[at.i / width] : upstream_at(at, x_hat);
-      for (int i = 0; i < parts; ++i) {
-        const Doubles weight = single ? Doubles{} + only_weight : group.weight(at.i + i * Lanes<double>::width);
-        v.part[i] = ((v.part[i] * weight - mean_g) - x_hat.part[i] * along) * reciprocal;
+  }
+  void write(T* dx, const double (&sums)[2]) const {
+    const double n = static_cast<double>(group_.count);
+    const double mean_g = sums[0] / n, along = static_cast<double>(statistics_.bend) * (sums[1] / n);
+    for_each_position<C>(group_.count, [&](auto at) {
+      const Wide<C> x_hat = normalized(at);
+      Wide<C> v = keeps() ? kept_[at.i / width] : upstream_at(at, x_hat);
+      for (int i = 0; i < parts_of(at); ++i) {
+        const Doubles weight = single ? Doubles{} + only_weight_ : group_.weight(at.i + i * Lanes<double>::width);
+        v.part[i] = ((v.part[i] * weight - mean_g) - x_hat.part[i] * along) * reciprocal_;
       }
-      at.store(dx, v.rounded());
+      at.store(dx + group_.offset, v.rounded());
     });
+  }
+  const Group<T>& group() const { return group_; }
+
+ private:
+  static constexpr bool is_active = activation != Activation::none;
+  bool keeps() const { return is_active && group_.count <= most_kept; }
+  template <class At>
+  Wide<C> normalized(const At& at) const {
+    return scaled<C>(wide_centred<C>(at.load(x_), statistics_), reciprocal_);
+  }
+  template <class At>
+  Wide<C> upstream_at(const At& at, const Wide<C>& x_hat) const {
+    Wide<C> upstream(at.load(dy_));
+    if constexpr (is_active) {
+      const Wide<C> input = group_.affine(at, x_hat);
+      if (!keeps()) return Wide<C>(through_activation<activation, C>(at.load(dy_), input.rounded()));
+      for (int i = 0; i < parts_of(at); ++i) {
+        upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
+      }
+      kept_[at.i / width] = upstream;
+    }
+    return upstream;
+  }
+  const ChannelStatistics<C> statistics_;
+  const Group<T> group_;
+  const T *x_, *dy_;
+  const double reciprocal_, only_weight_;
+  Kept& kept_;
+};
+
+// dx of neighbouring rows, and what they add to the gradients of the affine.
+template <class T, Activation activation, bool single>
+__attribute__((flatten)) void sum_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
+  using Row = RowGradient<T, activation, single>;
+  const ChannelsGeometry& g = a.geometry;
+  typename Row::Kept kept[most_rows];
+  double sums[most_rows][2];
+  for (int64_t i = 0; i < rows; ++i) {
+    const Row row(a, first + i, kept[i]);
+    if (!row.is_own()) continue;
+    if constexpr (single) {
+      const int64_t lane = (first + i) / g.statistics_per_block * g.channels + (first + i) % g.groups;
+      row.sum(a.sums + lane, a.products + lane, sums[i]);
+    } else {
+      double* const own = static_cast<double*>(a.factors) + row.group().column;
+      row.sum(own, own + column_stride(g), sums[i]);
+    }
+  }
+  for (int64_t i = 0; a.out && i < rows; ++i) {
+    const Row row(a, first + i, kept[i]);
+    if (row.is_own()) row.write(static_cast<T*>(a.out), sums[i]);
+  }
+}
+template <class T, bool extras, bool single>
+void sum_all_rows(const ChannelsCall& a, int64_t begin, int64_t end) {
+  const int64_t together = rows_together_of(a);
+  with_activation_of<extras>(a, [&](auto activation) {
+    for (int64_t i = begin; i < end; i += together) {
+      sum_rows<T, decltype(activation)::value, single>(a, i, std::min(together, end - i));
+    }
   });
 }
 
@@ -329,10 +393,10 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
     if (extras && are_few(a)) {
       return for_each_few<T>(a, begin, end, [](auto known, const auto& few) { sum_few<decltype(known)::value>(few); });
     }
-    for (int64_t i = begin; i < end; ++i) sum_row<T, extras, true>(a, i);
+    sum_all_rows<T, extras, true>(a, begin, end);
   } else {
     std::memset(a.factors, 0, 2 * column_stride(g) * sizeof(double));
-    for (int64_t i = begin; i < end; ++i) sum_row<T, extras, false>(a, i);
+    sum_all_rows<T, extras, false>(a, begin, end);
     sum_columns(a, lane);
   }
 }

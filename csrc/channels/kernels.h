@@ -4,8 +4,8 @@
 // run one channel's; a statistic covers a channel over the batch, or a group of consecutive channels of one sample.
 // Columns: (outer, rows, width), where `per_channel` neighbouring columns are a channel, and a lane of the sums; a
 // statistic covers `fold` neighbouring lanes of an outer index. This is channels-last, and contiguous with few
-// positions. Groups: of few positions; each group of a sample is a row, a statistic and an item, and a block is some
-// samples, which are turned where their channels lie innermost.
+// positions, which are turned where a channel has few elements. Groups: of few positions; each group of a sample is a
+// row, a statistic and an item, and a block is some samples, which are turned where their channels lie innermost.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
@@ -55,7 +55,7 @@ struct ChannelsGeometry {
   int64_t outer, channels, positions;      // planes
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
   bool innermost;                          // planes: a run is a group's channels at a position, not a channel's positions
-  bool turned;                             // groups: the channels lie innermost
+  bool turned;                             // in memory channels lie innermost (groups) or outermost (columns)
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
   int64_t row_stride;  // columns: elements from a row to the next

@@ -126,12 +126,12 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 }
 
 // Memory wants whole rows, one after the other. The factors of a few columns stay in registers for more rows than one:
-// worth more where the rows are narrow or near, or where all factors would leave the nearest cache. Near rows of whole
-// pages take each other's place in it.
+// worth more where the rows are narrow or near, or where all factors would leave the nearest cache; less where what is
+// written past the caches would leave in another order. Near rows of whole pages take each other's place in it.
 int64_t rows_at_a_time(const ChannelsCall& a) {
   constexpr int64_t narrow = 64, few = 8, page = 4096;
   const ChannelsGeometry& g = a.geometry;
-  if (g.width <= narrow) return narrow;
+  if (g.width <= narrow) return a.streamed ? few : narrow;
   const int64_t factors = g.width * (a.dy ? 5 : 3) * (a.dtype == DType::float64 ? 8 : 4);
   const bool near = !a.dy && 2 * g.rows * g.width * size_of(a.dtype) <= caches().second;
   if (near) return g.width * size_of(a.dtype) % page ? few : few / 2;
@@ -153,8 +153,8 @@ bool is_streamed(const ChannelsCall& a, const ChannelsShape& shape, int64_t tens
 // What depends on the caches. `tensors`: of x's size, that a call reads and writes.
 void set_caching(ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
   a.together = statistics_together(a, tensors - 1);
-  a.rows_at_a_time = rows_at_a_time(a);
   a.streamed = is_streamed(a, shape, tensors);
+  a.rows_at_a_time = rows_at_a_time(a);
 }
 
 const DirectChannels direct_channels{

@@ -28,6 +28,8 @@ int64_t kept_size(const ChannelsCall& a) {
 
 int64_t factors_of(const ChannelsGeometry& g) { return g.walk == Walk::planes ? 0 : factors_of_block(g); }
 
+char* bytes_of(const Scratch& scratch) { return reinterpret_cast<char*>(scratch.data()); }
+
 int64_t block_size(const ChannelsGeometry& g) { return std::max<int64_t>(1, g.count * g.statistics_per_block); }
 
 // A block's samples with their channels outermost, where in the tensors they lie innermost.
@@ -37,7 +39,7 @@ class TurnedBlock {
       : call_(a),
         size_(size_of(a.dtype)),
         sample_(a.geometry.width * size_),
-        samples_(a.geometry.turned ? a.geometry.statistics_per_block / a.geometry.groups : 0),
+        samples_(a.geometry.turned && a.geometry.walk == Walk::groups ? a.geometry.statistics_per_block / a.geometry.groups : 0),
         x_(room()),
         dy_(a.dy ? room() : 0),
         out_(a.out ? room() : 0) {}
@@ -189,6 +191,42 @@ void run_parts(const ChannelsCall& a, int64_t lanes, int64_t partial, const Chan
   });
 }
 
+// Channels of all samples turned, so that they lie innermost: as many at a time as stay near.
+void run_turned(const ChannelsCall& a, int64_t partial, const ChannelsPhases& phases) {
+  constexpr int64_t most = 256, vector = 16;
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t size = size_of(a.dtype), column = g.positions * size, batch = g.count / g.positions;
+  const int64_t of_thread = ceil_divide(g.channels, threads_for(g.channels * g.count) * vector) * vector;
+  const int64_t together = g.repeat > 1 ? g.channels : std::min(of_thread, most);
+  parallel_for(ceil_divide(g.channels, together), ceil_divide(grain, together * g.count), [&](int64_t begin, int64_t end) {
+    const int64_t room = ceil_divide(together * batch * column, sizeof(double));
+    const Scratch x(room), dy(a.dy ? room : 0), out(a.out ? room : 0);
+    for (int64_t first = begin * together; first < std::min(end * together, g.channels); first += together) {
+      const int64_t count = std::min(together, g.channels - first);
+      const auto for_each_sample = [&](const auto& body) {
+        for (int64_t i = 0; i < batch; ++i) body((i * g.channels + first) * column, i * count * column);
+      };
+      const auto read = [&](const void* tensor, const Scratch& to) {
+        for_each_sample([&](int64_t from, int64_t at) {
+          kernels().turn(static_cast<const char*>(tensor) + from, bytes_of(to) + at, size, 1, count, g.positions);
+        });
+        return to.data();
+      };
+      ChannelsCall own = count == g.channels ? a : part_of(a, 0, first, count);
+      own.geometry.turned = own.streamed = false;
+      own.geometry.row_stride = own.geometry.lanes_of_row;
+      own.x = read(a.x, x);
+      if (a.dy) own.dy = read(a.dy, dy);
+      if (a.out) own.out = out.data();
+      run_alone(own, 0, 1, own.geometry.measure_items, partial, phases);
+      if (!a.out) continue;
+      for_each_sample([&](int64_t to, int64_t at) {
+        kernels().turn(bytes_of(out) + at, static_cast<char*>(a.out) + to, size, 1, g.positions, count);
+      });
+    }
+  });
+}
+
 // With few blocks: all threads on one phase after the other.
 void run_phases(ChannelsCall a, int64_t items, int64_t partial, const ChannelsPhases& phases) {
   const ChannelsGeometry& g = a.geometry;
@@ -229,6 +267,7 @@ void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPh
   // so many that no thread waits long for the last one
   const int64_t many_blocks = std::min<int64_t>(16, 4 * torch::stable::get_num_threads());
   const ChannelsGeometry& g = a.geometry;
+  if (g.turned && g.walk == Walk::columns) return run_turned(a, partial, phases);
   const bool same = g.blocks % threads_for(block_size(g) * g.blocks) == 0;
   if (g.walk == Walk::groups || g.blocks >= many_blocks || same) return run_blocks(a, items, partial, phases);
   const int64_t lanes = lanes_of_part(a);
