@@ -1,5 +1,5 @@
 // The backward of the row pattern.
-#include "rows/gradients.h"
+#include "rows/few_rows.h"
 #include "rows/parameter_sums.h"
 
 namespace evenkeel::EVENKEEL_ISA {
@@ -206,12 +206,6 @@ bool backward_group(const RowsBackward& a, int64_t row, int count, const C* weig
   return true;
 }
 
-// Whether rows are read and written as they lie: all of one dtype, and nothing to add.
-bool is_plain(const RowsBackward& a) {
-  return !a.from_output && !a.residual.data && !a.dsum.data && !a.dresidual.data && a.dy.dtype == a.x.dtype &&
-         (!a.dx.data || a.dx.dtype == a.x.dtype);
-}
-
 // How many rows are summed and then written, two at a time if there are more than one. Two share the parameters and their
 // sums where long rows push these out of the first-level cache, where pairs load much for one row, and where short rows
 // stay in it: there the other instruction sets have too few registers. Memory is read best one row after the other.
@@ -261,6 +255,19 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
 }
 
 }  // namespace
+
+bool few_slopes(const RowsBackward& a, void* slopes, int64_t begin, int64_t end) {
+  bool usual = is_plain(a);
+  if (usual) with_floating(a.x.dtype, [&](auto t) { usual = FewRows<decltype(t)>(a, slopes).find_slopes(begin, end); });
+  return usual;
+}
+
+void few_blocks(const RowsBackward& a, void* slopes, const Values& dweight, const Values& dbias, int64_t begin,
+                int64_t end) {
+  with_floating(a.x.dtype, [&](auto t) {
+    for (int64_t block = begin; block < end; ++block) FewRows<decltype(t)>(a, slopes).write(block, dweight, dbias);
+  });
+}
 
 void backward_tasks(const RowsBackward& a, int64_t begin, int64_t end) {
   const bool plain = is_plain(a);

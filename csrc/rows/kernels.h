@@ -105,10 +105,18 @@ struct RowsBackward {
   double* dbias_partial;
 };
 
+// Of so few rows and so many features the backward goes through blocks of features; a task sums its rows in one go.
+constexpr int64_t most_few_rows = 64, fewest_long_features = 4096, features_of_block = 512;
+
 struct RowsKernels {
   // begin and end are rows (forward), tasks (backward), features (finish)
   void (*forward)(const RowsForward&, int64_t begin, int64_t end);
   void (*backward)(const RowsBackward&, int64_t begin, int64_t end);
+  // Of a few long rows: the slopes of rows, 16 bytes each; false where it takes the task. Then dx and the parameters'
+  // gradients of blocks of features.
+  bool (*few_slopes)(const RowsBackward&, void* slopes, int64_t begin, int64_t end);
+  void (*few_blocks)(const RowsBackward&, void* slopes, const Values& dweight, const Values& dbias, int64_t begin,
+                     int64_t end);
   // out[i] = sum over tasks of partial[task][i], rounded to dtype
   void (*finish)(const double* partial, int64_t tasks, int64_t padded_features, int64_t begin, int64_t end,
                  DType dtype, void* out);

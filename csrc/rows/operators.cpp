@@ -1,5 +1,6 @@
 // The operators of the row pattern: shapes, strides, allocation and the division of work; the *_kernels.cpp compute.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <initializer_list>
 #include <memory>
@@ -183,6 +184,34 @@ int64_t rows_per_task(int64_t rows) {
   return std::max(ceil_divide(rows, 32), std::clamp<int64_t>(ceil_divide(rows, 8), 16, 64));
 }
 
+// The backward of a few long rows: of one task, or where threads would wait for another's tasks. False where it takes
+// tasks.
+bool run_few(const RowsBackward& a, const Values& weight, const Values& dweight, const Values& dbias) {
+  const int64_t rows = a.spec.rows, features = a.spec.features, threads = torch::stable::get_num_threads();
+  if (rows > most_few_rows || features < fewest_long_features || a.streamed) return false;
+  const int64_t tasks = ceil_divide(rows, a.rows_per_task);
+  const int64_t of_busiest = std::min(rows, ceil_divide(tasks, threads) * a.rows_per_task);
+  if (tasks > 1 && 4 * of_busiest * threads <= 5 * rows) return false;
+  double slopes[2 * most_few_rows];  // any compute dtype's
+  std::atomic<bool> usual{true};
+  const auto with_parameters = [&](const auto& body) {
+    RowsBackward own = a;
+    const OwnParameters parameters(own, weight, Values());
+    body(own);
+  };
+  parallel_for(rows, rows_per_chunk(features), [&](int64_t begin, int64_t end) {
+    with_parameters([&](const RowsBackward& own) {
+      if (!kernels().few_slopes(own, slopes, begin, end)) usual = false;
+    });
+  });
+  if (!usual) return false;
+  const int64_t blocks_of_chunk = ceil_divide(rows_per_chunk(features_of_block), rows);
+  parallel_for(ceil_divide(features, features_of_block), blocks_of_chunk, [&](int64_t begin, int64_t end) {
+    with_parameters([&](const RowsBackward& own) { kernels().few_blocks(own, slopes, dweight, dbias, begin, end); });
+  });
+  return true;
+}
+
 // Fills in the remaining fields and runs the backward, which writes the gradients that have a place.
 void run_backward(RowsBackward& a, const Values& weight, const Values& bias, const Values& dweight,
                   const Values& dbias) {
@@ -194,6 +223,7 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, con
   if (2 * bytes * a.spec.rows * features > cached_bytes()) a.group_bytes = 0;  // from afar rows come best one by one
   a.rows_per_task = rows_per_task(a.spec.rows);
   const int64_t tasks = ceil_divide(a.spec.rows, a.rows_per_task);
+  if (run_few(a, weight, dweight, dbias)) return;
   a.padded_features = padded(features);
   const auto sums = [&](const Values& gradient) {
     return std::unique_ptr<double[]>(gradient.data ? new double[tasks * a.padded_features] : nullptr);

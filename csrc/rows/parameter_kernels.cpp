@@ -45,6 +45,6 @@ void widen_vector(const void* source, DType dtype, double offset, int64_t n, boo
 
 }  // namespace
 
-const RowsKernels rows_kernels = {forward_rows, backward_tasks, finish, widen_vector};
+const RowsKernels rows_kernels = {forward_rows, backward_tasks, few_slopes, few_blocks, finish, widen_vector};
 
 }  // namespace evenkeel::EVENKEEL_ISA

@@ -18,6 +18,9 @@ namespace evenkeel::EVENKEEL_ISA {
 
 void forward_rows(const RowsForward& a, int64_t begin, int64_t end);
 void backward_tasks(const RowsBackward& a, int64_t begin, int64_t end);
+bool few_slopes(const RowsBackward& a, void* slopes, int64_t begin, int64_t end);
+void few_blocks(const RowsBackward& a, void* slopes, const Values& dweight, const Values& dbias, int64_t begin,
+                int64_t end);
 
 namespace {
 
