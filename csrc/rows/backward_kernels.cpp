@@ -257,8 +257,8 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
 }  // namespace
 
 bool few_slopes(const RowsBackward& a, void* slopes, int64_t begin, int64_t end) {
-  bool usual = is_plain(a);
-  if (usual) with_floating(a.x.dtype, [&](auto t) { usual = FewRows<decltype(t)>(a, slopes).find_slopes(begin, end); });
+  bool usual = false;
+  with_floating(a.x.dtype, [&](auto t) { usual = FewRows<decltype(t)>(a, slopes).find_slopes(begin, end); });
   return usual;
 }
 

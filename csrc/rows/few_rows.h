@@ -10,12 +10,6 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-// Whether rows are read and written as they lie: all of one dtype, and nothing to add.
-inline bool is_plain(const RowsBackward& a) {
-  return !a.from_output && !a.residual.data && !a.dsum.data && !a.dresidual.data && a.dy.dtype == a.x.dtype &&
-         (!a.dx.data || a.dx.dtype == a.x.dtype);
-}
-
 // Calls body with the centring that rows usually have, as a type.
 template <class Body>
 void with_usual_centring(const RowsSpec& spec, const Body& body) {

@@ -105,6 +105,12 @@ struct RowsBackward {
   double* dbias_partial;
 };
 
+// Whether rows are read and written as they lie: all of one dtype, and nothing to add.
+inline bool is_plain(const RowsBackward& a) {
+  return !a.from_output && !a.residual.data && !a.dsum.data && !a.dresidual.data && a.dy.dtype == a.x.dtype &&
+         (!a.dx.data || a.dx.dtype == a.x.dtype);
+}
+
 // Of so few rows and so many features the backward goes through blocks of features; a task sums its rows in one go.
 constexpr int64_t most_few_rows = 64, fewest_long_features = 4096, features_of_block = 512;
 

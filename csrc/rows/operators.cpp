@@ -188,7 +188,7 @@ int64_t rows_per_task(int64_t rows) {
 // tasks.
 bool run_few(const RowsBackward& a, const Values& weight, const Values& dweight, const Values& dbias) {
   const int64_t rows = a.spec.rows, features = a.spec.features, threads = torch::stable::get_num_threads();
-  if (rows > most_few_rows || features < fewest_long_features || a.streamed) return false;
+  if (rows == 0 || rows > most_few_rows || features < fewest_long_features || a.streamed || !is_plain(a)) return false;
   const int64_t tasks = ceil_divide(rows, a.rows_per_task);
   const int64_t of_busiest = std::min(rows, ceil_divide(tasks, threads) * a.rows_per_task);
   if (tasks > 1 && 4 * of_busiest * threads <= 5 * rows) return false;

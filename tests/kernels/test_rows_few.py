@@ -66,6 +66,14 @@ def test_a_row_that_floats_do_not_hold(size):
         assert torch.equal(found[0].nan_to_num(7), among_many[:3].nan_to_num(7))
 
 
+@every_norm
+def test_no_rows(norm):
+    x, weight, bias, dy = (t.float() for t in tensors(0, 4096, torch.float32))
+    dx, *others = gradients(norm, x, weight, bias, dy)
+    assert dx.shape == (0, 4096)
+    assert all(torch.equal(g, torch.zeros(4096)) for g in others)
+
+
 def test_slices_and_gradients_that_nobody_asks_for():
     x, weight, bias, dy = (t.float() for t in tensors(5, 8192, torch.float32))
     apart = torch.cat([x, x], 1)[:, :8192]
