@@ -17,7 +17,6 @@ from evenkeel.kernels.triton import rows_forward_kernels as forward
 from evenkeel.kernels.triton._channel_calls import Call, Step, Walk
 from evenkeel.kernels.triton._launch import (
     CHANNEL_BLOCK,
-    GROUP_WARPS,
     IMAGE_BLOCK,
     PARAMETER_BLOCK,
     SUMS_LAUNCH,
@@ -113,6 +112,7 @@ def step_variant(
     name: str, call: Call, step: Step, launch: Launch, pointers: dict[str, str | None], size: int, **more: Any
 ) -> Variant:
     """A step of a call that goes through tensors of elements of so many bytes."""
+    launch = replace(launch, warps=step.program.constants["num_warps"])
     constants = {key: value for key, value in step.program.constants.items() if key not in OPTIONS_OF_THE_COMPILER}
     tensors = sum(name in pointers for name in ("dy", "x", "y", "dx"))
     found = Variant(
@@ -149,7 +149,7 @@ def channel_variants(norm: str, channels: int, positions: int, dtype: str, **opt
 def group_variants(channels: int, positions: int, groups: int, dtype: str, **options: Any) -> list[Variant]:
     """The forward and the gradients of groups that a program each goes through, twice."""
     call, size = channel_call(channels, positions, groups=groups, **options), BYTES[dtype]
-    launch = replace(call.walk_of_group().launch(), warps=GROUP_WARPS)
+    launch = call.walk_of_group().launch()
     activation = ("", " relu", " SiLU")[call.options.activation]
     name = f"{activation} {dtype} {channels}x{positions}"
     given: dict[str, str | None] = {"x": dtype, "weight": dtype, "bias": dtype, "statistics": "fp32"}

@@ -13,6 +13,7 @@ from evenkeel.kernels.triton import channels_forward_kernels as forward_kernels
 from evenkeel.kernels.triton._launch import (
     ALIGNMENT,
     CHANNEL_BLOCK,
+    FEW_WARPS,
     GROUP_WARPS,
     WIDEST_VECTOR,
     Launch,
@@ -235,7 +236,8 @@ class Call:
         walk = self.walk(summed=True)
         launch = walk.launch()
         constants = walk.constants(launch) | self.affine() | {"FEW": self.few}
-        kernel = program(backward_kernels.channels_sums_kernel, launch.warps, **constants)
+        warps = FEW_WARPS if self.few else launch.warps
+        kernel = program(backward_kernels.channels_sums_kernel, warps, **constants)
         count = walk.parts(launch.chunk)
         integers = (*walk.lengths(), walk.chunks(launch.chunk), launch.chunk // launch.block, count)
         return Step(
