@@ -21,13 +21,12 @@ inline int64_t elements_to_line(const T* p) {
 // Writes runs past the caches in whole lines, also where two runs share one. An ordinary store among streams waits until
 // its line has come from memory, and the streams behind it wait too. So runs are written to a buffer that lies on its
 // lines as the output does, and whole lines leave from there. Nothing waits in it after the end of its life.
-template <class T>
 class LineWriter {
  public:
-  // Of runs of so many elements at most that follow each other from `out` on; does nothing where they are long, or whole
-  // lines themselves.
-  LineWriter(const void* out, int64_t length, bool streamed)
-      : buffer_(streamed && shares_lines(out, length) ? length + 2 * line : 0) {}
+  // Of runs of so many bytes at most that follow each other from `out` on, of elements of so many bytes; does nothing
+  // where they are long, or whole lines themselves.
+  LineWriter(const void* out, int64_t bytes, int64_t element, bool streamed)
+      : buffer_(streamed && shares_lines(out, bytes, element) ? bytes + 2 * cache_line : 0) {}
   LineWriter(const LineWriter&) = delete;
   LineWriter& operator=(const LineWriter&) = delete;
   ~LineWriter() { finish(); }
@@ -35,22 +34,24 @@ class LineWriter {
   explicit operator bool() const { return buffer_.data(); }
 
   // Where the run is to be written that belongs at `to`.
+  template <class T>
   T* place(T* to) {
-    if (to != base_ + filled_) {
+    char* const target = reinterpret_cast<char*>(to);
+    if (target != base_ + filled_) {
       finish();
-      first_ = filled_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % cache_line / sizeof(T));
-      base_ = to - filled_;
+      first_ = filled_ = static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % cache_line);
+      base_ = target - filled_;
     }
-    return buffer_.data() + filled_;
+    return reinterpret_cast<T*>(buffer_.data() + filled_);
   }
 
-  // The run stands in its place.
-  void add(int64_t length) {
-    filled_ += length;
-    const T* from = buffer_.data();
-    for (; filled_ >= line; filled_ -= line, base_ += line, from += line) {
+  // The run of so many bytes stands in its place.
+  void add(int64_t bytes) {
+    filled_ += bytes;
+    const char* from = buffer_.data();
+    for (; filled_ >= cache_line; filled_ -= cache_line, base_ += cache_line, from += cache_line) {
       if (first_) {  // the line's beginning is not of these runs
-        copy(line);
+        copy(cache_line);
         first_ = 0;
       } else {
         stream_bytes<cache_line>(base_, from);
@@ -60,20 +61,17 @@ class LineWriter {
   }
 
  private:
-  static constexpr int64_t line = cache_line / sizeof(T);
-
-  static bool shares_lines(const void* out, int64_t length) {
-    const int64_t bytes = length * static_cast<int64_t>(sizeof(T));
+  static bool shares_lines(const void* out, int64_t bytes, int64_t element) {
     return bytes <= most_in_lines && (bytes % cache_line || !on_a_cache_line(out)) &&
-           reinterpret_cast<uintptr_t>(out) % sizeof(T) == 0;
+           reinterpret_cast<uintptr_t>(out) % element == 0;
   }
-  void copy(int64_t end) { std::memcpy(base_ + first_, buffer_.data() + first_, (end - first_) * sizeof(T)); }
+  void copy(int64_t end) { std::memcpy(base_ + first_, buffer_.data() + first_, end - first_); }
   void finish() {
     if (filled_ > first_) copy(filled_);
   }
 
-  const Buffer<T> buffer_;
-  T* base_ = nullptr;  // the line of the output that the buffer's first one stands for
+  const Buffer<char> buffer_;
+  char* base_ = nullptr;  // the line of the output that the buffer's first one stands for
   int64_t first_ = 0, filled_ = 0;
 };
 

@@ -92,7 +92,8 @@ inline void round_row(const Rows& target, int64_t row, const float* source, int6
 
 // Writes dx, and rounds the same values to dresidual's dtype where that is asked for.
 template <class C>
-void write_gradients(const RowsBackward& a, const BackwardRow<C>& r, const Slopes<C>& slopes, int64_t row, C* scratch) {
+void write_gradients(const RowsBackward& a, const BackwardRow<C>& r, const Slopes<C>& slopes, int64_t row, C* scratch,
+                     LineWriter& lines) {
   if constexpr (std::is_same_v<C, float>) {
     if (a.dresidual.data) {
       write_gradient(a, r, slopes, scratch);
@@ -102,7 +103,11 @@ void write_gradients(const RowsBackward& a, const BackwardRow<C>& r, const Slope
     }
   }
   if (!a.dx.data) return;
-  with_row<C>(a.dx, row, [&](auto* dx) { write_gradient(a, r, slopes, dx, a.streamed && reaches_a_line(dx)); });
+  with_row<C>(a.dx, row, [&](auto* dx) {
+    if (!lines) return write_gradient(a, r, slopes, dx, a.streamed && reaches_a_line(dx));
+    write_gradient(a, r, slopes, lines.place(dx));
+    lines.add(a.spec.features * sizeof(*dx));
+  });
 }
 
 // The row that was normalized: x, or x + residual; from the output, the normalized row itself.
@@ -128,7 +133,7 @@ const C* source_row(const RowsBackward& a, int64_t row, C* scratch, C* more) {
 
 // One row by itself, of any kind.
 template <class L, class C>
-void backward_row(const RowsBackward& a, int64_t row, ParameterSums<L, C>& sums, C* scratch) {
+void backward_row(const RowsBackward& a, int64_t row, ParameterSums<L, C>& sums, C* scratch, LineWriter& lines) {
   const int64_t n = a.spec.features, stride = a.padded_features;
   BackwardRow<C> r;
   r.x = source_row(a, row, scratch, scratch + stride);
@@ -142,13 +147,13 @@ void backward_row(const RowsBackward& a, int64_t row, ParameterSums<L, C>& sums,
     }
   }
   const Slopes<C> slopes = sum_row(a, r, sums.dweight_of_unusual(), sums.dbias_of_unusual());
-  write_gradients(a, r, slopes, row, scratch + 3 * stride);
+  write_gradients(a, r, slopes, row, scratch + 3 * stride, lines);
 }
 
 // Both passes over a group, of one row, or two rows at a time.
 template <Centring centring, bool weighted, class L, int most, class C, class T>
 void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count, const C* weight_in_order,
-               const ParameterSums<L, C>& parameters, LineWriter<T>& lines) {
+               const ParameterSums<L, C>& parameters, LineWriter& lines) {
   constexpr int two = most > 1 ? 2 : 1;
   const int64_t n = a.spec.features;
   C *const dweight = parameters.dweight(), *const dbias = parameters.dbias();
@@ -170,14 +175,14 @@ void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count
     if (lines) rows.dx[i] = lines.place(rows.dx[i]);
     const bool streamed = a.streamed && !lines && reaches_a_line(rows.dx[i]);
     write_rows<1, centring, weighted>(n, rows, i, weight, streamed);
-    if (lines) lines.add(n);
+    if (lines) lines.add(n * sizeof(T));
   }
 }
 
 // Rows from `row` on, unless one of them is not of the usual kind.
-template <int most, class L, class C, class T>
+template <class T, int most, class L, class C>
 bool backward_group(const RowsBackward& a, int64_t row, int count, const C* weight_in_order,
-                    const ParameterSums<L, C>& sums, LineWriter<T>& lines) {
+                    const ParameterSums<L, C>& sums, LineWriter& lines) {
   BackwardGroup<most, C, T> rows;
   const Centring usual = a.spec.center() ? Centring::rounded : Centring::none;
   const int width = a.spec.statistics_width();
@@ -229,7 +234,7 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
   const int64_t n = a.spec.features, stride = padded_pairs(n);
   const Buffer<C> scratch(plain ? 0 : 4 * stride), parameter(is_in_order<L> ? 0 : stride);
   ParameterSums<L, C> sums(a, task);
-  LineWriter<T> lines(a.dx.data, n, a.streamed && plain);
+  LineWriter lines(a.dx.data, n * size_of(a.dx.dtype), size_of(a.dx.dtype), a.streamed && !a.dresidual.data);
   const C* weight = in_order<L>(static_cast<const C*>(a.weight), parameter.data(), n);
   const int64_t first = task * a.rows_per_task;
   const int64_t last = first + a.rows_per_task < a.spec.rows ? first + a.rows_per_task : a.spec.rows;
@@ -239,15 +244,15 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
     sums.start();
     while (row < until) {
       const int count = static_cast<int>(row + size < until ? size : until - row);
-      if (plain && count > 1 && backward_group<most_in_group>(a, row, count, weight, sums, lines)) {
+      if (plain && count > 1 && backward_group<T, most_in_group>(a, row, count, weight, sums, lines)) {
         row += count;
         continue;
       }
       const int64_t end = row + count;  // rows of any kind, one by one
       for (; row < end; ++row) {
-        if (plain && backward_group<1>(a, row, 1, weight, sums, lines)) continue;
+        if (plain && backward_group<T, 1>(a, row, 1, weight, sums, lines)) continue;
         const Buffer<C> rare(plain ? 4 * stride : 0);
-        backward_row(a, row, sums, plain ? rare.data() : scratch.data());
+        backward_row(a, row, sums, plain ? rare.data() : scratch.data(), lines);
       }
     }
     sums.flush();

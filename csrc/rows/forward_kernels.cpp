@@ -160,18 +160,21 @@ void write_row(const RowsSpec& spec, const Work<C, T, Out>& work, int i, const P
 // Writes x + residual to sum and returns the row to normalize: the sum itself, or what is in scratch. A sum that goes
 // past the caches is kept there too.
 template <class T, class X, class R>
-const T* add_row(const X* x, const R* residual, R* sum, bool rounded, bool streamed, int64_t n, T* scratch) {
+const T* add_row(const X* x, const R* residual, R* sum, bool rounded, bool streamed, LineWriter& lines, int64_t n,
+                 T* scratch) {
   if constexpr (std::is_same_v<T, R>) {
     using L = std::conditional_t<std::is_same_v<X, R>, typename Written<R>::lanes, Opmath<R>>;
     if (!streamed) {
       for_each_position<L>(n, [&](auto at) { at.store(sum, at.load(x) + at.load(residual)); });
       return sum;
     }
+    R* const out = lines ? lines.place(sum) : sum;
     for_each_position<L>(n, [&](auto at) {
       const auto total = at.load(x) + at.load(residual);
-      at.store(sum, total);
+      at.store(out, total);
       store_near(at, scratch, total);
-    }, true, elements_to_line(sum));
+    }, !lines, lines ? 0 : elements_to_line(sum));
+    if (lines) lines.add(n * sizeof(R));
   } else {
     for_each_position<T>(n, [&](auto at) {
       const auto total = at.load(x) + at.load(residual);
@@ -193,16 +196,17 @@ struct RowsAsGiven {
 template <class T, class R>
 struct RowsAdded {
   const RowsForward& a;
+  LineWriter& lines;
   const T* row(int64_t row, T* scratch) const {
     const int64_t n = a.spec.features, at = row_offset(a.x.layout, row);
     const R* residual = static_cast<const R*>(a.residual.data) + row_offset(a.residual.layout, row);
     R* const sum = static_cast<R*>(a.sum.data) + row_offset(a.sum.layout, row);
     const bool rounded = a.spec.options.rounded, streamed = a.streamed && reaches_a_line(sum);
     if (a.x.dtype == a.sum.dtype) {
-      return add_row(static_cast<const R*>(a.x.data) + at, residual, sum, rounded, streamed, n, scratch);
+      return add_row(static_cast<const R*>(a.x.data) + at, residual, sum, rounded, streamed, lines, n, scratch);
     }
     if constexpr (std::is_same_v<T, float>) {
-      return add_row(row_of(a.x, row, n, scratch), residual, sum, rounded, streamed, n, scratch);
+      return add_row(row_of(a.x, row, n, scratch), residual, sum, rounded, streamed, lines, n, scratch);
     }
     __builtin_unreachable();
   }
@@ -256,7 +260,7 @@ __attribute__((noinline)) Statistics<float> widen_and_do_in_double(const RowsFor
 // Writes row i of a group; the one that is fetched meanwhile is `later` rows further.
 template <class C, class T, class Out>
 inline void complete_row(const RowsForward& a, Work<C, T, Out>& work, int i, const Parameters<C>& parameters, int64_t row,
-                         int64_t later, LineWriter<Out>& lines) {
+                         int64_t later, LineWriter& lines) {
   Statistics<C> s = work.statistics[i];
   bool done = false;
   if constexpr (std::is_same_v<C, float>) {
@@ -273,7 +277,7 @@ inline void complete_row(const RowsForward& a, Work<C, T, Out>& work, int i, con
       work.y_ahead = distance_to(a.y, row, later);
     }
     write_row(a.spec, work, i, parameters, streamed);
-    if (lines) lines.add(a.spec.features);
+    if (lines) lines.add(a.spec.features * sizeof(Out));
   }
   if (a.statistics) save(s, a.spec, static_cast<C*>(a.statistics) + row * a.spec.statistics_width());
 }
@@ -335,7 +339,7 @@ void forward_groups(const RowsForward& a, const Source& source, int64_t begin, i
                   in_order<pair>(parameters.bias, ordered.data() + stride, n)};
   }
   const Buffer<T> scratch(a.residual.data ? size * stride : 0);
-  LineWriter<Out> lines(a.y.data, n, a.streamed);
+  LineWriter lines(a.y.data, n * sizeof(Out), sizeof(Out), a.streamed);
   for (int64_t row = begin; row < end; row += size) {
     const int count = static_cast<int>(row + size < end ? size : end - row);
     Work<C, T, Out> work;
@@ -365,12 +369,13 @@ void forward_groups(const RowsForward& a, const Source& source, int64_t begin, i
 template <class R>
 void forward_added(const RowsForward& a, int64_t begin, int64_t end) {
   const bool as_rounded = a.spec.options.rounded || std::is_same_v<R, Opmath<R>>;
+  LineWriter lines(a.sum.data, a.spec.features * sizeof(R), sizeof(R), a.streamed);
   if (a.x.dtype == a.sum.dtype && as_rounded) {
-    forward_groups<R, R>(a, RowsAdded<R, R>{a}, begin, end);
+    forward_groups<R, R>(a, RowsAdded<R, R>{a, lines}, begin, end);
   } else if constexpr (!std::is_same_v<R, double>) {
     with_floating(a.y.dtype, [&](auto t) {
       using Out = decltype(t);
-      if constexpr (!std::is_same_v<Out, double>) forward_groups<float, Out>(a, RowsAdded<float, R>{a}, begin, end);
+      if constexpr (!std::is_same_v<Out, double>) forward_groups<float, Out>(a, RowsAdded<float, R>{a, lines}, begin, end);
     });
   }
 }
