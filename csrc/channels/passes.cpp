@@ -154,6 +154,8 @@ bool is_streamed(const ChannelsCall& a, const ChannelsShape& shape, int64_t tens
 void set_caching(ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
   a.together = statistics_together(a, tensors - 1);
   a.streamed = is_streamed(a, shape, tensors);
+  a.fetched = !a.geometry.groups ||
+              shape.batch * shape.channels * shape.positions * size_of(a.dtype) * tensors > caches().second;
   a.rows_at_a_time = rows_at_a_time(a);
 }
 

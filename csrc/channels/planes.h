@@ -28,7 +28,9 @@ inline bool fetches_much(const ChannelsGeometry& g) { return register_bytes == 3
 
 // From an element to that of the next statistic at the same place, which is fetched while this one is written; 0 for
 // none. It pays where memory is idle meanwhile, and where a statistic lies in pieces, which no processor foresees.
-int64_t fetched_ahead(const ChannelsGeometry& g, bool computes_long) {
+int64_t fetched_ahead(const ChannelsCall& a, bool computes_long) {
+  const ChannelsGeometry& g = a.geometry;
+  if (!a.fetched) return 0;
   return !g.groups ? g.positions : computes_long || fetches_much(g) ? g.count : 0;
 }
 

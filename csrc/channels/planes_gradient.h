@@ -41,7 +41,7 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
     }
     const Projection<C> project(s, w, wide_mean_g, mean_gx);
     const T* dy = static_cast<const T*>(a.dy) + part.offset;
-    const int64_t ahead = a.together * fetched_ahead(a.geometry, false);
+    const int64_t ahead = a.together * fetched_ahead(a, false);
     const auto write = [&](const auto& gradient) {
       for_each_output<C>(dx, part.length, [&](auto at) {
         if (ahead) {
@@ -91,7 +91,7 @@ void write_group_gradient(const ChannelsCall& a, int64_t statistic, int64_t firs
   C weights[most_together];
   for (int64_t i = 0; i < runs; ++i) weights[i] = scale_of(s, a.weight_of(channel + i));
   const C* const factors[] = {weights};
-  write_gradient_runs<T>(a, statistic * g.sum_items + first, runs, fetched_ahead(g, false), factors,
+  write_gradient_runs<T>(a, statistic * g.sum_items + first, runs, fetched_ahead(a, false), factors,
                          [&](const auto& own, auto dy, auto x) { return project(own[0], dy, x); });
 }
 

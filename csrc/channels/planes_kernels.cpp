@@ -130,7 +130,7 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t chann
   const ChannelsGeometry& g = a.geometry;
   const T* x = static_cast<const T*>(a.x) + begin * g.positions;
   T* y = static_cast<T*>(a.out) + begin * g.positions;
-  const bool fetches_output = !a.remembered && !a.streamed && (a.together > 1 || fetches_much(g));
+  const bool fetches_output = ahead && !a.streamed && (a.together > 1 || fetches_much(g));
   with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
     walk_runs(a, y, end - begin, channel, affines.factors, [&](const auto& at, const V (&affine)[3]) {
       if (ahead) fetch(x + at.i + ahead);
@@ -166,7 +166,7 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   const ChannelsGeometry& g = a.geometry;
   const Span span = measure_span(g, item);
   const ChannelStatistics<C> s = restore_statistics<C>(a, span.statistic);
-  const int64_t ahead = fetched_ahead(g, a.options.activation == Activation::silu);
+  const int64_t ahead = fetched_ahead(a, a.options.activation == Activation::silu);
   const Runs runs = runs_of(g, span.statistic);
   const int64_t first_run = span.begin / g.positions, count = (span.end - span.begin) / g.positions;
   if (runs.next_channel && count > 1 && !a.mask && g.positions >= Lanes<C>::width) {
