@@ -54,18 +54,49 @@ def test_rows_of_every_kind_side_by_side(norm, dtype, features):
     assert ((dweight.double() - wanted).abs() <= TOLERANCES[dtype] * (wanted.abs().max() + 1)).all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("features", [1024, 1023])  # rows on cache lines, and not
-def test_a_sum_past_the_caches(dtype, features):
+def past_the_caches(dtype, features):
+    """Enough rows, one of them of a size that is computed in double: it parts those that are written together."""
     rows = (12 << 20) // features // dtype.itemsize
-    x, residual = (torch.randn(rows, features).to(dtype) for _ in range(2))
+    x = torch.randn(rows, features)
+    x[rows // 3] *= 1e30 if dtype != torch.float16 else 1.0
+    parts = [slice(begin, begin + 50) for begin in (0, rows // 3 - 20, rows - 50)]
+    return x.to(dtype), [torch.randn(rows, features).to(dtype) for _ in range(3)], parts
+
+
+past_caches = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+rows_on_lines = pytest.mark.parametrize("features", [1024, 1023, 257])  # rows on cache lines, and not
+
+
+@past_caches
+@rows_on_lines
+def test_a_sum_past_the_caches(dtype, features):
+    x, (residual, *cotangents), parts = past_the_caches(dtype, features)
     weight = torch.randn(features).to(dtype)
-    y, total = F.add_rms_norm(x, residual, (features,), weight, backend="cpu")
-    assert torch.equal(total, x + residual)
-    for part in (slice(0, 50), slice(rows - 50, rows)):
-        few = F.add_rms_norm(x[part], residual[part], (features,), weight, backend="cpu")
-        assert torch.equal(y[part], few[0])
-        assert torch.equal(total[part], few[1])
+
+    def passes(part):
+        leaf = x[part].clone().requires_grad_()
+        found = F.add_rms_norm(leaf, residual[part], (features,), weight, backend="cpu")
+        return (*found, *torch.autograd.grad(found, leaf, [dy[part] for dy in cotangents]))
+
+    whole = passes(slice(None))
+    assert torch.equal(whole[1], x + residual)
+    for part in parts:
+        assert all(torch.equal(mine[part], few) for mine, few in zip(whole, passes(part), strict=True))
+
+
+@past_caches
+@rows_on_lines
+def test_gradients_from_the_output_past_the_caches(dtype, features):
+    x, (cotangent, *_), parts = past_the_caches(dtype, features)
+    weight = 1 + torch.rand(features).to(dtype)
+
+    def gradient(part):
+        leaf = x[part].clone().requires_grad_()
+        y = F.layer_norm(leaf, (features,), weight, backend="cpu", memory_efficient=True)
+        return torch.autograd.grad(y, leaf, cotangent[part])[0]
+
+    whole = gradient(slice(None))
+    assert all(torch.equal(whole[part], gradient(part)) for part in parts)
 
 
 ONES = torch.ones(4)
