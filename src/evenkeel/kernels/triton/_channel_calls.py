@@ -15,6 +15,7 @@ from evenkeel.kernels.triton._launch import (
     CHANNEL_BLOCK,
     FEW_WARPS,
     GROUP_WARPS,
+    TILE,
     WIDEST_VECTOR,
     Launch,
     channel_launch,
@@ -236,7 +237,7 @@ class Call:
         walk = self.walk(summed=True)
         launch = walk.launch()
         constants = walk.constants(launch) | self.affine() | {"FEW": self.few}
-        warps = FEW_WARPS if self.few else launch.warps
+        warps = FEW_WARPS if self.few and launch.block * launch.rows == TILE else launch.warps
         kernel = program(backward_kernels.channels_sums_kernel, warps, **constants)
         count = walk.parts(launch.chunk)
         integers = (*walk.lengths(), walk.chunks(launch.chunk), launch.chunk // launch.block, count)

@@ -98,7 +98,7 @@ IMAGE_BLOCK = 2048  # pixels of a program
 CHANNEL_BLOCK = 256  # channels of a program that has nothing but statistics
 TILE = 2048  # elements of a tile of channels and positions
 GROUP_WARPS = 8  # of a program that goes through a group twice
-FEW_WARPS = 8  # of a program whose sums are in float64, two registers a number
+FEW_WARPS = 8  # of a program with a whole tile whose sums are in float64, two registers a number
 
 
 def channel_launch(channels: int, positions: int, last: bool, spans: bool) -> Launch:
