@@ -112,7 +112,7 @@ def step_variant(
     name: str, call: Call, step: Step, launch: Launch, pointers: dict[str, str | None], size: int, **more: Any
 ) -> Variant:
     """A step of a call that goes through tensors of elements of so many bytes."""
-    launch = replace(launch, warps=step.program.constants["num_warps"])
+    launch = replace(launch, warps=step.program.warps)
     constants = {key: value for key, value in step.program.constants.items() if key not in OPTIONS_OF_THE_COMPILER}
     tensors = sum(name in pointers for name in ("dy", "x", "y", "dx"))
     found = Variant(

@@ -60,7 +60,7 @@ class Program:
     """
 
     def __init__(self, kernel: Any, warps: int, **constants: Any) -> None:
-        self.kernel = kernel
+        self.kernel, self.warps = kernel, warps
         # what is fused says so: one order of roundings on every GPU
         self.constants = {
             **constants,
