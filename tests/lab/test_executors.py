@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from evenkeel import _cluster
 from evenkeel.lab import StudySettings, Workers, run_study
 from evenkeel.lab.experiments import EXPERIMENTS, ExperimentObserver, run_experiments
 from evenkeel.lab.runner import Task, _ray, executor_of, read_records
+from evenkeel.lab.runner._executors import Serial
 from evenkeel.lab.runner._ray import RayTasks, follow_job, hand_on, read_files
 
 PADDING = EXPERIMENTS["padding"]
@@ -63,6 +65,28 @@ def test_a_killed_process_of_an_experiment_loses_no_trial(tmp_path):
     run_experiments([PADDING], tmp_path / "whole", options=options)
     assert set(observer.lost) <= {"ended by signal 9"}
     assert trials(tmp_path / "killed") == trials(tmp_path / "whole")
+
+
+class Repeating(Serial):
+    """Does each job twice, as when a process is lost between what a job tells last and its end."""
+
+    def run(self, task, jobs, *, told, lost, keep=None):
+        for index, job in enumerate(jobs):
+            task.work(job, functools.partial(told, index))
+            lost(index, "ended by signal 9")
+            task.work(job, functools.partial(told, index))
+
+
+def test_a_trial_that_is_told_twice_is_kept_once(tmp_path, monkeypatch):
+    options = {"padding": TINY_EXPERIMENTS["padding"] | {"seeds": 3}}
+    (once,) = run_experiments([PADDING], tmp_path / "once", options=options)
+    monkeypatch.setattr("evenkeel.lab.experiments._run.executor_of", lambda *_, **__: Repeating())
+    observer = Counts()
+    (twice,) = run_experiments([PADDING], tmp_path / "twice", options=options, observer=observer)
+    assert observer.lost == ["ended by signal 9"] * once["trials"]
+    assert observer.done == list(range(1, once["trials"] + 1))
+    assert trials(tmp_path / "twice") == trials(tmp_path / "once")
+    assert twice["claims"] == once["claims"]
 
 
 def test_what_is_timed_is_measured_here(tmp_path, monkeypatch):

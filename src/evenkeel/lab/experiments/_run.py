@@ -160,16 +160,18 @@ def run_trials(
     with naming_what_lacks(directory):
         done = {trial_key(record["trial"]) for record in read_records(path, TrialRecord)}
     left = [trial for trial in trials if trial_key(trial) not in done]
-    number = len(trials) - len(left)
-    observer.experiment_started(experiment, number, len(trials))
+    before = len(trials) - len(left)
+    observer.experiment_started(experiment, before, len(trials))
     with Records(path) as records:
+        measured = set[int]()
 
         def told(index: int, message: dict[str, Any]) -> None:
-            nonlocal number
+            if index in measured:  # its process was lost after it had told this
+                return
             records.write("trial", trial=left[index], **message)
             records.sync()
-            number += 1
-            observer.trial_done(left[index], number, len(trials))
+            measured.add(index)
+            observer.trial_done(left[index], before + len(measured), len(trials))
 
         setup = {"name": experiment.name, "options": options.as_dict()}
         executor.run(

@@ -69,7 +69,7 @@ class Executor(ABC):
         Args:
             task: what the jobs have in common.
             jobs: in the order in which they begin.
-            told: gets the index of a job and what is told of it.
+            told: gets the index of a job and what is told of it, once more where its process was lost after that.
             lost: gets the index of a job and how its process ended.
             keep: a file descriptor that processes of this machine inherit, such as a lock's.
 
