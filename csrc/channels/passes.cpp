@@ -140,22 +140,21 @@ int64_t rows_at_a_time(const ChannelsCall& a) {
 
 // The ends of runs that are no whole cache lines are stored as usual and wait for memory, the streams behind them too:
 // short ones are not streamed, except where one goes on in the next.
-bool is_streamed(const ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
+bool is_streamed(const ChannelsCall& a, int64_t bytes, int64_t tensors) {
   constexpr int64_t short_run = 1024;  // bytes
   const ChannelsGeometry& g = a.geometry;
   const int64_t run = a.together * (g.innermost ? g.channels / g.groups : g.positions) * size_of(a.dtype);
   if (g.walk == Walk::planes && !a.remembered && run < short_run && run % cache_line) return false;
-  const int64_t bytes = shape.batch * shape.channels * shape.positions * size_of(a.dtype);
   if (g.walk == Walk::planes && a.remembered && !a.dy) return bytes > cached_output_in_order();
   return is_past_caches(bytes * tensors);
 }
 
 // What depends on the caches. `tensors`: of x's size, that a call reads and writes.
 void set_caching(ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
+  const int64_t bytes = shape.batch * shape.channels * shape.positions * size_of(a.dtype);
   a.together = statistics_together(a, tensors - 1);
-  a.streamed = is_streamed(a, shape, tensors);
-  a.fetched = !a.geometry.groups ||
-              shape.batch * shape.channels * shape.positions * size_of(a.dtype) * tensors > caches().second;
+  a.streamed = is_streamed(a, bytes, tensors);
+  a.fetched = !a.geometry.groups || bytes * tensors > caches().second;
   a.rows_at_a_time = rows_at_a_time(a);
 }
 

@@ -150,7 +150,25 @@ void backward_row(const RowsBackward& a, int64_t row, ParameterSums<L, C>& sums,
   write_gradients(a, r, slopes, row, scratch + 3 * stride, lines);
 }
 
-// Both passes over a group, of one row, or two rows at a time.
+// The second pass over a group, of one row, or two rows at a time.
+template <Centring centring, bool weighted, bool summed, int most, class C, class T>
+void write_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count, LineWriter& lines) {
+  constexpr int two = most > 1 ? 2 : 1;
+  const int64_t n = a.spec.features;
+  const C* weight = static_cast<const C*>(a.weight);
+  int i = 0;
+  if (sizeof(T) < 4 || n * sizeof(T) % cache_line == 0) {  // others have whole stores one by one alone
+    for (; i + 2 <= count; i += 2) write_rows<two, centring, weighted, summed>(n, rows, i, weight, false);
+  }
+  for (; i < count; ++i) {
+    if (lines) rows.dx[i] = lines.place(rows.dx[i]);
+    const bool streamed = a.streamed && !lines && reaches_a_line(rows.dx[i]);
+    write_rows<1, centring, weighted, summed>(n, rows, i, weight, streamed);
+    if (lines) lines.add(n * sizeof(T));
+  }
+}
+
+// Both passes over a group.
 template <Centring centring, bool weighted, class L, int most, class C, class T>
 void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count, const C* weight_in_order,
                const ParameterSums<L, C>& parameters, LineWriter& lines) {
@@ -166,17 +184,8 @@ void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count
   if (i < count) sum_rows<1, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
   if (!a.dx.data) return;
   take_slopes<centring>(a.spec, sums, rows);
-  const C* weight = static_cast<const C*>(a.weight);
-  i = 0;
-  if (sizeof(T) < 4 || n * sizeof(T) % cache_line == 0) {  // others have whole stores one by one alone
-    for (; i + 2 <= count; i += 2) write_rows<two, centring, weighted>(n, rows, i, weight, false);
-  }
-  for (; i < count; ++i) {
-    if (lines) rows.dx[i] = lines.place(rows.dx[i]);
-    const bool streamed = a.streamed && !lines && reaches_a_line(rows.dx[i]);
-    write_rows<1, centring, weighted>(n, rows, i, weight, streamed);
-    if (lines) lines.add(n * sizeof(T));
-  }
+  a.dsum.data ? write_group<centring, weighted, true>(a, rows, count, lines)
+              : write_group<centring, weighted, false>(a, rows, count, lines);
 }
 
 // Rows from `row` on, unless one of them is not of the usual kind.
@@ -190,9 +199,10 @@ bool backward_group(const RowsBackward& a, int64_t row, int count, const C* weig
     const Statistics<C> s = restore(a.spec, static_cast<const C*>(a.statistics) + (row + r) * width);
     if (!safe(s) || centring_of(a.spec, s) != usual) return false;
     rows.set_statistics(r, s);
-    rows.x[r] = static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row + r);
-    rows.dy[r] = static_cast<const T*>(a.dy.data) + row_offset(a.dy.layout, row + r);
-    rows.dx[r] = a.dx.data ? static_cast<T*>(a.dx.data) + row_offset(a.dx.layout, row + r) : nullptr;
+    rows.x[r] = row_at<T>(a.x, row + r);
+    rows.dy[r] = row_at<T>(a.dy, row + r);
+    rows.dx[r] = row_at<T>(a.dx, row + r);
+    rows.dsum[r] = row_at<T>(a.dsum, row + r);
   }
   if (a.fetched) {
     constexpr int64_t soon = 4096 / sizeof(T);
@@ -200,6 +210,7 @@ bool backward_group(const RowsBackward& a, int64_t row, int count, const C* weig
     rows.x_ahead = distance_to(a.x, row, later);
     rows.dy_ahead = distance_to(a.dy, row, later);
     rows.dx_ahead = distance_to(a.dx, row, later);
+    rows.dsum_ahead = distance_to(a.dsum, row, later);
   }
   const auto run = [&](auto centring) {
     constexpr Centring kind = decltype(centring)::value;

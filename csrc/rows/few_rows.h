@@ -32,7 +32,7 @@ class FewRows {
       const Statistics<C> s = statistics(row);
       const Centring usual = call_.spec.center() ? Centring::rounded : Centring::none;
       if (!safe(s) || centring_of(call_.spec, s) != usual) return false;
-      BackwardGroup<1, C, T> group{{at(call_.x, row)}, {at(call_.dy, row)}, {}};
+      BackwardGroup<1, C, T> group{{row_at<T>(call_.x, row)}, {row_at<T>(call_.dy, row)}};
       group.set_statistics(0, s);
       GradientSums<1> sums;
       with_usual_centring(call_.spec, [&](auto centring) {
@@ -65,8 +65,9 @@ class FewRows {
     for (int64_t row = 0; row < call_.spec.rows; ++row) {
       const Statistics<C> s = statistics(row);
       const Slopes<C> slopes = slopes_[row];
-      const T *x = at(call_.x, row) + first, *dy = at(call_.dy, row) + first;
-      T* const dx = call_.dx.data ? const_cast<T*>(at(call_.dx, row)) + first : nullptr;
+      const T *x = row_at<T>(call_.x, row) + first, *dy = row_at<T>(call_.dy, row) + first;
+      T* const dx = row_at<T>(call_.dx, row);
+      const T* const dsum = row_at<T>(call_.dsum, row);
       for_each_position<C>(count, [&](auto at) {
         const V upstream = at.load(dy), difference = centred<centring>(at, x, s);
         const V x_hat = at.keep(difference * s.reciprocal);
@@ -76,7 +77,8 @@ class FewRows {
         V g = upstream * s.reciprocal;
         if constexpr (weighted) g = g * at.load(weight);
         if constexpr (centring != Centring::none) g = g - slopes.shift;
-        at.store(dx, g - difference * slopes.along);
+        g = g - difference * slopes.along;
+        at.store(dx + first, dsum ? g + at.load(dsum + first) : g);
       });
       if ((row + 1) % call_.rows_per_task && row + 1 < call_.spec.rows) continue;
       add(more_dweight, dweight_total, count);
@@ -96,9 +98,6 @@ class FewRows {
   }
   Statistics<C> statistics(int64_t row) const {
     return restore(call_.spec, static_cast<const C*>(call_.statistics) + row * call_.spec.statistics_width());
-  }
-  static const T* at(const Rows& rows, int64_t row) {
-    return static_cast<const T*>(rows.data) + row_offset(rows.layout, row);
   }
   const RowsBackward& call_;
   const int64_t n_;

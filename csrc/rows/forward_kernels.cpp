@@ -189,7 +189,7 @@ const T* add_row(const X* x, const R* residual, R* sum, bool rounded, bool strea
 template <class T>
 struct RowsAsGiven {
   const RowsForward& a;
-  const T* row(int64_t row, T*) const { return static_cast<const T*>(a.x.data) + row_offset(a.x.layout, row); }
+  const T* row(int64_t row, T*) const { return row_at<T>(a.x, row); }
 };
 
 // The rows of x + residual, which are written to a sum of R on the way.
@@ -198,12 +198,12 @@ struct RowsAdded {
   const RowsForward& a;
   LineWriter& lines;
   const T* row(int64_t row, T* scratch) const {
-    const int64_t n = a.spec.features, at = row_offset(a.x.layout, row);
-    const R* residual = static_cast<const R*>(a.residual.data) + row_offset(a.residual.layout, row);
-    R* const sum = static_cast<R*>(a.sum.data) + row_offset(a.sum.layout, row);
+    const int64_t n = a.spec.features;
+    const R* residual = row_at<R>(a.residual, row);
+    R* const sum = row_at<R>(a.sum, row);
     const bool rounded = a.spec.options.rounded, streamed = a.streamed && reaches_a_line(sum);
     if (a.x.dtype == a.sum.dtype) {
-      return add_row(static_cast<const R*>(a.x.data) + at, residual, sum, rounded, streamed, lines, n, scratch);
+      return add_row(row_at<R>(a.x, row), residual, sum, rounded, streamed, lines, n, scratch);
     }
     if constexpr (std::is_same_v<T, float>) {
       return add_row(row_of(a.x, row, n, scratch), residual, sum, rounded, streamed, lines, n, scratch);
@@ -345,7 +345,7 @@ void forward_groups(const RowsForward& a, const Source& source, int64_t begin, i
     Work<C, T, Out> work;
     for (int i = 0; i < count; ++i) {
       work.x[i] = source.row(row + i, scratch.data() + i * stride);
-      work.y[i] = static_cast<Out*>(a.y.data) + row_offset(a.y.layout, row + i);
+      work.y[i] = row_at<Out>(a.y, row + i);
     }
     work.statistics = measure<C>(work.x, count, a.spec);
     for (int i = 0; i < count;) {

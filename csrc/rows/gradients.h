@@ -22,9 +22,10 @@ template <int most, class C, class T>
 struct BackwardGroup {
   const T *x[most], *dy[most];
   T* dx[most];
+  const T* dsum[most];
   C mean[most], mean_rest[most], reciprocal[most] = {}, bend[most] = {};
-  C shift[most], along[most];                       // slopes
-  int64_t x_ahead = 0, dy_ahead = 0, dx_ahead = 0;  // elements to what is fetched meanwhile
+  C shift[most], along[most];  // slopes
+  int64_t x_ahead = 0, dy_ahead = 0, dx_ahead = 0, dsum_ahead = 0;  // elements to what is fetched meanwhile
 
   void set_statistics(int i, const Statistics<C>& s) {
     mean[i] = s.mean;
@@ -40,6 +41,7 @@ template <class C, class T, int R>
 struct BackwardRows {
   const T *x[R], *dy[R];
   T* dx[R];
+  const T* dsum[R];
   Statistics<C> statistics[R];
   Slopes<C> slopes[R];
   template <int most>
@@ -49,6 +51,7 @@ struct BackwardRows {
       x[r] = group.x[i];
       dy[r] = group.dy[i];
       dx[r] = group.dx[i];
+      dsum[r] = group.dsum[i];
       statistics[r] = {group.mean[i], group.mean_rest[i], group.reciprocal[i], group.bend[i]};
       slopes[r] = {group.shift[i], group.along[i]};
     }
@@ -127,18 +130,20 @@ void take_slopes(const RowsSpec& spec, const GradientSums<most>& sums, BackwardG
 }
 
 // The second pass, of R rows.
-template <int R, Centring centring, bool weighted, int most, class C, class T>
+template <int R, Centring centring, bool weighted, bool summed, int most, class C, class T>
 __attribute__((flatten)) void write_rows(int64_t n, const BackwardGroup<most, C, T>& group, int first, const C* weight,
                                          bool streamed) {
   using L = typename Written<T>::lanes;
   using V = Vector<L>;
   const BackwardRows<C, T, R> rows(group, first);
   const int64_t x_ahead = group.x_ahead, dy_ahead = group.dy_ahead, dx_ahead = group.dx_ahead;
+  const int64_t dsum_ahead = group.dsum_ahead;
   for_each_position<L>(n, [&](auto at) {
     if constexpr (R == 1) {
       if (x_ahead) {
         fetch(rows.x[0] + at.i + x_ahead);
         fetch(rows.dy[0] + at.i + dy_ahead);
+        if constexpr (summed) fetch(rows.dsum[0] + at.i + dsum_ahead);
         if (!streamed) fetch_to_write(rows.dx[0] + at.i + dx_ahead);
       }
     }
@@ -149,6 +154,7 @@ __attribute__((flatten)) void write_rows(int64_t n, const BackwardGroup<most, C,
       if constexpr (weighted) g = g * w;
       if constexpr (centring != Centring::none) g = g - rows.slopes[r].shift;
       v[r] = g - centred<centring>(at, rows.x[r], rows.statistics[r]) * rows.slopes[r].along;
+      if constexpr (summed) v[r] = v[r] + at.load(rows.dsum[r]);
     }
     for (int r = 0; r < R; ++r) at.store(rows.dx[r], v[r]);
   }, streamed, head_of(rows.dx[0], n, streamed));

@@ -105,10 +105,10 @@ struct RowsBackward {
   double* dbias_partial;
 };
 
-// Whether rows are read and written as they lie: all of one dtype, and nothing to add.
+// Whether rows are read and written as they lie: all of one dtype, and no sum or output to find x from.
 inline bool is_plain(const RowsBackward& a) {
-  return !a.from_output && !a.residual.data && !a.dsum.data && !a.dresidual.data && a.dy.dtype == a.x.dtype &&
-         (!a.dx.data || a.dx.dtype == a.x.dtype);
+  const auto as_x = [&](const Rows& rows) { return !rows.data || rows.dtype == a.x.dtype; };
+  return !a.from_output && !a.residual.data && !a.dresidual.data && as_x(a.dy) && as_x(a.dx) && as_x(a.dsum);
 }
 
 // Of so few rows and so many features the backward goes through blocks of features; a task sums its rows in one go.

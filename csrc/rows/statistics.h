@@ -230,6 +230,12 @@ inline auto centred(const At& at, const T* x, const Statistics<C>& s) {
   }
 }
 
+// Row `row` of a tensor of T, or null where there is none.
+template <class T>
+inline T* row_at(const Rows& rows, int64_t row) {
+  return rows.data ? static_cast<T*>(rows.data) + row_offset(rows.layout, row) : nullptr;
+}
+
 // Elements from a row to the one that is so many later.
 inline int64_t distance_to(const Rows& rows, int64_t row, int64_t later) {
   return row_offset(rows.layout, row + later) - row_offset(rows.layout, row);
@@ -258,28 +264,26 @@ inline int64_t head_of(const T* p, int64_t n, bool streamed) {
 
 // Row `row` in the compute dtype: where it lies, or widened into scratch.
 inline const double* row_of(const Rows& rows, int64_t row, int64_t, double*) {
-  return static_cast<const double*>(rows.data) + row_offset(rows.layout, row);
+  return row_at<double>(rows, row);
 }
 inline const float* row_of(const Rows& rows, int64_t row, int64_t n, float* scratch) {
-  const int64_t offset = row_offset(rows.layout, row);
   switch (rows.dtype) {
-    case DType::bfloat16: return widen(static_cast<const bf16*>(rows.data) + offset, scratch, n);
-    case DType::float16: return widen(static_cast<const f16*>(rows.data) + offset, scratch, n);
-    default: return static_cast<const float*>(rows.data) + offset;
+    case DType::bfloat16: return widen(row_at<bf16>(rows, row), scratch, n);
+    case DType::float16: return widen(row_at<f16>(rows, row), scratch, n);
+    default: return row_at<float>(rows, row);
   }
 }
 
 // Returns body(address of row `row`, in its own type).
 template <class C, class Body>
 inline auto with_row(const Rows& rows, int64_t row, const Body& body) {
-  const int64_t offset = row_offset(rows.layout, row);
   if constexpr (std::is_same_v<C, double>) {
-    return body(static_cast<double*>(rows.data) + offset);
+    return body(row_at<double>(rows, row));
   } else {
     switch (rows.dtype) {
-      case DType::bfloat16: return body(static_cast<bf16*>(rows.data) + offset);
-      case DType::float16: return body(static_cast<f16*>(rows.data) + offset);
-      default: return body(static_cast<float*>(rows.data) + offset);
+      case DType::bfloat16: return body(row_at<bf16>(rows, row));
+      case DType::float16: return body(row_at<f16>(rows, row));
+      default: return body(row_at<float>(rows, row));
     }
   }
 }

@@ -10,7 +10,7 @@ from evenkeel.testing import ulp_error
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 FEATURES = (4096, 5001, 12345)  # whole blocks, and parts of vectors
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-every_norm = pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+every_norm = pytest.mark.parametrize("norm", ["layer_norm", "rms_norm", "add_layer_norm", "add_rms_norm"])
 
 
 def tensors(rows, features, dtype):
@@ -20,9 +20,11 @@ def tensors(rows, features, dtype):
 
 
 def gradients(norm, x, weight, bias, dy, backend="cpu"):
-    leaves = [t.detach().requires_grad_() for t in ((x, weight, bias) if norm == "layer_norm" else (x, weight))]
-    y = getattr(F, norm)(leaves[0], x.shape[-1:], *leaves[1:], backend=backend)
-    return torch.autograd.grad(y, leaves, dy)
+    leaves = [t.detach().requires_grad_() for t in ((x, weight) if "rms" in norm else (x, weight, bias))]
+    other = dy.flip(-1)
+    residual = [other] if norm.startswith("add") else []
+    y = getattr(F, norm)(leaves[0], *residual, x.shape[-1:], *leaves[1:], backend=backend)
+    return torch.autograd.grad(y, leaves, (dy, other) if residual else dy)
 
 
 @every_dtype
@@ -56,13 +58,14 @@ def test_the_gradients_are_exact(norm):
             assert ulp_error(found, wanted) <= 4
 
 
+@pytest.mark.parametrize("norm", ["layer_norm", "add_layer_norm"])
 @pytest.mark.parametrize("size", [0.0, 1e-30, 1e30, float("inf"), float("nan")])
-def test_a_row_that_floats_do_not_hold(size):
+def test_a_row_that_floats_do_not_hold(size, norm):
     """All rows of the call take the other way then."""
     x, weight, bias, dy = (t.float() for t in tensors(200, 4096, torch.float32))
     x[1] = x[1] * size
-    among_many = gradients("layer_norm", x, weight, bias, dy)[0]
-    for found in on_threads(lambda: gradients("layer_norm", x[:3], weight, bias, dy[:3])):
+    among_many = gradients(norm, x, weight, bias, dy)[0]
+    for found in on_threads(lambda: gradients(norm, x[:3], weight, bias, dy[:3])):
         assert torch.equal(found[0].nan_to_num(7), among_many[:3].nan_to_num(7))
 
 
