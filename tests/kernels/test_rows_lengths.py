@@ -55,7 +55,7 @@ def test_rows_of_every_kind_side_by_side(norm, dtype, features):
 
 
 def past_the_caches(dtype, features):
-    """Enough rows, one of them too large for squares in float, if the dtype has such: it parts what is written together."""
+    """Enough rows, one of them too large for squares in float, if the dtype has such: it parts what goes together."""
     rows = (12 << 20) // features // dtype.itemsize
     x = torch.randn(rows, features)
     x[rows // 3] *= 1e30 if dtype != torch.float16 else 1.0
