@@ -44,6 +44,20 @@ struct Projection {
   V operator()(V own_weight, V g, V x) const { return (g * own_weight - shift) - ((x - mean) * reciprocal) * slope; }
 };
 
+// Whether float holds the scales of a statistic's weights, too. By groups all is computed in double, or without scales.
+inline bool holds_scales(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<float>& s) {
+  const ChannelsGeometry& g = a.geometry;
+  if (!has_scales(g) || holds_scale(s, a.smallest_weight, a.largest_weight)) return true;
+  const int64_t share = g.groups ? g.channels / g.groups : 1, columns = g.walk == Walk::columns ? g.fold : share;
+  const int64_t first = statistic % (g.groups ? g.groups : g.channels) * columns;
+  for (int64_t i = first; i < first + columns; ++i) {
+    const double weight = std::abs(a.weight_of(i));
+    if (is_normal(weight) && !holds_scale(s, weight, weight)) return false;
+  }
+  return true;
+}
+inline bool holds_scales(const ChannelsCall&, int64_t, const ChannelStatistics<double>&) { return true; }
+
 // Whether the sums of the backward may be of floats in their shortest parts. Where few channels share a parameter's
 // gradient, all of them may by chance be far smaller than their terms, and the terms' roundings show.
 inline bool sums_are_short(const ChannelsCall& a) {
@@ -124,7 +138,51 @@ struct Wide {
       return as_floats(part);
     }
   }
+  EVENKEEL_INLINE Wide& operator+=(const Wide& other) {
+    for (int i = 0; i < parts; ++i) part[i] += other.part[i];
+    return *this;
+  }
+  EVENKEEL_INLINE friend Wide operator+(Wide a, const Wide& b) { return a += b; }
+  EVENKEEL_INLINE friend Wide operator-(Wide a, const Wide& b) {
+    for (int i = 0; i < parts; ++i) a.part[i] -= b.part[i];
+    return a;
+  }
+  EVENKEEL_INLINE friend Wide operator-(Wide a, double b) {
+    for (auto& each : a.part) each -= b;
+    return a;
+  }
+  EVENKEEL_INLINE friend Wide operator*(Wide a, const Wide& b) {
+    for (int i = 0; i < parts; ++i) a.part[i] *= b.part[i];
+    return a;
+  }
+  EVENKEEL_INLINE friend Wide operator*(Wide a, double b) {
+    for (auto& each : a.part) each *= b;
+    return a;
+  }
 };
+
+// 0 in the lanes past the end.
+template <class C>
+inline Wide<C> keep_wide(const Whole<C>&, Wide<C> v) {
+  return v;
+}
+template <class C>
+inline Wide<C> keep_wide(const Rest<C>& at, Wide<C> v) {
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    v.part[i] = keep_lanes<double>(v.part[i], lanes_below<double>(at.count - i * Lanes<double>::width));
+  }
+  return v;
+}
+
+// Parts of a vector in which there are elements.
+template <class C>
+constexpr int parts_of(const Whole<C>&) {
+  return Wide<C>::parts;
+}
+template <class C>
+inline int parts_of(const Rest<C>& at) {
+  return at.count > Lanes<double>::width ? Wide<C>::parts : 1;
+}
 
 // The differences from the mean, rounded as doubles are.
 template <class C>

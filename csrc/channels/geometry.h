@@ -40,8 +40,10 @@ inline void walk_groups(ChannelsGeometry& g, int64_t batch, bool turned) {
   const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, std::min(most, most_samples));
   g.turned = turned;
   g.walk = Walk::groups;
-  g.per_channel = g.positions;
-  g.width = g.channels * g.positions;
+  if (!g.innermost) {
+    g.per_channel = g.positions;
+    g.width = g.channels * g.positions;
+  }
   g.outer = batch;
   g.blocks = ceil_divide(batch, samples);
   g.statistics_per_block = g.measure_items = g.sum_items = samples * g.groups;
@@ -78,14 +80,12 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   g.measure_items = g.sum_items = ceil_divide(g.rows, g.item_size) * g.strips;
 }
 
-inline void walk_planes(ChannelsGeometry& g, int64_t batch, bool innermost) {
-  const int64_t run = innermost ? g.channels / g.groups : g.positions;
-  const int64_t item = innermost ? std::max<int64_t>(16384, run) : 4096;
+inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
+  constexpr int64_t item = 4096;
   g.outer = batch;
-  g.innermost = innermost;
   g.blocks = g.statistics;
   g.statistics_per_block = 1;
-  g.item_size = run < item ? item / run * run : item;
+  g.item_size = g.positions < item ? item / g.positions * g.positions : item;
   g.measure_items = ceil_divide(g.count, g.item_size);
 }
 
@@ -113,9 +113,9 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   g.per_channel = g.repeat = 1;
   g.width = g.channels;
   const int64_t fewest_positions = masked ? 2 : groups ? few_positions : fewest_of_planes(batch, measured, backward);
-  // few positions of many channels: sums for each column would take longer than those of the group at once
-  const bool innermost = groups && last && !masked && measured && !backward && g.positions < few_positions &&
-                         share >= many_channels;
+  // few positions of many channels, or of such as fill vectors: sums for each column would take longer than a group's
+  g.innermost = groups && last && !masked && measured && g.positions < few_positions &&
+                (share >= many_channels || 4 * share > 3 * padded(share));
   // turning small samples takes less time than columns take for gradients in double
   const bool turns = last && backward && g.positions < few_positions && g.count <= computed_in_double &&
                      g.channels * g.positions <= 4096;
@@ -125,14 +125,14 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   if (turns_channels) {
     walk_columns(g, batch, true, masked);
     g.turned = true;
+  } else if (g.innermost) {
+    walk_groups(g, batch, false);
   } else if (groups && !masked && measured && (!last || turns) && are_rows(g.positions, share, backward)) {
     walk_groups(g, batch, last);
-  } else if (innermost) {
-    walk_planes(g, batch, true);
   } else if (last || g.positions < fewest_positions) {
     walk_columns(g, batch, last, masked);
   } else {
-    walk_planes(g, batch, false);
+    walk_planes(g, batch);
   }
   return g;
 }

@@ -7,33 +7,11 @@
 #include <initializer_list>
 
 #include "channels/groups_few.h"
+#include "channels/groups_runs.h"
 #include "channels/phases.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
-
-// 0 in the lanes past the end.
-template <class C>
-inline Wide<C> keep_wide(const Whole<C>&, Wide<C> v) {
-  return v;
-}
-template <class C>
-inline Wide<C> keep_wide(const Rest<C>& at, Wide<C> v) {
-  for (int i = 0; i < Wide<C>::parts; ++i) {
-    v.part[i] = keep_lanes<double>(v.part[i], lanes_below<double>(at.count - i * Lanes<double>::width));
-  }
-  return v;
-}
-
-// Parts of a vector in which there are elements.
-template <class C>
-constexpr int parts_of(const Whole<C>&) {
-  return Wide<C>::parts;
-}
-template <class C>
-inline int parts_of(const Rest<C>& at) {
-  return at.count > Lanes<double>::width ? Wide<C>::parts : 1;
-}
 
 // A group of a sample: its columns of the tensor's rows, and what is stored for each of them.
 template <class T>
@@ -66,26 +44,12 @@ struct Group {
   }
 };
 
-template <class C>
-inline Wide<C> scaled(Wide<C> v, double factor) {
-  for (auto& part : v.part) part *= factor;
-  return v;
-}
-
-constexpr int64_t most_rows = 8;
-
-// Rows at a time: an addition or a division of one waits for no other row's.
-inline int64_t rows_together_of(const ChannelsCall& a) {
-  constexpr int64_t near = 4096;  // elements that stay in the nearest cache
-  return std::clamp<int64_t>(near / a.geometry.count, 1, most_rows);
-}
-
 // The statistics of neighbouring rows, and their results.
 template <class T, bool extras>
 void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
   using C = Opmath<T>;
   const double count = static_cast<double>(a.geometry.count);
-  double shifts[most_rows] = {}, sums[most_rows] = {}, squares[most_rows] = {}, variances[most_rows];
+  double shifts[most_groups_together] = {}, sums[most_groups_together] = {}, squares[most_groups_together] = {}, variances[most_groups_together];
   for (int64_t i = 0; i < rows; ++i) {
     const T* x = static_cast<const T*>(a.x) + (first + i) * a.geometry.count;
     const auto sum_about = [&](double shift) {
@@ -117,19 +81,56 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
       const T* x = static_cast<const T*>(a.x) + group.offset;
       T* y = static_cast<T*>(a.out) + group.offset;
       for_each_position<C>(group.count, [&](auto at) {
-        const Wide<C> x_hat = scaled<C>(wide_centred<C>(at.load(x), s), s.exact_reciprocal());
+        const Wide<C> x_hat = wide_centred<C>(at.load(x), s) * s.exact_reciprocal();
         at.store(y, activate<decltype(activation)::value, C>(group.affine(at, x_hat).rounded()));
       });
     }
   });
 }
 
+// The same where channels lie innermost.
+template <class T, bool extras>
+void measure_runs(const ChannelsCall& a, SampleOfRuns<T>& sample, int64_t first, int64_t groups) {
+  using C = Opmath<T>;
+  double shifts[most_groups_together] = {}, sums[most_groups_together] = {}, squares[most_groups_together] = {}, variances[most_groups_together];
+  for (int64_t i = 0; i < groups; ++i) {
+    const SumsOfRuns<T> found(a, sample, PlaceOfRuns<T>(a, first + i));
+    shifts[i] = found.shift;
+    sums[i] = found.sum;
+    squares[i] = found.square;
+  }
+  StatisticsStrip<C> statistics;
+  statistics.conclude(a, static_cast<double>(a.geometry.count), groups, shifts, sums, squares, variances);
+  statistics.save(a, first, groups);
+  for (int64_t i = 0; i < groups; ++i) static_cast<C*>(a.variance)[first + i] = static_cast<C>(variances[i]);
+  with_activation_of<extras>(a, [&](auto activation) {
+    for (int64_t i = 0; i < groups; ++i) {
+      write_output<decltype(activation)::value>(sample, PlaceOfRuns<T>(a, first + i), statistics.at(i));
+    }
+  });
+}
+
+// Calls body(sample, first, groups) for neighbouring groups of each sample, that are treated together.
+template <class T, class Body>
+void for_each_groups_of_runs(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
+  const int64_t groups = a.geometry.groups, together = groups_together(a.geometry);
+  for (int64_t first = begin; first < end; first += groups) {
+    SampleOfRuns<T> sample(a, first / groups, a.fetched || first + groups < end);
+    for (int64_t i = 0; i < groups; i += together) body(sample, first + i, std::min(together, groups - i));
+  }
+}
+
 template <class T, bool extras>
 void measure_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  if (a.geometry.innermost) {
+    return for_each_groups_of_runs<T>(a, begin, end, [&](auto& sample, int64_t first, int64_t groups) {
+      measure_runs<T, extras>(a, sample, first, groups);
+    });
+  }
   if (extras && are_few(a)) {
     return for_each_few<T>(a, begin, end, [](auto known, const auto& few) { measure_few<decltype(known)::value>(few); });
   }
-  const int64_t together = rows_together_of(a);
+  const int64_t together = groups_together(a.geometry);
   for (int64_t i = begin; i < end; i += together) measure_rows<T, extras>(a, i, std::min(together, end - i));
 }
 
@@ -205,7 +206,7 @@ class RowGradient {
   bool keeps() const { return is_active && group_.count <= most_kept; }
   template <class At>
   Wide<C> normalized(const At& at) const {
-    return scaled<C>(wide_centred<C>(at.load(x_), statistics_), reciprocal_);
+    return wide_centred<C>(at.load(x_), statistics_) * reciprocal_;
   }
   template <class At>
   Wide<C> upstream_at(const At& at, const Wide<C>& x_hat) const {
@@ -232,8 +233,8 @@ template <class T, Activation activation, bool single>
 __attribute__((flatten)) void sum_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
   using Row = RowGradient<T, activation, single>;
   const ChannelsGeometry& g = a.geometry;
-  typename Row::Kept kept[most_rows];
-  double sums[most_rows][2];
+  typename Row::Kept kept[most_groups_together];
+  double sums[most_groups_together][2];
   for (int64_t i = 0; i < rows; ++i) {
     const Row row(a, first + i, kept[i]);
     if (!row.is_own()) continue;
@@ -252,7 +253,7 @@ __attribute__((flatten)) void sum_rows(const ChannelsCall& a, int64_t first, int
 }
 template <class T, bool extras, bool single>
 void sum_all_rows(const ChannelsCall& a, int64_t begin, int64_t end) {
-  const int64_t together = rows_together_of(a);
+  const int64_t together = groups_together(a.geometry);
   with_activation_of<extras>(a, [&](auto activation) {
     for (int64_t i = begin; i < end; i += together) {
       sum_rows<T, decltype(activation)::value, single>(a, i, std::min(together, end - i));
@@ -374,12 +375,38 @@ inline void sum_columns(const ChannelsCall& a, int64_t lane) {
   }
 }
 
+// Of a block whose channels lie innermost.
+template <class T, bool extras, bool exact>
+void sum_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
+  const ChannelsGeometry& g = a.geometry;
+  double *const gradients = static_cast<double*>(a.factors), *const products = gradients + column_stride(g);
+  std::memset(gradients, 0, 2 * column_stride(g) * sizeof(double));
+  with_activation_of<extras>(a, [&](auto activation) {
+    for_each_groups_of_runs<T>(a, begin, end, [&](auto& sample, int64_t statistic, int64_t groups) {
+      double sums[most_groups_together][2];
+      const auto for_each_own = [&](const auto& body) {
+        for (int64_t i = 0; i < groups; ++i) {
+          const GroupRuns<T, decltype(activation)::value, exact> group(a, sample, statistic + i, i);
+          if (group.is_own()) body(group, sums[i]);
+        }
+      };
+      for_each_own([&](const auto& group, auto& found) { group.sum(gradients, products, found); });
+      if (a.out) for_each_own([](const auto& group, const auto& found) { group.write(found); });
+    });
+  });
+  const int64_t lane = begin / g.statistics_per_block * g.channels;
+  std::copy_n(gradients, g.channels, a.sums + lane);
+  std::copy_n(products, g.channels, a.products + lane);
+}
+
 // All of a block.
 template <class T, bool extras>
 void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t lane = begin / g.statistics_per_block * g.channels, share = g.channels / g.groups;
-  if (is_short(a)) {
+  if (g.innermost) {
+    is_short(a) ? sum_runs<T, extras, false>(a, begin, end) : sum_runs<T, extras, true>(a, begin, end);
+  } else if (is_short(a)) {
     for (int64_t group = 0; group < g.groups; ++group) {
       const GroupColumns<T, extras> columns(a, group);
       for (int64_t i = begin + group; i < end; i += g.groups) {

@@ -5,7 +5,8 @@
 // Columns: (outer, rows, width), where `per_channel` neighbouring columns are a channel, and a lane of the sums; a
 // statistic covers `fold` neighbouring lanes of an outer index. This is channels-last, and contiguous with few
 // positions, which are turned where a channel has few elements. Groups: of few positions; each group of a sample is a
-// row, a statistic and an item, and a block is some samples, which are turned where their channels lie innermost.
+// row, a statistic and an item, and a block is some samples. Where channels lie innermost, a group of many is a run of
+// them at each position, and samples of smaller groups are turned.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
@@ -54,7 +55,7 @@ struct ChannelsGeometry {
   Walk walk;
   int64_t outer, channels, positions;      // planes
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
-  bool innermost;                          // planes: a run is a group's channels at a position, not a channel's positions
+  bool innermost;                          // groups: a run of channels at each position, as they lie
   bool turned;                             // in memory channels lie innermost (groups) or outermost (columns)
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
@@ -124,7 +125,16 @@ struct ChannelsCall {
   int64_t statistics_width() const { return evenkeel::statistics_width(options.eps_mode); }
 };
 
+// Whether a channel's weight is divided by the scale before it multiplies, which has to be in float's range then.
+inline bool has_scales(const ChannelsGeometry& g) { return g.walk != Walk::groups || g.innermost; }
+
 constexpr int64_t computed_in_double = 64;  // elements of a statistic whose gradient floats may not hold
+// Groups of few positions that are treated together: an addition or a division of one waits for no other's.
+constexpr int64_t most_groups_together = 8;
+inline int64_t groups_together(const ChannelsGeometry& g) {
+  constexpr int64_t near = 4096;  // elements that stay in the nearest cache
+  return std::clamp<int64_t>(near / g.count, 1, most_groups_together);
+}
 constexpr int64_t most_together = 256;  // statistics of planes that are written sample by sample
 
 // A phase over [begin, end) of the items or statistics.

@@ -36,7 +36,7 @@ class OwnParameters {
     own.weight = weight_.data();
     own.bias = bias_.data();
     own.smallest_weight = own.largest_weight = 1;
-    if (!own.weight || own.remembered || own.geometry.walk == Walk::groups) return;
+    if (!own.weight || own.remembered || !has_scales(own.geometry)) return;
     double smallest, largest;
     EVENKEEL_BEST(channels_kernels).bound(own.weight, channels_of(own.geometry), &smallest, &largest);
     if (largest == 0) return;

@@ -114,7 +114,6 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
   constexpr int64_t short_run = 2048, most_elements = 4096;
   const ChannelsGeometry& g = a.geometry;
   const int64_t size = size_of(a.dtype), run = g.positions * size, all = g.channels * g.count * size;
-  if (g.innermost) return std::max<int64_t>(1, most_elements / g.count);
   if (g.walk != Walk::planes || g.groups || a.mask || a.remembered || run >= short_run) return 1;
   // gradients are projected run by run: what they gain from the order are whole lines alone
   if (a.dy && (a.options.activation == Activation::silu || run % cache_line == 0 || all < caches().second)) return 1;
@@ -143,7 +142,7 @@ int64_t rows_at_a_time(const ChannelsCall& a) {
 bool is_streamed(const ChannelsCall& a, int64_t bytes, int64_t tensors) {
   constexpr int64_t short_run = 1024;  // bytes
   const ChannelsGeometry& g = a.geometry;
-  const int64_t run = a.together * (g.innermost ? g.channels / g.groups : g.positions) * size_of(a.dtype);
+  const int64_t run = a.together * g.positions * size_of(a.dtype);
   if (g.walk == Walk::planes && !a.remembered && run < short_run && run % cache_line) return false;
   if (g.walk == Walk::planes && a.remembered && !a.dy) return bytes > cached_output_in_order();
   return is_past_caches(bytes * tensors);

@@ -18,7 +18,6 @@ Runs runs_of(const ChannelsGeometry& g, int64_t statistic) {
   const int64_t p = g.positions;
   if (g.groups == 0) return {statistic * p, p, g.channels * p, statistic, 0};
   const int64_t share = g.channels / g.groups, channel = statistic % g.groups * share;
-  if (g.innermost) return {statistic / g.groups * g.channels * p + channel, share, g.channels, channel, 0};
   return {statistic * share * p, p, p, channel, 1};
 }
 

@@ -182,25 +182,6 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   });
 }
 
-// Runs of a group's channels, which have an affine each.
-template <class T, bool extras>
-void write_innermost(const ChannelsCall& a, int64_t item, const Factors<Opmath<T>>& factors) {
-  using C = Opmath<T>;
-  const Span span = measure_span(a.geometry, item);
-  const Runs runs = runs_of(a.geometry, span.statistic);
-  factors.set_affine(restore_statistics<C>(a, span.statistic), runs.length, a.weight ? a.weight + runs.channel : nullptr,
-                     a.bias ? a.bias + runs.channel : nullptr);
-  with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
-    for_each_run(runs, span.begin, span.end, [&](int64_t offset, int64_t length, int64_t) {
-      const T* x = static_cast<const T*>(a.x) + offset;
-      T* y = static_cast<T*>(a.out) + offset;
-      for_each_output<C>(y, length, [&](auto at) {
-        at.store(y, activate<decltype(activation)::value, C>(factors.affine(at, at.load(x))));
-      }, a.streamed);
-    });
-  });
-}
-
 // Statistics of neighbouring channels, sample by sample: in memory their runs follow each other.
 template <class T, bool extras>
 void write_together(const ChannelsCall& a, int64_t begin, int64_t end) {
@@ -257,12 +238,7 @@ template <class T, bool extras>
 void write_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   if (a.remembered) return write_remembered<T, extras>(a, begin, end);
   const ChannelsGeometry& g = a.geometry;
-  if (g.innermost) {
-    const int64_t share = g.channels / g.groups;
-    const Buffer<double> memory(factors_size(share));
-    const Factors<Opmath<T>> factors(memory.data(), share, 0);
-    for (int64_t item = begin; item < end; ++item) write_innermost<T, extras>(a, item, factors);
-  } else if (a.together > 1) {
+  if (a.together > 1) {
     write_together<T, extras>(a, begin / g.measure_items, end / g.measure_items);
   } else {
     for (int64_t item = begin; item < end; ++item) write_measured<T, extras>(a, item);

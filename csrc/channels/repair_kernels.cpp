@@ -11,6 +11,16 @@ namespace {
 template <class Body>
 void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body) {
   const ChannelsGeometry& g = a.geometry;
+  const int64_t share = g.groups ? g.channels / g.groups : 1, runs = g.groups ? share : g.outer;
+  if (g.innermost) {
+    const int64_t row = statistic / g.groups * g.positions, first = statistic % g.groups * share;
+    const int64_t block = statistic / g.statistics_per_block;
+    for (int64_t i = 0; i < g.count; ++i) {
+      const int64_t channel = first + i % share;
+      body((row + i / share) * g.channels + channel, block * g.channels + channel, channel);
+    }
+    return;
+  }
   if (g.walk == Walk::groups) {
     const int64_t first = statistic % g.groups * g.count, block = statistic / g.statistics_per_block;
     for (int64_t i = 0; i < g.count; ++i) {
@@ -28,15 +38,6 @@ void for_each_element(const ChannelsCall& a, int64_t statistic, const Body& body
           body(row * g.row_stride + i, outer * lanes + i / each, i / each);
         }
       }
-    }
-    return;
-  }
-  const int64_t share = g.groups ? g.channels / g.groups : 1, runs = g.groups ? share : g.outer;
-  if (g.innermost) {
-    const int64_t row = statistic / g.groups * g.positions, first = statistic % g.groups * share;
-    for (int64_t i = 0; i < g.count; ++i) {
-      const int64_t channel = first + i % share;
-      body((row + i / share) * g.channels + channel, row / g.positions * g.channels + channel, channel);
     }
     return;
   }
@@ -144,19 +145,6 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
     const double v = ((g - mean_g) - x_hat_at(offset) * s.bend * mean_gx) * s.reciprocal;
     narrow(static_cast<T*>(a.out) + offset, &v, 1);
   });
-}
-
-// Whether float holds the scales of a statistic's weights, too. By groups all is computed in double.
-bool holds_scales(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<float>& s) {
-  const ChannelsGeometry& g = a.geometry;
-  if (g.walk == Walk::groups || holds_scale(s, a.smallest_weight, a.largest_weight)) return true;
-  const int64_t share = g.groups ? g.channels / g.groups : 1, columns = g.walk == Walk::columns ? g.fold : share;
-  const int64_t first = statistic % (g.groups ? g.groups : g.channels) * columns;
-  for (int64_t i = first; i < first + columns; ++i) {
-    const double weight = std::abs(a.weight_of(i));
-    if (is_normal(weight) && !holds_scale(s, weight, weight)) return false;
-  }
-  return true;
 }
 
 // Calls body(value of x's type, statistic) for those that float arithmetic cannot hold.

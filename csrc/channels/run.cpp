@@ -21,6 +21,7 @@ const ChannelsKernels& kernels() { return EVENKEEL_BEST(channels_kernels); }
 int64_t kept_size(const ChannelsCall& a) {
   const ChannelsGeometry& g = a.geometry;
   if (!a.dy || !a.out || a.remembered || a.options.activation != Activation::silu) return 0;
+  if (g.innermost) return padded(g.channels / g.groups) * g.positions * groups_together(g);
   if (g.walk == Walk::planes) return 4 * g.count * opmath_size(a.dtype) <= caches().second ? g.count : 0;
   const int64_t size = g.rows * kept_stride(g);
   return g.walk == Walk::columns && g.count <= computed_in_double && size <= caches().second ? size : 0;

@@ -15,39 +15,52 @@ FEW_POSITIONS = (
     *((5, 32), (40, 12), (49, 34, 3), (3, 6, 7, 7), (33, 8, 5, 3), (2, 256, 8, 7)),
     *((21, 32, 7, 7), (35, 64, 5, 5), (3, 24, 9, 11), (3, 1100, 5, 4)),  # gradients in floats
 )
+# The same channels-last: a vector of channels, several, with a part of one; gradients in double, then in floats.
+FEW_RUNS = ((19, 32, 2, 2), (3, 32, 2, 2), (33, 96, 2, 1), (33, 96, 2, 2), (5, 66, 3, 5), (20, 1024, 3, 3))
 LARGE = (17, 64, 65, 65)  # more than 16 MB: written past the caches
+
+
+def drawn(shape, dtype=torch.float32):
+    return (
+        torch.randn(shape)
+        .to(dtype)
+        .contiguous(memory_format=LAYOUTS["channels_last" if shape in FEW_RUNS else "contiguous"])
+    )
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-@pytest.mark.parametrize("shape", FEW_POSITIONS, ids=str)
+@pytest.mark.parametrize("shape", [*FEW_POSITIONS, *FEW_RUNS], ids=str)
 def test_groups_of_few_positions(shape, dtype, activation):
-    x = torch.randn(shape).to(dtype)
+    x = drawn(shape, dtype)
     mine = results("group_norm", x, activation=activation)
     exact = results("group_norm", x, torch.float64, activation=activation, backend="reference")
     alone = results("group_norm", x)  # an activation may leave a row only its smallest values
     # float64 is compared with float64: neither of the two is exact
-    limit = {torch.float32: 3.0, torch.float64: 16.0}.get(dtype, 0.51)
+    limit = {torch.float32: 4.0 if shape in FEW_RUNS else 3.0, torch.float64: 16.0}.get(dtype, 0.51)
     for a, b, scale in zip(mine[:2], exact[:2], alone[:2], strict=True):
         a, b, scale = (rows("group_norm", t) for t in (a, b, scale))
         assert ulp_error(torch.cat([a, scale], -1), torch.cat([b, scale.double()], -1)) <= limit
     for a, b in zip(mine[2:], exact[2:], strict=True):
-        tolerance = max(torch.finfo(dtype).eps, 1e-14)  # of terms about 1, and of the largest sum of them
+        # of terms about 1, and of the largest sum of them; of few terms that are floats the roundings show
+        tolerance = max((3 if shape in FEW_RUNS else 1) * torch.finfo(dtype).eps, 1e-14)
         torch.testing.assert_close(a.double(), b, rtol=0, atol=tolerance * max(1, b.abs().max().item()))
 
 
 @pytest.mark.parametrize(
     ("norm", "shape"),
     [
-        *(("group_norm", shape) for shape in FEW_POSITIONS),
+        *(("group_norm", shape) for shape in (*FEW_POSITIONS, *FEW_RUNS)),
         *(("instance_norm", shape) for shape in FEW_POSITIONS if len(shape) > 2),  # a single position has no spread
     ],
     ids=str,
 )
-def test_a_group_of_few_positions_does_not_depend_on_the_batch(norm, shape):
-    x = torch.randn(shape)
+def test_a_group_of_few_positions_depends_on_neither_the_batch_nor_the_threads(norm, shape):
+    x = drawn(shape)
     weight, bias, cotangent = tensors(x)
-    y, dx, *_ = results(norm, x)
+    found, *others = on_threads(lambda: results(norm, x))
+    assert all(same_bits(found, other) for other in others)
+    y, dx, *_ = found
     alone = x[1:2].clone().requires_grad_()
     y_alone = call(norm, alone, weight, bias)
     assert torch.equal(y[1:2], y_alone)
@@ -86,11 +99,11 @@ def test_channels_last_groups_of_small_maps(seed):
         assert ulp_error(rows("group_norm", a), rows("group_norm", b)) <= limit
 
 
-@pytest.mark.parametrize("shape", [(49, 34, 3), (49, 32, 7, 7)], ids=str)
+@pytest.mark.parametrize("shape", [(49, 34, 3), (49, 32, 7, 7), *FEW_RUNS], ids=str)
 @pytest.mark.parametrize("scale", [1e30, 1e-25])
 def test_groups_of_few_positions_outside_of_what_float_squares_hold(scale, shape):
     """Some samples of a block are done again, and add to the sums of the others."""
-    x = torch.randn(shape)
+    x = drawn(shape)
     x[::3] *= scale
     mine = results("group_norm", x, eps=0.0)
     exact = results("group_norm", x, torch.float64, eps=0.0, backend="reference")

@@ -1,0 +1,285 @@
+// Groups of few positions whose channels lie innermost: a run of channels at each position. A vector of neighbouring
+// channels is added over the positions in the compute dtype, and from there on in double.
+#pragma once
+
+#include "channels/activation.h"
+#include "channels/affine.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// Fetches memory in its order, a cache line at a time.
+template <class T>
+class Fetches {
+ public:
+  // what lies behind elements of a tensor, so many of them; of none if there is no tensor
+  Fetches(const T* tensor, int64_t elements, bool fetches)
+      : at_(tensor ? tensor + elements : nullptr), end_(tensor && fetches ? at_ + elements : at_) {}
+  template <bool to_write = false>
+  EVENKEEL_INLINE void next() {
+    if (at_ >= end_) return;
+    to_write ? fetch_to_write(at_) : fetch(at_);
+    at_ += cache_line / sizeof(T);
+  }
+
+ private:
+  const T *at_, *const end_;
+};
+
+// A sample, and the one after it, which is fetched meanwhile: a group leaps from run to run, which no processor foresees.
+template <class T>
+struct SampleOfRuns {
+  const T *x, *dy;  // dy and out may be null
+  T* out;
+  Fetches<T> next_x, next_dy, next_out;
+  SampleOfRuns(const ChannelsCall& a, int64_t sample, bool fetches)
+      : SampleOfRuns(a, sample * elements(a), elements(a), fetches) {}
+
+ private:
+  static int64_t elements(const ChannelsCall& a) { return a.geometry.channels * a.geometry.positions; }
+  SampleOfRuns(const ChannelsCall& a, int64_t at, int64_t all, bool fetches)
+      : x(static_cast<const T*>(a.x) + at),
+        dy(a.dy ? static_cast<const T*>(a.dy) + at : nullptr),
+        out(a.out ? static_cast<T*>(a.out) + at : nullptr),
+        next_x(x, all, fetches),
+        next_dy(dy, all, fetches),
+        next_out(out, all, fetches) {}
+};
+
+// The place of a group in its sample, and the affine of its channels.
+template <class T>
+struct PlaceOfRuns {
+  using C = Opmath<T>;
+  const int64_t share, channel, row, runs;
+  const double *weights, *biases;
+  PlaceOfRuns(const ChannelsCall& a, int64_t statistic)
+      : share(a.geometry.channels / a.geometry.groups),
+        channel(statistic % a.geometry.groups * share),
+        row(a.geometry.channels),
+        runs(a.geometry.positions),
+        weights(a.weight ? a.weight + channel : nullptr),
+        biases(a.bias ? a.bias + channel : nullptr) {}
+  template <class U>
+  U* of(U* tensor, int64_t run) const {
+    return tensor + run * row + channel;
+  }
+  // of a vector of channels
+  template <class At>
+  Wide<C> weight(const At& at) const {
+    return parameter(at, weights, 1.0);
+  }
+  template <class At>
+  Wide<C> bias(const At& at) const {
+    return parameter(at, biases, 0.0);
+  }
+
+ private:
+  template <class At>
+  static Wide<C> parameter(const At& at, const double* values, double otherwise) {
+    Wide<C> v;
+    for (int i = 0; i < Wide<C>::parts; ++i) {
+      v.part[i] = values ? load(values + at.i + i * Lanes<double>::width) : Doubles{} + otherwise;
+    }
+    return keep_wide(at, v);
+  }
+};
+
+// The sums of a group's differences from a shift, and of their squares: sums of the compute dtype are of a few runs.
+template <class T>
+struct SumsOfRuns {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  double shift, sum, square;
+  SumsOfRuns(const ChannelsCall& a, SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place) {
+    const double count = static_cast<double>(a.geometry.count);
+    const V first = Whole<C>{0}.load(place.of(sample.x, 0));
+    add(sample, place, static_cast<C>(sum_of_lanes(as_doubles(first)) / Lanes<C>::width));
+    if (!is_good_shift(count, sum, square)) add(sample, place, static_cast<C>(shift + sum / count));
+  }
+
+ private:
+  __attribute__((flatten)) void add(SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place, C about) {
+    Doubles total = {}, total_square = {};
+    for_each_position<C>(place.share, [&](auto at) {
+      V some{}, squares{};
+      for (int64_t run = 0; run < place.runs; ++run) {
+        sample.next_x.next();
+        const V d = at.keep(at.load(place.of(sample.x, run)) - about);
+        some += d;
+        squares += d * d;
+      }
+      total += as_doubles(some);
+      total_square += as_doubles(squares);
+    });
+    shift = static_cast<double>(about);
+    sum = sum_of_lanes(total);
+    square = sum_of_lanes(total_square);
+  }
+};
+
+// y of a group of a sample.
+template <Activation activation, class T, class C>
+__attribute__((flatten)) void write_output(SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place,
+                                           const ChannelStatistics<C>& s) {
+  for_each_position<C>(place.share, [&](auto at) {
+    const Wide<C> exact = place.weight(at) * s.exact_reciprocal();
+    const Vector<C> scale = exact.rounded();
+    const Vector<C> shift = (place.bias(at) - exact * static_cast<double>(s.mean_rest)).rounded();
+    for (int64_t run = 0; run < place.runs; ++run) {
+      sample.next_out.template next<true>();
+      const Vector<C> centred = at.load(place.of(sample.x, run)) - s.mean;
+      at.store(place.of(sample.out, run), activate<activation, C>(centred * scale + shift));
+    }
+  });
+}
+
+// The numbers in which a group's gradient is computed: the compute dtype, or double where that may not hold it.
+template <class C, bool exact>
+struct GroupNumbers {
+  using Scalar = C;
+  using Number = Vector<C>;
+  // x - mean; what the mean lost in rounding counts by way of the other factors
+  static Number centred(Number x, const ChannelStatistics<C>& s) { return x - s.mean; }
+  static double mean_rest(const ChannelStatistics<C>& s) { return static_cast<double>(s.mean_rest); }
+  template <Activation activation>
+  static Number through(Number upstream, Number input) {
+    return through_activation<activation, C>(upstream, input);
+  }
+  template <class At>
+  static Number keep(const At& at, Number v) {
+    return at.keep(v);
+  }
+  static Number of(const Wide<C>& v) { return v.rounded(); }
+  static Vector<C> rounded(Number v) { return v; }
+};
+template <class C>
+struct GroupNumbers<C, true> {
+  using Scalar = double;
+  using Number = Wide<C>;
+  static Number centred(Vector<C> x, const ChannelStatistics<C>& s) { return wide_centred<C>(x, s); }
+  static double mean_rest(const ChannelStatistics<C>&) { return 0; }
+  template <Activation activation>
+  static Number through(Number upstream, const Number& input) {
+    for (int i = 0; i < Number::parts; ++i) {
+      upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
+    }
+    return upstream;
+  }
+  template <class At>
+  static Number keep(const At& at, const Number& v) {
+    return keep_wide(at, v);
+  }
+  static const Number& of(const Wide<C>& v) { return v; }
+  static Vector<C> rounded(const Number& v) { return v.rounded(); }
+};
+
+// dx of a group of a sample, and what it adds to the sums of the channels.
+template <class T, Activation activation, bool exact>
+class GroupRuns {
+ public:
+  using C = Opmath<T>;
+  using Numbers = GroupNumbers<C, exact>;
+  using Number = typename Numbers::Number;
+  using Scalar = typename Numbers::Scalar;
+  // slot: among the groups that are treated together
+  GroupRuns(const ChannelsCall& a, SampleOfRuns<T>& sample, int64_t statistic, int64_t slot)
+      : call_(a),
+        sample_(sample),
+        place_(a, statistic),
+        slot_(slot),
+        s_(restore_statistics<C>(a, statistic)),
+        is_own_(is_nan(s_) || (in_range(s_) && holds_scales(a, statistic, s_))),
+        exact_reciprocal_(s_.exact_reciprocal()),
+        reciprocal_(static_cast<Scalar>(exact_reciprocal_)),
+        rest_(Numbers::mean_rest(s_)) {}
+  // else its repair makes it
+  bool is_own() const { return is_own_; }
+
+  __attribute__((flatten)) void sum(double* gradients, double* products, double (&sums)[2]) const {
+    Doubles total = {}, total_product = {};
+    for_each_position<C>(place_.share, [&](auto at) {
+      const Affine affine(*this, at);
+      Number sum{}, product{};
+      for (int64_t run = 0; run < place_.runs; ++run) {
+        sample_.next_x.next();
+        sample_.next_dy.next();
+        const Number centred = Numbers::keep(at, Numbers::centred(at.load(place_.of(sample_.x, run)), s_));
+        Number upstream(at.load(place_.of(sample_.dy, run)));
+        if constexpr (is_active) {
+          upstream = Numbers::keep(at, affine.through(upstream, centred));
+          if (call_.kept) store_bytes_of(kept(at, run), upstream);
+        }
+        sum += upstream;
+        product += upstream * (centred * reciprocal_);
+      }
+      const Wide<C> wide_sum(sum), weight = place_.weight(at);
+      const Wide<C> wide_product = Wide<C>(product) - wide_sum * (rest_ * exact_reciprocal_);
+      for (int i = 0; i < parts_of(at); ++i) {
+        const Whole<double> lanes{place_.channel + at.i + i * Lanes<double>::width};
+        lanes.store(gradients, lanes.load(gradients) + wide_sum.part[i]);
+        lanes.store(products, lanes.load(products) + wide_product.part[i]);
+        total += wide_sum.part[i] * weight.part[i];
+        total_product += wide_product.part[i] * weight.part[i];
+      }
+    });
+    sums[0] = sum_of_lanes(total);
+    sums[1] = sum_of_lanes(total_product);
+  }
+
+  // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale
+  __attribute__((flatten)) void write(const double (&sums)[2]) const {
+    const double n = static_cast<double>(call_.geometry.count);
+    const double along = static_cast<double>(s_.bend) * (sums[1] / n) * exact_reciprocal_;
+    const Scalar slope = static_cast<Scalar>(along);
+    const Scalar shift = static_cast<Scalar>((sums[0] / n - rest_ * along) * exact_reciprocal_);
+    for_each_position<C>(place_.share, [&](auto at) {
+      const Affine affine(*this, at);
+      for (int64_t run = 0; run < place_.runs; ++run) {
+        sample_.next_out.template next<true>();
+        const Number centred = Numbers::centred(at.load(place_.of(sample_.x, run)), s_);
+        Number upstream{};
+        if (is_active && call_.kept) {
+          upstream = load_bytes_of<Number>(kept(at, run));
+        } else {
+          upstream = Number(at.load(place_.of(sample_.dy, run)));
+          if constexpr (is_active) upstream = affine.through(upstream, centred);
+        }
+        const Number gradient = (upstream * affine.scale - shift) - centred * reciprocal_ * slope;
+        at.store(place_.of(sample_.out, run), Numbers::rounded(gradient));
+      }
+    });
+  }
+
+ private:
+  static constexpr bool is_active = activation != Activation::none;
+  // The affine of a vector of channels.
+  struct Affine {
+    Number scale, shift;
+    template <class At>
+    EVENKEEL_INLINE Affine(const GroupRuns& group, const At& at) {
+      const Wide<C> wide_scale = group.place_.weight(at) * group.exact_reciprocal_;
+      scale = Numbers::of(wide_scale);
+      if constexpr (is_active) shift = Numbers::of(group.place_.bias(at) - wide_scale * group.rest_);
+    }
+    EVENKEEL_INLINE Number through(const Number& upstream, const Number& centred) const {
+      return Numbers::template through<activation>(upstream, centred * scale + shift);
+    }
+  };
+  // where a gradient led through the activation is kept
+  template <class At>
+  Scalar* kept(const At& at, int64_t run) const {
+    return static_cast<Scalar*>(call_.kept) + (slot_ * place_.runs + run) * padded(place_.share) + at.i;
+  }
+  const ChannelsCall& call_;
+  SampleOfRuns<T>& sample_;
+  const PlaceOfRuns<T> place_;
+  const int64_t slot_;
+  const ChannelStatistics<C> s_;
+  const bool is_own_;
+  const double exact_reciprocal_;
+  const Scalar reciprocal_;
+  const double rest_;
+};
+
+}  // namespace
+}  // namespace evenkeel::EVENKEEL_ISA
