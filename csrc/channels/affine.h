@@ -44,7 +44,7 @@ struct Projection {
   V operator()(V own_weight, V g, V x) const { return (g * own_weight - shift) - ((x - mean) * reciprocal) * slope; }
 };
 
-// Whether float holds the scales of a statistic's weights, too. By groups all is computed in double, or without scales.
+// Whether float holds the scales of a statistic's weights, if there are any.
 inline bool holds_scales(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<float>& s) {
   const ChannelsGeometry& g = a.geometry;
   if (!has_scales(g) || holds_scale(s, a.smallest_weight, a.largest_weight)) return true;

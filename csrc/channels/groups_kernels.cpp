@@ -49,7 +49,8 @@ template <class T, bool extras>
 void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
   using C = Opmath<T>;
   const double count = static_cast<double>(a.geometry.count);
-  double shifts[most_groups_together] = {}, sums[most_groups_together] = {}, squares[most_groups_together] = {}, variances[most_groups_together];
+  constexpr int64_t most = most_groups_together;
+  double shifts[most] = {}, sums[most] = {}, squares[most] = {}, variances[most];
   for (int64_t i = 0; i < rows; ++i) {
     const T* x = static_cast<const T*>(a.x) + (first + i) * a.geometry.count;
     const auto sum_about = [&](double shift) {
@@ -92,7 +93,8 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
 template <class T, bool extras>
 void measure_runs(const ChannelsCall& a, SampleOfRuns<T>& sample, int64_t first, int64_t groups) {
   using C = Opmath<T>;
-  double shifts[most_groups_together] = {}, sums[most_groups_together] = {}, squares[most_groups_together] = {}, variances[most_groups_together];
+  constexpr int64_t most = most_groups_together;
+  double shifts[most] = {}, sums[most] = {}, squares[most] = {}, variances[most];
   for (int64_t i = 0; i < groups; ++i) {
     const SumsOfRuns<T> found(a, sample, PlaceOfRuns<T>(a, first + i));
     shifts[i] = found.shift;

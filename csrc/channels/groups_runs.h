@@ -2,6 +2,8 @@
 // channels is added over the positions in the compute dtype, and from there on in double.
 #pragma once
 
+#include <algorithm>
+
 #include "channels/activation.h"
 #include "channels/affine.h"
 
@@ -92,8 +94,10 @@ struct SumsOfRuns {
   double shift, sum, square;
   SumsOfRuns(const ChannelsCall& a, SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place) {
     const double count = static_cast<double>(a.geometry.count);
-    const V first = Whole<C>{0}.load(place.of(sample.x, 0));
-    add(sample, place, static_cast<C>(sum_of_lanes(as_doubles(first)) / Lanes<C>::width));
+    const int64_t few = std::min<int64_t>(place.share, Lanes<C>::width);
+    double first = 0;
+    for_each_position<C>(few, [&](auto at) { first = sum_of_lanes(as_doubles(at.load(place.of(sample.x, 0)))); });
+    add(sample, place, static_cast<C>(first / static_cast<double>(few)));
     if (!is_good_shift(count, sum, square)) add(sample, place, static_cast<C>(shift + sum / count));
   }
 
@@ -145,10 +149,6 @@ struct GroupNumbers {
   static Number through(Number upstream, Number input) {
     return through_activation<activation, C>(upstream, input);
   }
-  template <class At>
-  static Number keep(const At& at, Number v) {
-    return at.keep(v);
-  }
   static Number of(const Wide<C>& v) { return v.rounded(); }
   static Vector<C> rounded(Number v) { return v; }
 };
@@ -164,10 +164,6 @@ struct GroupNumbers<C, true> {
       upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
     }
     return upstream;
-  }
-  template <class At>
-  static Number keep(const At& at, const Number& v) {
-    return keep_wide(at, v);
   }
   static const Number& of(const Wide<C>& v) { return v; }
   static Vector<C> rounded(const Number& v) { return v.rounded(); }
@@ -203,17 +199,18 @@ class GroupRuns {
       for (int64_t run = 0; run < place_.runs; ++run) {
         sample_.next_x.next();
         sample_.next_dy.next();
-        const Number centred = Numbers::keep(at, Numbers::centred(at.load(place_.of(sample_.x, run)), s_));
+        const Number centred = Numbers::centred(at.load(place_.of(sample_.x, run)), s_);
         Number upstream(at.load(place_.of(sample_.dy, run)));
         if constexpr (is_active) {
-          upstream = Numbers::keep(at, affine.through(upstream, centred));
+          upstream = affine.through(upstream, centred);
           if (call_.kept) store_bytes_of(kept(at, run), upstream);
         }
         sum += upstream;
         product += upstream * (centred * reciprocal_);
       }
-      const Wide<C> wide_sum(sum), weight = place_.weight(at);
-      const Wide<C> wide_product = Wide<C>(product) - wide_sum * (rest_ * exact_reciprocal_);
+      // the lanes past the end are the next group's
+      const Wide<C> wide_sum = keep_wide(at, Wide<C>(sum)), weight = place_.weight(at);
+      const Wide<C> wide_product = keep_wide(at, Wide<C>(product) - wide_sum * (rest_ * exact_reciprocal_));
       for (int i = 0; i < parts_of(at); ++i) {
         const Whole<double> lanes{place_.channel + at.i + i * Lanes<double>::width};
         lanes.store(gradients, lanes.load(gradients) + wide_sum.part[i]);

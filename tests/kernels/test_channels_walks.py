@@ -110,6 +110,26 @@ def test_groups_of_few_positions_outside_of_what_float_squares_hold(scale, shape
     assert max(errors("group_norm", mine, exact)) <= 3.0
 
 
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("share", [13, 16, 30, 40])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e30, 0.0])
+def test_a_group_of_channels_knows_nothing_of_its_neighbours(value, share, activation):
+    """A group's last vector reaches into the next one's channels."""
+    x = torch.randn(9, 3 * share, 3, 2).contiguous(memory_format=torch.channels_last)
+    others = torch.arange(3 * share) // share != 1
+    cotangent = torch.randn(x.shape)
+
+    def gradients(x):
+        leaves = [t.detach().requires_grad_() for t in (x, torch.ones(3 * share), torch.zeros(3 * share))]
+        y = F.group_norm(leaves[0], 3, *leaves[1:], activation=activation, backend="cpu")
+        y, dx, *affine = (y, *torch.autograd.grad(y, leaves, cotangent))
+        return [*(t[:, others] for t in (y.detach(), dx)), *(t[others] for t in affine)]
+
+    alone = gradients(x)
+    x[:, ~others] = value
+    assert same_bits(gradients(x), alone)
+
+
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("groups", [1, 2, 10])
 def test_groups_of_many_channels_with_few_positions(groups, dtype):
