@@ -161,6 +161,19 @@ struct Wide {
   }
 };
 
+// The same of a vector of sums.
+template <class C>
+inline bool sums_hold(const Wide<C>& gradient, const Wide<C>& product) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  LaneMask<double> lost{};
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    const Doubles g = size_of(gradient.part[i]), p = size_of(product.part[i]);
+    const LaneMask<double> finite = (g < infinity) & (p < infinity);
+    lost |= ~(finite & ((p >= 0x1p-90) | ((p == 0.0) & (g == 0.0))));
+  }
+  return !any(lost);
+}
+
 // 0 in the lanes past the end.
 template <class C>
 inline Wide<C> keep_wide(const Whole<C>&, Wide<C> v) {

@@ -1,5 +1,5 @@
-// The channel pattern over groups of few positions, contiguous: each group of a sample is a row of its own, whose
-// columns have a weight each. Compiled once per instruction set.
+// The channel pattern over groups of few positions. Contiguous, each group of a sample is a row of its own, whose
+// columns have a weight each; channels-last it is a run of channels at each position. Compiled once per instruction set.
 //
 // A row may be so short that its gradient is by chance far smaller than its terms: then all is computed in double. One
 // phase does everything for an item. The gradients of the affine are summed over the samples of a block.
@@ -114,7 +114,7 @@ void measure_runs(const ChannelsCall& a, SampleOfRuns<T>& sample, int64_t first,
 
 // Calls body(sample, first, groups) for neighbouring groups of each sample, that are treated together.
 template <class T, class Body>
-void for_each_groups_of_runs(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
+void for_each_groups_together(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
   const int64_t groups = a.geometry.groups, together = groups_together(a.geometry);
   for (int64_t first = begin; first < end; first += groups) {
     SampleOfRuns<T> sample(a, first / groups, a.fetched || first + groups < end);
@@ -125,7 +125,7 @@ void for_each_groups_of_runs(const ChannelsCall& a, int64_t begin, int64_t end, 
 template <class T, bool extras>
 void measure_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   if (a.geometry.innermost) {
-    return for_each_groups_of_runs<T>(a, begin, end, [&](auto& sample, int64_t first, int64_t groups) {
+    return for_each_groups_together<T>(a, begin, end, [&](auto& sample, int64_t first, int64_t groups) {
       measure_runs<T, extras>(a, sample, first, groups);
     });
   }
@@ -384,7 +384,7 @@ void sum_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
   double *const gradients = static_cast<double*>(a.factors), *const products = gradients + column_stride(g);
   std::memset(gradients, 0, 2 * column_stride(g) * sizeof(double));
   with_activation_of<extras>(a, [&](auto activation) {
-    for_each_groups_of_runs<T>(a, begin, end, [&](auto& sample, int64_t statistic, int64_t groups) {
+    for_each_groups_together<T>(a, begin, end, [&](auto& sample, int64_t statistic, int64_t groups) {
       double sums[most_groups_together][2];
       const auto for_each_own = [&](const auto& body) {
         for (int64_t i = 0; i < groups; ++i) {

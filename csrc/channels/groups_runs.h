@@ -1,5 +1,5 @@
 // Groups of few positions whose channels lie innermost: a run of channels at each position. A vector of neighbouring
-// channels is added over the positions in the compute dtype, and from there on in double.
+// channels is added over the positions, and from there on in double.
 #pragma once
 
 #include <algorithm>
@@ -182,6 +182,7 @@ class GroupRuns {
       : call_(a),
         sample_(sample),
         place_(a, statistic),
+        statistic_(statistic),
         slot_(slot),
         s_(restore_statistics<C>(a, statistic)),
         is_own_(is_nan(s_) || (in_range(s_) && holds_scales(a, statistic, s_))),
@@ -194,33 +195,46 @@ class GroupRuns {
   __attribute__((flatten)) void sum(double* gradients, double* products, double (&sums)[2]) const {
     Doubles total = {}, total_product = {};
     for_each_position<C>(place_.share, [&](auto at) {
-      const Affine affine(*this, at);
-      Number sum{}, product{};
-      for (int64_t run = 0; run < place_.runs; ++run) {
-        sample_.next_x.next();
-        sample_.next_dy.next();
-        const Number centred = Numbers::centred(at.load(place_.of(sample_.x, run)), s_);
-        Number upstream(at.load(place_.of(sample_.dy, run)));
-        if constexpr (is_active) {
-          upstream = affine.through(upstream, centred);
-          if (call_.kept) store_bytes_of(kept(at, run), upstream);
+      Wide<C> sum, product;
+      add_runs(at, call_.kept, sum, product);
+      if constexpr (!exact && sizeof(C) < sizeof(double)) {
+        if (!sums_hold(sum, product)) {
+          GroupRuns<T, activation, true>(call_, sample_, statistic_, slot_).add_runs(at, nullptr, sum, product);
         }
-        sum += upstream;
-        product += upstream * (centred * reciprocal_);
       }
-      // the lanes past the end are the next group's
-      const Wide<C> wide_sum = keep_wide(at, Wide<C>(sum)), weight = place_.weight(at);
-      const Wide<C> wide_product = keep_wide(at, Wide<C>(product) - wide_sum * (rest_ * exact_reciprocal_));
+      const Wide<C> weight = place_.weight(at);
       for (int i = 0; i < parts_of(at); ++i) {
         const Whole<double> lanes{place_.channel + at.i + i * Lanes<double>::width};
-        lanes.store(gradients, lanes.load(gradients) + wide_sum.part[i]);
-        lanes.store(products, lanes.load(products) + wide_product.part[i]);
-        total += wide_sum.part[i] * weight.part[i];
-        total_product += wide_product.part[i] * weight.part[i];
+        lanes.store(gradients, lanes.load(gradients) + sum.part[i]);
+        lanes.store(products, lanes.load(products) + product.part[i]);
+        total += sum.part[i] * weight.part[i];
+        total_product += product.part[i] * weight.part[i];
       }
     });
     sums[0] = sum_of_lanes(total);
     sums[1] = sum_of_lanes(total_product);
+  }
+
+  // The sums over the runs of dy and of dy * x_hat, of a vector of channels.
+  template <class At>
+  EVENKEEL_INLINE void add_runs(const At& at, void* kept_gradients, Wide<C>& wide_sum, Wide<C>& wide_product) const {
+    const ChannelAffine affine(*this, at);
+    Number sum{}, product{};
+    for (int64_t run = 0; run < place_.runs; ++run) {
+      sample_.next_x.next();
+      sample_.next_dy.next();
+      const Number centred = Numbers::centred(at.load(place_.of(sample_.x, run)), s_);
+      Number upstream(at.load(place_.of(sample_.dy, run)));
+      if constexpr (is_active) {
+        upstream = affine.through(upstream, centred);
+        if (kept_gradients) store_bytes_of(kept(at, run), upstream);
+      }
+      sum += upstream;
+      product += upstream * (centred * reciprocal_);
+    }
+    // the lanes past the end are the next group's
+    wide_sum = keep_wide(at, Wide<C>(sum));
+    wide_product = keep_wide(at, Wide<C>(product) - wide_sum * (rest_ * exact_reciprocal_));
   }
 
   // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale
@@ -230,7 +244,7 @@ class GroupRuns {
     const Scalar slope = static_cast<Scalar>(along);
     const Scalar shift = static_cast<Scalar>((sums[0] / n - rest_ * along) * exact_reciprocal_);
     for_each_position<C>(place_.share, [&](auto at) {
-      const Affine affine(*this, at);
+      const ChannelAffine affine(*this, at);
       for (int64_t run = 0; run < place_.runs; ++run) {
         sample_.next_out.template next<true>();
         const Number centred = Numbers::centred(at.load(place_.of(sample_.x, run)), s_);
@@ -250,10 +264,10 @@ class GroupRuns {
  private:
   static constexpr bool is_active = activation != Activation::none;
   // The affine of a vector of channels.
-  struct Affine {
+  struct ChannelAffine {
     Number scale, shift;
     template <class At>
-    EVENKEEL_INLINE Affine(const GroupRuns& group, const At& at) {
+    EVENKEEL_INLINE ChannelAffine(const GroupRuns& group, const At& at) {
       const Wide<C> wide_scale = group.place_.weight(at) * group.exact_reciprocal_;
       scale = Numbers::of(wide_scale);
       if constexpr (is_active) shift = Numbers::of(group.place_.bias(at) - wide_scale * group.rest_);
@@ -270,7 +284,7 @@ class GroupRuns {
   const ChannelsCall& call_;
   SampleOfRuns<T>& sample_;
   const PlaceOfRuns<T> place_;
-  const int64_t slot_;
+  const int64_t statistic_, slot_;
   const ChannelStatistics<C> s_;
   const bool is_own_;
   const double exact_reciprocal_;

@@ -6,7 +6,7 @@
 // statistic covers `fold` neighbouring lanes of an outer index. This is channels-last, and contiguous with few
 // positions, which are turned where a channel has few elements. Groups: of few positions; each group of a sample is a
 // row, a statistic and an item, and a block is some samples. Where channels lie innermost, a group of many is a run of
-// them at each position, and samples of smaller groups are turned.
+// them at each position, and small samples of smaller ones are turned.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
@@ -109,10 +109,11 @@ struct ChannelsCall {
   void* variance;    // compute dtype, (statistics)
   bool may_cancel;   // remembered: in some channel y can be far smaller than the terms that it is the difference of
   bool streamed;     // out is larger than the caches: write past them
-  bool fetched;      // planes: the next statistic is fetched while one is written
+  bool fetched;      // planes, groups: what comes next is fetched meanwhile
   int64_t together;  // planes: statistics of neighbouring channels that one thread takes together, and writes by samples
   int64_t rows_at_a_time;  // columns: of which the same few columns are written together
-  // backward: room for a gradient of each element of the block, or null: planes' in the compute dtype, columns' in double
+  // backward: room for a gradient of each element of the block, or null: planes' in the compute dtype, columns' in
+  // double; of groups that are runs for those that are treated together, in the numbers in which they are computed
   void* kept;
   // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums. Planes:
   // with remembered statistics, the factors of each channel.

@@ -111,11 +111,11 @@ def test_groups_of_few_positions_outside_of_what_float_squares_hold(scale, shape
 
 
 @pytest.mark.parametrize("activation", [None, "silu"])
-@pytest.mark.parametrize("share", [13, 16, 30, 40])
+@pytest.mark.parametrize(("share", "positions"), [(13, (2, 2)), (13, (3, 2)), (16, (3, 2)), (30, (2, 1)), (40, (3, 2))])
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e30, 0.0])
-def test_a_group_of_channels_knows_nothing_of_its_neighbours(value, share, activation):
+def test_a_group_of_channels_knows_nothing_of_its_neighbours(value, share, positions, activation):
     """A group's last vector reaches into the next one's channels."""
-    x = torch.randn(9, 3 * share, 3, 2).contiguous(memory_format=torch.channels_last)
+    x = torch.randn(9, 3 * share, *positions).contiguous(memory_format=torch.channels_last)
     others = torch.arange(3 * share) // share != 1
     cotangent = torch.randn(x.shape)
 
@@ -128,6 +128,43 @@ def test_a_group_of_channels_knows_nothing_of_its_neighbours(value, share, activ
     alone = gradients(x)
     x[:, ~others] = value
     assert same_bits(gradients(x), alone)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"eps_mode": "outside"}, {"weight_offset": 1.0}, {"activation": "silu"}], ids=str
+)
+@pytest.mark.parametrize("shape", FEW_RUNS, ids=str)
+def test_runs_of_channels_with_and_without_parameters(shape, options):
+    """Each gradient alone has the bits that it has among all."""
+    x = drawn(shape)
+    weight, bias, cotangent = tensors(x)
+    for affine in ((weight, bias), (weight, None), (None, None)):
+        leaves = [t.detach().requires_grad_() for t in (x, *(p for p in affine if p is not None))]
+        plain = options if affine[0] is not None else {k: v for k, v in options.items() if k != "weight_offset"}
+
+        def gradients(dtype=torch.float32, wanted=slice(None), leaves=leaves, plain=plain, **backend):
+            own = [t.detach().to(dtype).requires_grad_() for t in leaves]
+            return torch.autograd.grad(call("group_norm", *own, **plain, **backend), own[wanted], cotangent.to(dtype))
+
+        found, exact = gradients(), gradients(torch.float64, backend="reference")
+        assert ulp_error(rows("group_norm", found[0]), rows("group_norm", exact[0])) <= 4.0
+        for i, gradient in enumerate(found):
+            assert torch.equal(gradients(wanted=slice(i, i + 1))[0], gradient)
+
+
+@pytest.mark.parametrize("size", [2e38, 1e-39])
+def test_sums_over_runs_that_floats_do_not_hold(size):
+    x = drawn((20, 1024, 3, 3))
+    weight, bias, cotangent = tensors(x)
+    cotangent = cotangent.sign() * size
+    found, exact = [], []
+    for results_of, dtype, backend in ((found, torch.float32, "cpu"), (exact, torch.float64, "reference")):
+        leaves = [t.to(dtype).requires_grad_() for t in (x, weight, bias)]
+        y = call("group_norm", *leaves, backend=backend)
+        results_of.extend(torch.autograd.grad(y, leaves[1:], cotangent.to(dtype)))
+    for a, b in zip(found, exact, strict=True):
+        assert torch.equal(a.isfinite(), b.float().isfinite())
+        torch.testing.assert_close(a.double() / size, b.float().double() / size, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
