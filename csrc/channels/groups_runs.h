@@ -198,9 +198,7 @@ class GroupRuns {
       Wide<C> sum, product;
       add_runs(at, call_.kept, sum, product);
       if constexpr (!exact && sizeof(C) < sizeof(double)) {
-        if (!sums_hold(sum, product)) {
-          GroupRuns<T, activation, true>(call_, sample_, statistic_, slot_).add_runs(at, nullptr, sum, product);
-        }
+        if (!sums_hold(sum, product)) add_in_double(at, sum, product);
       }
       const Wide<C> weight = place_.weight(at);
       for (int i = 0; i < parts_of(at); ++i) {
@@ -213,6 +211,12 @@ class GroupRuns {
     });
     sums[0] = sum_of_lanes(total);
     sums[1] = sum_of_lanes(total_product);
+  }
+
+  // out of line, for the registers of what is nearly always done
+  template <class At>
+  __attribute__((noinline)) void add_in_double(const At at, Wide<C>& sum, Wide<C>& product) const {
+    GroupRuns<T, activation, true>(call_, sample_, statistic_, slot_).add_runs(at, nullptr, sum, product);
   }
 
   // The sums over the runs of dy and of dy * x_hat, of a vector of channels.
