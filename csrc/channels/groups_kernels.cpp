@@ -89,55 +89,15 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
   });
 }
 
-// The same where channels lie innermost.
-template <class T, bool extras>
-void measure_runs(const ChannelsCall& a, SampleOfRuns<T>& sample, int64_t first, int64_t groups) {
-  using C = Opmath<T>;
-  constexpr int64_t most = most_groups_together;
-  double shifts[most] = {}, sums[most] = {}, squares[most] = {}, variances[most];
-  for (int64_t i = 0; i < groups; ++i) {
-    const SumsOfRuns<T> found(a, sample, PlaceOfRuns<T>(a, first + i));
-    shifts[i] = found.shift;
-    sums[i] = found.sum;
-    squares[i] = found.square;
-  }
-  StatisticsStrip<C> statistics;
-  statistics.conclude(a, static_cast<double>(a.geometry.count), groups, shifts, sums, squares, variances);
-  statistics.save(a, first, groups);
-  for (int64_t i = 0; i < groups; ++i) static_cast<C*>(a.variance)[first + i] = static_cast<C>(variances[i]);
-  with_activation_of<extras>(a, [&](auto activation) {
-    for (int64_t i = 0; i < groups; ++i) {
-      write_output<decltype(activation)::value>(sample, PlaceOfRuns<T>(a, first + i), statistics.at(i));
-    }
-  });
-}
-
-// Calls body(sample, first, groups) for neighbouring groups of each sample, that are treated together.
-template <class T, class Body>
-void for_each_groups_together(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
-  const int64_t groups = a.geometry.groups, together = groups_together(a.geometry);
-  for (int64_t first = begin; first < end; first += groups) {
-    SampleOfRuns<T> sample(a, first / groups, a.fetched || first + groups < end);
-    for (int64_t i = 0; i < groups; i += together) body(sample, first + i, std::min(together, groups - i));
-  }
-}
-
 template <class T, bool extras>
 void measure_range(const ChannelsCall& a, int64_t begin, int64_t end) {
-  if (a.geometry.innermost) {
-    return for_each_groups_together<T>(a, begin, end, [&](auto& sample, int64_t first, int64_t groups) {
-      measure_runs<T, extras>(a, sample, first, groups);
-    });
-  }
+  if (a.geometry.innermost) return measure_all_runs<T, extras>(a, begin, end);
   if (extras && are_few(a)) {
     return for_each_few<T>(a, begin, end, [](auto known, const auto& few) { measure_few<decltype(known)::value>(few); });
   }
   const int64_t together = groups_together(a.geometry);
   for (int64_t i = begin; i < end; i += together) measure_rows<T, extras>(a, i, std::min(together, end - i));
 }
-
-// The sums of a block's columns: of dy, and a stride further of dy * x_hat. A row's last vector may reach past them.
-inline int64_t column_stride(const ChannelsGeometry& g) { return padded(g.width) + Lanes<float>::width; }
 
 // A row's gradient in double.
 template <class T, Activation activation, bool single>
@@ -375,30 +335,6 @@ inline void sum_columns(const ChannelsCall& a, int64_t lane) {
     }
     columns += column_stride(g);
   }
-}
-
-// Of a block whose channels lie innermost.
-template <class T, bool extras, bool exact>
-void sum_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
-  const ChannelsGeometry& g = a.geometry;
-  double *const gradients = static_cast<double*>(a.factors), *const products = gradients + column_stride(g);
-  std::memset(gradients, 0, 2 * column_stride(g) * sizeof(double));
-  with_activation_of<extras>(a, [&](auto activation) {
-    for_each_groups_together<T>(a, begin, end, [&](auto& sample, int64_t statistic, int64_t groups) {
-      double sums[most_groups_together][2];
-      const auto for_each_own = [&](const auto& body) {
-        for (int64_t i = 0; i < groups; ++i) {
-          const GroupRuns<T, decltype(activation)::value, exact> group(a, sample, statistic + i, i);
-          if (group.is_own()) body(group, sums[i]);
-        }
-      };
-      for_each_own([&](const auto& group, auto& found) { group.sum(gradients, products, found); });
-      if (a.out) for_each_own([](const auto& group, const auto& found) { group.write(found); });
-    });
-  });
-  const int64_t lane = begin / g.statistics_per_block * g.channels;
-  std::copy_n(gradients, g.channels, a.sums + lane);
-  std::copy_n(products, g.channels, a.products + lane);
 }
 
 // All of a block.
