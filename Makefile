@@ -31,7 +31,7 @@ test: install ## run the tests and doctests that need no browser and no compiler
 test test-slow: export OMP_WAIT_POLICY := passive
 
 test-slow: install browser emulator ## run the slow tests: compiled graphs, wheels, the report in Chromium, Arm
-	$(BIN)/python -m pytest tests -m "slow and not alone" -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests -m "slow and not alone" -n 2 --dist worksteal
 	$(BIN)/python -m pytest tests -m "slow and alone"
 
 MINUTES ?= 60

@@ -121,11 +121,13 @@ def from_cubin(kernel: Any, layouts: str) -> Resources:
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         Path(file.name).write_bytes(kernel.asm["cubin"])
-        usage = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
-        code = subprocess.run([tool, "-sass", file.name], capture_output=True, text=True, check=True).stdout
-    # the assembler sometimes reserves 8 bytes of stack that no instruction touches: what counts are the instructions
-    spills = len(re.findall(r"\b(?:LDL|STL)\b", code))
-    found = {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", usage)}
+
+        def told(option: str) -> str:
+            return subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
+
+        found = {name: int(value) for name, value in re.findall(r"\b([A-Z]+):(\d+)", told("-res-usage"))}
+        # of a stack the assembler sometimes reserves 8 bytes that no instruction touches: the instructions count
+        spills = len(re.findall(r"\b(?:LDL|STL)\b", told("-sass"))) if found["STACK"] else 0
     return Resources(found["REG"], spills + found["LOCAL"], kernel.metadata.shared, kernel.asm["ptx"], layouts)
 
 

@@ -104,12 +104,22 @@ def test_a_model_whose_norms_compute_something_else_fails(models, monkeypatch):
         list(small_case(models, ["evenkeel"]).measure("model", 1, 1))
 
 
-@pytest.mark.parametrize("name", ["Llama", "BERT", "ResNet channels-last", "ConvNeXt", "U-Net"])
-def test_the_models_agree_whoever_makes_their_norms(models, name):
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("Llama", (2, 16)),
+        ("BERT", (2, 16)),
+        ("ResNet channels-last", (2, 3, 32, 32)),
+        ("ConvNeXt", (2, 3, 32, 32)),
+        ("U-Net", (1, 3, 16, 16)),
+    ],
+)
+def test_the_models_agree_whoever_makes_their_norms(models, name, shape):
     case = next(case for case in models.cases() if case.name == f"{name}, bf16")
-    if name in ("Llama", "BERT"):
+    case = dataclasses.replace(case, model=dataclasses.replace(case.model, shape=shape))
+    if len(shape) == 2:
         smaller = functools.partial(models.Transformer, llama=name == "Llama", width=64, depth=2, context=16)
-        case = dataclasses.replace(case, model=dataclasses.replace(case.model, build=smaller, shape=(2, 16)))
+        case = dataclasses.replace(case, model=dataclasses.replace(case.model, build=smaller))
     torch.manual_seed(0)
     built = {owner: case.model.made(owner, case.dtype) for owner in case.model.owners}
     case.check(built, case.model.input(case.dtype))

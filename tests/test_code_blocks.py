@@ -69,8 +69,8 @@ def folder(tmp_path, monkeypatch):
     Path("study.toml").write_text('text = "my-corpus"\narms = ["pre-rms", "llama"]\nout = "runs/from-file"\n')
     pd.DataFrame({"body": [f"document {i} of a small table" for i in range(300)]}).to_parquet("documents.parquet")
 
-    def tiny_study(*, resume, **typed):
-        return lab.study(resume=resume, **(typed if resume else typed | TINY_STUDY))
+    def tiny_study(*, resume, workers, **typed):  # in this process: starting others takes longer than their runs
+        return lab.study(resume=resume, workers=1, **(typed if resume else typed | TINY_STUDY))
 
     def tiny_experiments(experiments, out, **arguments):
         options = {experiment.name: TINY_EXPERIMENTS[experiment.name] for experiment in experiments}

@@ -18,6 +18,7 @@ import torch
 import evenkeel
 
 ROOT = Path(__file__).parents[1]
+OBJECTS = Path("build") / "native"
 NOT_SOURCES = shutil.ignore_patterns(
     ".git", ".venv", "build", "dist", "runs", "*.so", "_build.json", "*.egg-info", "__pycache__", ".*_cache"
 )
@@ -67,6 +68,8 @@ def install(wheel: Path, target: Path) -> Path:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = copy_sources(tmp_path_factory.mktemp("native"))
+    if (ROOT / OBJECTS).exists():  # what the editable install compiled by the same command of the same sources
+        shutil.copytree(ROOT / OBJECTS, sources / OBJECTS)
     result = build_wheel(sources)
     assert result.returncode == 0, result.stdout + result.stderr
     (built,) = (sources / "dist").iterdir()

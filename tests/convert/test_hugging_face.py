@@ -1,5 +1,7 @@
 """Models of transformers, small and with random weights: their norms are found, swapped, proved and given back."""
 
+import itertools
+
 import pytest
 import torch
 from hugging_face import ENCODER, GROUPED, MODELS, PICTURE, TEXT, Model, pictures
@@ -28,6 +30,7 @@ EVERY = {
     },
 }
 FAST = ("Llama", "Gemma2", "T5v1.1", "ConvNext")
+DTYPES = (torch.float32, torch.bfloat16)
 # why a norm may be left
 LEFT = (
     "its forward takes further inputs: ",
@@ -36,8 +39,14 @@ LEFT = (
 )
 
 
-def some_slow(names):
-    return [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in names]
+def in_turn(names):
+    """Each model in one dtype, and those of the fast tests in both."""
+    cases = [(name, DTYPES[number % 2]) for number, name in enumerate(names) if name not in FAST]
+    cases += itertools.product(FAST, DTYPES)
+    return [
+        pytest.param(*case, marks=() if case[0] in FAST else pytest.mark.slow, id=f"{case[0]}-{case[1]}")
+        for case in cases
+    ]
 
 
 def inputs_of(model, dtype):
@@ -48,8 +57,7 @@ def test_there_are_many_models():
     assert len({model.kind for model in EVERY.values()}) >= 100
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", some_slow(EVERY))
+@pytest.mark.parametrize(("name", "dtype"), in_turn(EVERY))
 def test_norms_are_swapped_proved_and_given_back(name, dtype):
     torch.manual_seed(0)
     model = EVERY[name].build(dtype)

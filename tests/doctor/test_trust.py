@@ -16,7 +16,8 @@ SEVERITIES = {rule.id: rule.severity for rule in RULES}
 SOUND = healthy()
 QUICK = [name for name in SOUND if name.endswith("as made") and "watched" not in name][::3]
 FAST = [*QUICK, *TRAPS, *(name for name in MORE if not name.startswith(("an average", "replicas")))]
-ALL_FAULTS = [(rule, name) for rule, programs in FAULTY.items() for name in programs]
+FIRST = {rule: min(programs, key=lambda name: "watched" in name) for rule, programs in FAULTY.items()}
+OTHER_FAULTS = [(rule, name) for rule, programs in FAULTY.items() for name in programs if name != FIRST[rule]]
 
 
 def verdicts(report):
@@ -46,12 +47,12 @@ def remedy_is_inside_a_function(code):
     "rule", [pytest.param(rule, marks=pytest.mark.slow) if rule == "replicas-differ" else rule for rule in FAULTY]
 )
 def test_a_rule_finds_its_fault(rule):
-    check_fault(rule, min(FAULTY[rule], key=lambda name: "watched" in name))
+    check_fault(rule, FIRST[rule])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rule", "name"), ALL_FAULTS)
-def test_a_rule_finds_every_fault(rule, name):
+@pytest.mark.parametrize(("rule", "name"), OTHER_FAULTS)
+def test_a_rule_finds_every_other_fault(rule, name):
     check_fault(rule, name)
 
 

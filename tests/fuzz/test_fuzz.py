@@ -13,13 +13,13 @@ from hypothesis import find, settings
 from evenkeel import functional as F
 
 CASES = {
-    "values": 240,
-    "channels": 120,
-    "modules": 100,
-    "arguments": 400,
-    "tables": 100,
-    "files": 120,
-    "commands": 60,
+    "values": 120,
+    "channels": 60,
+    "modules": 50,
+    "arguments": 200,
+    "tables": 50,
+    "files": 60,
+    "commands": 30,
 }
 CORPUS = sorted(path for path in driver.CORPUS.glob("*-*"))
 
