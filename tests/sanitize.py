@@ -3,8 +3,8 @@
 Usage: python tests/sanitize.py [pytest arguments]      (`make sanitize`)
 
 The kernels are those of this processor's best instruction set: no other would run here. Needs g++ with libasan and
-libubsan (Debian: they come with g++), torch and pytest in the running environment, about 2 GB of memory and a quarter
-of an hour. By hand, in a copy of the repository:
+libubsan (Debian: they come with g++), torch and pytest in the running environment, about 2 GB of memory and, on two
+cores, up to an hour. By hand, in a copy of the repository:
 
     CXX="g++ -fsanitize=address,undefined -fno-sanitize-recover=undefined -g" CXXFLAGS=-O1 EVENKEEL_NATIVE=1 \\
         python setup.py build_ext --inplace
