@@ -150,6 +150,24 @@ void backward_row(const RowsBackward& a, int64_t row, ParameterSums<L, C>& sums,
   write_gradients(a, r, slopes, row, scratch + 3 * stride, lines);
 }
 
+#if defined(__AVX512F__)
+constexpr bool has_many_registers = true;
+#else
+constexpr bool has_many_registers = false;
+#endif
+
+// Whether two rows at a time gain by sharing the parameters and their sums: long rows push these out of the first-level
+// cache, and pairs load much for one row.
+template <class T>
+inline bool gains_by_sharing(int64_t n) {
+  return n > 2048 || std::is_same_v<typename Summed<T>::lanes, pair>;
+}
+// Whether the rows of a group go two at a time.
+template <class T>
+inline bool goes_by_twos(int64_t n) {
+  return has_many_registers || gains_by_sharing<T>(n);
+}
+
 // The second pass over a group, of one row, or two rows at a time.
 template <Centring centring, bool weighted, bool summed, int most, class C, class T>
 void write_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count, LineWriter& lines) {
@@ -157,7 +175,8 @@ void write_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int cou
   const int64_t n = a.spec.features;
   const C* weight = static_cast<const C*>(a.weight);
   int i = 0;
-  if (sizeof(T) < 4 || n * sizeof(T) % cache_line == 0) {  // others have whole stores one by one alone
+  const bool has_whole_stores = sizeof(T) < 4 || n * sizeof(T) % cache_line == 0;  // others have them one by one alone
+  if (has_whole_stores && goes_by_twos<T>(n)) {
     for (; i + 2 <= count; i += 2) write_rows<two, centring, weighted, summed>(n, rows, i, weight, false);
   }
   for (; i < count; ++i) {
@@ -176,41 +195,56 @@ void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count
   const int64_t n = a.spec.features;
   C *const dweight = parameters.dweight(), *const dbias = parameters.dbias();
   GradientSums<most> sums;
-  for (int i = count; i < most; ++i) sums.g[i] = sums.product[i] = Doubles{};
+  if constexpr (most > 1) {
+    for (int i = count; i < most; ++i) sums.g[i] = sums.product[i] = Doubles{};
+  }
   int i = 0;
-  for (; i + two <= count; i += two) {
+  for (; goes_by_twos<T>(n) && i + two <= count; i += two) {
     sum_rows<two, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
   }
-  if (i < count) sum_rows<1, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
+  for (; i < count; ++i) sum_rows<1, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
   if (!a.dx.data) return;
   take_slopes<centring>(a.spec, sums, rows);
   a.dsum.data ? write_group<centring, weighted, true>(a, rows, count, lines)
               : write_group<centring, weighted, false>(a, rows, count, lines);
 }
 
-// Rows from `row` on, unless one of them is not of the usual kind.
+// Where plain rows lie, and what is fetched while they are written.
+template <class T>
+struct PlainRows {
+  explicit PlainRows(const RowsBackward& a)
+      : x(a.x), dy(a.dy), dx(a.dx), dsum(a.dsum), later(a.fetched ? ceil_divide(soon, a.spec.features) : 0) {}
+  static constexpr int64_t soon = 4096 / sizeof(T);  // elements
+  const RowPlaces<T> x, dy, dx, dsum;
+  const int64_t later;  // rows, or 0: nothing is fetched
+};
+
+// Takes rows from `row` on, up to `count` of them and to the first that is not of the usual kind; returns how many.
 template <class T, int most, class L, class C>
-bool backward_group(const RowsBackward& a, int64_t row, int count, const C* weight_in_order,
-                    const ParameterSums<L, C>& sums, LineWriter& lines) {
+int backward_group(const RowsBackward& a, const PlainRows<T>& plain, int64_t row, int count, const C* weight_in_order,
+                   const ParameterSums<L, C>& sums, LineWriter& lines) {
   BackwardGroup<most, C, T> rows;
   const Centring usual = a.spec.center() ? Centring::rounded : Centring::none;
   const int width = a.spec.statistics_width();
   for (int r = 0; r < count; ++r) {
     const Statistics<C> s = restore(a.spec, static_cast<const C*>(a.statistics) + (row + r) * width);
-    if (!safe(s) || centring_of(a.spec, s) != usual) return false;
+    if (!safe(s) || centring_of(a.spec, s) != usual) {
+      count = r;
+      break;
+    }
     rows.set_statistics(r, s);
-    rows.x[r] = row_at<T>(a.x, row + r);
-    rows.dy[r] = row_at<T>(a.dy, row + r);
-    rows.dx[r] = row_at<T>(a.dx, row + r);
-    rows.dsum[r] = row_at<T>(a.dsum, row + r);
+    rows.x[r] = plain.x[row + r];
+    rows.dy[r] = plain.dy[row + r];
+    rows.dx[r] = plain.dx[row + r];
+    rows.dsum[r] = plain.dsum[row + r];
   }
-  if (a.fetched) {
-    constexpr int64_t soon = 4096 / sizeof(T);
-    const int64_t later = std::max<int64_t>(count, ceil_divide(soon, a.spec.features));
-    rows.x_ahead = distance_to(a.x, row, later);
-    rows.dy_ahead = distance_to(a.dy, row, later);
-    rows.dx_ahead = distance_to(a.dx, row, later);
-    rows.dsum_ahead = distance_to(a.dsum, row, later);
+  if (count == 0) return 0;
+  if (plain.later) {
+    const int64_t then = row + std::max<int64_t>(count, plain.later);
+    rows.x_ahead = plain.x[then] - rows.x[0];
+    rows.dy_ahead = plain.dy[then] - rows.dy[0];
+    rows.dx_ahead = plain.dx[then] - rows.dx[0];
+    rows.dsum_ahead = plain.dsum[then] - rows.dsum[0];
   }
   const auto run = [&](auto centring) {
     constexpr Centring kind = decltype(centring)::value;
@@ -219,21 +253,20 @@ bool backward_group(const RowsBackward& a, int64_t row, int count, const C* weig
   };
   usual == Centring::none ? run(std::integral_constant<Centring, Centring::none>{})
                           : run(std::integral_constant<Centring, Centring::rounded>{});
-  return true;
+  return count;
 }
 
-// How many rows are summed and then written, two at a time if there are more than one. Two share the parameters and their
-// sums where long rows push these out of the first-level cache, where pairs load much for one row, and where short rows
-// stay in it: there the other instruction sets have too few registers. Memory is read best one row after the other.
+// How many rows are summed and then written. Memory is read best one row after the other, but of short rows eight take
+// their slopes in the time of one.
 template <class T>
 int group_size(const RowsBackward& a) {
+  constexpr int64_t short_row = 128;  // elements
   const int64_t n = a.spec.features;
-  if (a.streamed) return 1;
-#if defined(__AVX512F__)
-  const int64_t staying = a.fetched ? 0 : a.group_bytes / (2 * n * static_cast<int64_t>(sizeof(T)));
+  const bool from_memory = a.streamed || a.group_bytes == 0 || (has_many_registers && a.fetched);
+  if (from_memory && n <= short_row && !has_many_registers) return most_in_group;
+  const int64_t staying = from_memory ? 0 : a.group_bytes / (2 * n * static_cast<int64_t>(sizeof(T)));
   if (staying >= 4) return staying >= most_in_group ? most_in_group : 4;
-#endif
-  return n > 2048 || std::is_same_v<typename Summed<T>::lanes, pair> ? 2 : 1;
+  return !a.streamed && gains_by_sharing<T>(n) ? 2 : 1;
 }
 
 // T: the dtype of plain rows.
@@ -250,21 +283,23 @@ void backward_task(const RowsBackward& a, int64_t task, bool plain) {
   const int64_t first = task * a.rows_per_task;
   const int64_t last = first + a.rows_per_task < a.spec.rows ? first + a.rows_per_task : a.spec.rows;
   const int size = group_size<T>(a);
+  const PlainRows<T> rows(a);
   for (int64_t row = first; row < last;) {
     const int64_t until = row + rows_per_flush < last ? row + rows_per_flush : last;
     sums.start();
     while (row < until) {
       const int count = static_cast<int>(row + size < until ? size : until - row);
-      if (plain && count > 1 && backward_group<T, most_in_group>(a, row, count, weight, sums, lines)) {
-        row += count;
-        continue;
+      int done = 0;
+      if (plain) {
+        done = size > 1 ? backward_group<T, most_in_group>(a, rows, row, count, weight, sums, lines)
+                        : backward_group<T, 1>(a, rows, row, count, weight, sums, lines);
       }
-      const int64_t end = row + count;  // rows of any kind, one by one
-      for (; row < end; ++row) {
-        if (plain && backward_group<T, 1>(a, row, 1, weight, sums, lines)) continue;
+      if (done == 0) {
         const Buffer<C> rare(plain ? 4 * stride : 0);
         backward_row(a, row, sums, plain ? rare.data() : scratch.data(), lines);
+        done = 1;
       }
+      row += done;
     }
     sums.flush();
   }

@@ -188,8 +188,8 @@ const T* add_row(const X* x, const R* residual, R* sum, bool rounded, bool strea
 // The rows of x as they lie.
 template <class T>
 struct RowsAsGiven {
-  const RowsForward& a;
-  const T* row(int64_t row, T*) const { return row_at<T>(a.x, row); }
+  const RowPlaces<T> x;
+  const T* row(int64_t row, T*) const { return x[row]; }
 };
 
 // The rows of x + residual, which are written to a sum of R on the way.
@@ -339,13 +339,14 @@ void forward_groups(const RowsForward& a, const Source& source, int64_t begin, i
                   in_order<pair>(parameters.bias, ordered.data() + stride, n)};
   }
   const Buffer<T> scratch(a.residual.data ? size * stride : 0);
+  const RowPlaces<Out> y(a.y);
   LineWriter lines(a.y.data, n * sizeof(Out), sizeof(Out), a.streamed);
   for (int64_t row = begin; row < end; row += size) {
     const int count = static_cast<int>(row + size < end ? size : end - row);
     Work<C, T, Out> work;
     for (int i = 0; i < count; ++i) {
       work.x[i] = source.row(row + i, scratch.data() + i * stride);
-      work.y[i] = row_at<Out>(a.y, row + i);
+      work.y[i] = y[row + i];
     }
     work.statistics = measure<C>(work.x, count, a.spec);
     for (int i = 0; i < count;) {
@@ -391,7 +392,7 @@ void forward_rows(const RowsForward& a, int64_t begin, int64_t end) {
   } else {
     with_floating(a.x.dtype, [&](auto t) {
       using T = decltype(t);
-      forward_groups<T, T>(a, RowsAsGiven<T>{a}, begin, end);
+      forward_groups<T, T>(a, RowsAsGiven<T>{RowPlaces<T>(a.x)}, begin, end);
     });
   }
   if (a.streamed) finish_streams();

@@ -64,7 +64,7 @@ def past_the_caches(dtype, features):
 
 
 past_caches = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-rows_on_lines = pytest.mark.parametrize("features", [1024, 1023, 257])  # rows on cache lines, and not
+rows_on_lines = pytest.mark.parametrize("features", [1024, 1023, 257, 96])  # rows on cache lines, and not; short ones
 
 
 @past_caches
