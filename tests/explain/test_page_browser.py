@@ -242,7 +242,8 @@ def test_backward_is_switched_on_and_its_upstream_gradient_edited(browser, folde
 def test_the_address_keeps_a_changed_state_and_refuses_a_bad_one(browser, folder):
     with Opened(browser, folder, [1.0, 2.0, 3.0]) as opened:
         opened.page.get_by_label("x₁", exact=True).fill("7")
-        address = opened.page.url
+        # The page itself knows its address at once; `page.url` learns it by a message that may come later.
+        address = opened.page.evaluate("window.location.href")
         assert "#s=" in address
         opened.page.goto("about:blank")
         opened.page.goto(address)
