@@ -1,4 +1,4 @@
-// How the channel operators divide a tensor, by its shape alone.
+// How the channel operators divide a tensor, by its shape and dtype alone.
 #pragma once
 
 #include <algorithm>
@@ -98,9 +98,9 @@ inline int64_t fewest_of_planes(int64_t batch, bool measured, bool backward) {
 }
 
 // measured: the statistics are this input's; remembered ones may be applied in any order
-inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, bool masked, bool measured,
+inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, int64_t groups, bool masked, bool measured,
                                     bool backward) {
-  constexpr int64_t few_positions = 16, many_channels = 32, few_samples = 8;
+  constexpr int64_t few_positions = 16, fewest_positions_of_columns = 5, many_channels = 32, few_samples = 8;
   ChannelsGeometry g{};
   const int64_t batch = shape.batch;
   const bool last = shape.last && shape.positions > 1;
@@ -113,9 +113,12 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, int64_t groups, 
   g.per_channel = g.repeat = 1;
   g.width = g.channels;
   const int64_t fewest_positions = masked ? 2 : groups ? few_positions : fewest_of_planes(batch, measured, backward);
-  // few positions of many channels, or of such as fill vectors: sums for each column would take longer than a group's
-  g.innermost = groups && last && !masked && measured && g.positions < few_positions &&
-                (share >= many_channels || 4 * share > 3 * padded(share));
+  // Few positions of many channels, or of such as fill vectors: sums for each column would take longer than a group's.
+  // Vectors half full do for very few positions, and for gradients, except of 16 bits: their ends take long to widen.
+  const bool half_full_do = g.positions < fewest_positions_of_columns || (backward && size_of(dtype) > 2);
+  const bool fills = half_full_do ? 2 * share > padded(share) : 4 * share > 3 * padded(share);
+  g.innermost =
+      groups && last && !masked && measured && g.positions < few_positions && (share >= many_channels || fills);
   // turning small samples takes less time than columns take for gradients in double
   const bool turns = last && backward && g.positions < few_positions && g.count <= computed_in_double &&
                      g.channels * g.positions <= 4096;

@@ -10,42 +10,26 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-// Fetches memory in its order, a cache line at a time.
-template <class T>
-class Fetches {
- public:
-  // what lies behind elements of a tensor, so many of them; of none if there is no tensor
-  Fetches(const T* tensor, int64_t elements, bool fetches)
-      : at_(tensor ? tensor + elements : nullptr), end_(tensor && fetches ? at_ + elements : at_) {}
-  template <bool to_write = false>
-  EVENKEEL_INLINE void next() {
-    if (at_ >= end_) return;
-    to_write ? fetch_to_write(at_) : fetch(at_);
-    at_ += cache_line / sizeof(T);
-  }
-
- private:
-  const T *at_, *const end_;
-};
-
-// A sample, and the one after it, which is fetched meanwhile: a group leaps from run to run, which no processor foresees.
+// A sample. The same places of the next one are fetched meanwhile: a group leaps from run to run, which no processor
+// foresees.
 template <class T>
 struct SampleOfRuns {
   const T *x, *dy;  // dy and out may be null
   T* out;
-  Fetches<T> next_x, next_dy, next_out;
-  SampleOfRuns(const ChannelsCall& a, int64_t sample, bool fetches)
-      : SampleOfRuns(a, sample * elements(a), elements(a), fetches) {}
-
- private:
-  static int64_t elements(const ChannelsCall& a) { return a.geometry.channels * a.geometry.positions; }
-  SampleOfRuns(const ChannelsCall& a, int64_t at, int64_t all, bool fetches)
-      : x(static_cast<const T*>(a.x) + at),
-        dy(a.dy ? static_cast<const T*>(a.dy) + at : nullptr),
-        out(a.out ? static_cast<T*>(a.out) + at : nullptr),
-        next_x(x, all, fetches),
-        next_dy(dy, all, fetches),
-        next_out(out, all, fetches) {}
+  int64_t statistic, share;  // its first group's, and a group's channels
+  int64_t ahead;             // elements to the next sample, or 0
+  SampleOfRuns(const ChannelsCall& a, int64_t first_statistic, bool fetches)
+      : x(static_cast<const T*>(a.x)),
+        dy(static_cast<const T*>(a.dy)),
+        out(static_cast<T*>(a.out)),
+        statistic(first_statistic),
+        share(a.geometry.channels / a.geometry.groups) {
+    const int64_t elements = a.geometry.channels * a.geometry.positions, first = statistic * a.geometry.count;
+    x += first;
+    if (dy) dy += first;
+    if (out) out += first;
+    ahead = fetches ? elements : 0;
+  }
 };
 
 // The place of a group in its sample, and the affine of its channels.
@@ -54,16 +38,28 @@ struct PlaceOfRuns {
   using C = Opmath<T>;
   const int64_t share, channel, row, runs;
   const double *weights, *biases;
-  PlaceOfRuns(const ChannelsCall& a, int64_t statistic)
-      : share(a.geometry.channels / a.geometry.groups),
-        channel(statistic % a.geometry.groups * share),
+  EVENKEEL_INLINE PlaceOfRuns(const ChannelsCall& a, const SampleOfRuns<T>& sample, int64_t statistic)
+      : share(sample.share),
+        channel((statistic - sample.statistic) * share),
         row(a.geometry.channels),
         runs(a.geometry.positions),
         weights(a.weight ? a.weight + channel : nullptr),
         biases(a.bias ? a.bias + channel : nullptr) {}
   template <class U>
-  U* of(U* tensor, int64_t run) const {
+  EVENKEEL_INLINE U* of(U* tensor, int64_t run) const {
     return tensor + run * row + channel;
+  }
+  template <class At>
+  EVENKEEL_INLINE Vector<C> load(const At& at, const T* tensor, int64_t run, int64_t ahead) const {
+    const T* const p = of(tensor, run);
+    fetch(p + at.i + ahead);
+    return at.load(p);
+  }
+  template <class At>
+  EVENKEEL_INLINE void store(const At& at, T* tensor, int64_t run, int64_t ahead, const Vector<C>& v) const {
+    T* const p = of(tensor, run);
+    fetch_to_write(p + at.i + ahead);
+    at.store(p, v);
   }
   // of a vector of channels
   template <class At>
@@ -80,7 +76,7 @@ struct PlaceOfRuns {
   static Wide<C> parameter(const At& at, const double* values, double otherwise) {
     Wide<C> v;
     for (int i = 0; i < Wide<C>::parts; ++i) {
-      v.part[i] = values ? load(values + at.i + i * Lanes<double>::width) : Doubles{} + otherwise;
+      v.part[i] = values ? EVENKEEL_ISA::load(values + at.i + i * Lanes<double>::width) : Doubles{} + otherwise;
     }
     return keep_wide(at, v);
   }
@@ -92,7 +88,7 @@ struct SumsOfRuns {
   using C = Opmath<T>;
   using V = Vector<C>;
   double shift, sum, square;
-  SumsOfRuns(const ChannelsCall& a, SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place) {
+  EVENKEEL_INLINE SumsOfRuns(const ChannelsCall& a, const SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place) {
     const double count = static_cast<double>(a.geometry.count);
     const int64_t few = std::min<int64_t>(place.share, Lanes<C>::width);
     double first = 0;
@@ -102,13 +98,12 @@ struct SumsOfRuns {
   }
 
  private:
-  __attribute__((flatten)) void add(SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place, C about) {
+  EVENKEEL_INLINE void add(const SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place, C about) {
     Doubles total = {}, total_square = {};
-    for_each_position<C>(place.share, [&](auto at) {
+    for_each_position<C>(place.share, [&](auto at) EVENKEEL_INLINED {
       V some{}, squares{};
       for (int64_t run = 0; run < place.runs; ++run) {
-        sample.next_x.next();
-        const V d = at.keep(at.load(place.of(sample.x, run)) - about);
+        const V d = at.keep(place.load(at, sample.x, run, sample.ahead) - about);
         some += d;
         squares += d * d;
       }
@@ -123,16 +118,15 @@ struct SumsOfRuns {
 
 // y of a group of a sample.
 template <Activation activation, class T, class C>
-__attribute__((flatten)) void write_output(SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place,
-                                           const ChannelStatistics<C>& s) {
-  for_each_position<C>(place.share, [&](auto at) {
+EVENKEEL_INLINE void write_output(const SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place,
+                                  const ChannelStatistics<C>& s) {
+  for_each_position<C>(place.share, [&](auto at) EVENKEEL_INLINED {
     const Wide<C> exact = place.weight(at) * s.exact_reciprocal();
     const Vector<C> scale = exact.rounded();
     const Vector<C> shift = (place.bias(at) - exact * static_cast<double>(s.mean_rest)).rounded();
     for (int64_t run = 0; run < place.runs; ++run) {
-      sample.next_out.template next<true>();
       const Vector<C> centred = at.load(place.of(sample.x, run)) - s.mean;
-      at.store(place.of(sample.out, run), activate<activation, C>(centred * scale + shift));
+      place.store(at, sample.out, run, sample.ahead, activate<activation, C>(centred * scale + shift));
     }
   });
 }
@@ -178,57 +172,57 @@ class GroupRuns {
   using Number = typename Numbers::Number;
   using Scalar = typename Numbers::Scalar;
   // slot: among the groups that are treated together
-  GroupRuns(const ChannelsCall& a, SampleOfRuns<T>& sample, int64_t statistic, int64_t slot)
+  EVENKEEL_INLINE GroupRuns(const ChannelsCall& a, const SampleOfRuns<T>& sample, int64_t statistic, int64_t slot)
       : call_(a),
         sample_(sample),
-        place_(a, statistic),
+        place_(a, sample, statistic),
         statistic_(statistic),
         slot_(slot),
         s_(restore_statistics<C>(a, statistic)),
-        is_own_(is_nan(s_) || (in_range(s_) && holds_scales(a, statistic, s_))),
         exact_reciprocal_(s_.exact_reciprocal()),
         reciprocal_(static_cast<Scalar>(exact_reciprocal_)),
         rest_(Numbers::mean_rest(s_)) {}
   // else its repair makes it
-  bool is_own() const { return is_own_; }
+  bool is_own() const { return is_nan(s_) || (in_range(s_) && holds_scales(call_, statistic_, s_)); }
 
-  __attribute__((flatten)) void sum(double* gradients, double* products, double (&sums)[2]) const {
+  EVENKEEL_INLINE void sum(double* gradients, double* products, double (&sums)[2]) const {
     Doubles total = {}, total_product = {};
-    for_each_position<C>(place_.share, [&](auto at) {
-      Wide<C> sum, product;
-      add_runs(at, call_.kept, sum, product);
+    for_each_position<C>(place_.share, [&](auto at) EVENKEEL_INLINED {
+      ChannelSums found = add_runs(at, call_.kept);
       if constexpr (!exact && sizeof(C) < sizeof(double)) {
-        if (!sums_hold(sum, product)) add_in_double(at, sum, product);
+        if (!sums_hold(found.sum, found.product)) found = add_in_double(call_, sample_, statistic_, slot_, at);
       }
       const Wide<C> weight = place_.weight(at);
       for (int i = 0; i < parts_of(at); ++i) {
         const Whole<double> lanes{place_.channel + at.i + i * Lanes<double>::width};
-        lanes.store(gradients, lanes.load(gradients) + sum.part[i]);
-        lanes.store(products, lanes.load(products) + product.part[i]);
-        total += sum.part[i] * weight.part[i];
-        total_product += product.part[i] * weight.part[i];
+        lanes.store(gradients, lanes.load(gradients) + found.sum.part[i]);
+        lanes.store(products, lanes.load(products) + found.product.part[i]);
+        total += found.sum.part[i] * weight.part[i];
+        total_product += found.product.part[i] * weight.part[i];
       }
     });
     sums[0] = sum_of_lanes(total);
     sums[1] = sum_of_lanes(total_product);
   }
 
+  // The sums over the runs of dy and of dy * x_hat, of a vector of channels.
+  struct ChannelSums {
+    Wide<C> sum, product;
+  };
   // out of line, for the registers of what is nearly always done
   template <class At>
-  __attribute__((noinline)) void add_in_double(const At at, Wide<C>& sum, Wide<C>& product) const {
-    GroupRuns<T, activation, true>(call_, sample_, statistic_, slot_).add_runs(at, nullptr, sum, product);
+  __attribute__((noinline)) static ChannelSums add_in_double(const ChannelsCall& a, SampleOfRuns<T> sample,
+                                                             int64_t statistic, int64_t slot, At at) {
+    const auto [sum, product] = GroupRuns<T, activation, true>(a, sample, statistic, slot).add_runs(at, nullptr);
+    return {sum, product};
   }
-
-  // The sums over the runs of dy and of dy * x_hat, of a vector of channels.
   template <class At>
-  EVENKEEL_INLINE void add_runs(const At& at, void* kept_gradients, Wide<C>& wide_sum, Wide<C>& wide_product) const {
+  EVENKEEL_INLINE ChannelSums add_runs(const At& at, void* kept_gradients) const {
     const ChannelAffine affine(*this, at);
     Number sum{}, product{};
     for (int64_t run = 0; run < place_.runs; ++run) {
-      sample_.next_x.next();
-      sample_.next_dy.next();
-      const Number centred = Numbers::centred(at.load(place_.of(sample_.x, run)), s_);
-      Number upstream(at.load(place_.of(sample_.dy, run)));
+      const Number centred = Numbers::centred(place_.load(at, sample_.x, run, sample_.ahead), s_);
+      Number upstream(place_.load(at, sample_.dy, run, sample_.ahead));
       if constexpr (is_active) {
         upstream = affine.through(upstream, centred);
         if (kept_gradients) store_bytes_of(kept(at, run), upstream);
@@ -237,20 +231,19 @@ class GroupRuns {
       product += upstream * (centred * reciprocal_);
     }
     // the lanes past the end are the next group's
-    wide_sum = keep_wide(at, Wide<C>(sum));
-    wide_product = keep_wide(at, Wide<C>(product) - wide_sum * (rest_ * exact_reciprocal_));
+    const Wide<C> wide_sum = keep_wide(at, Wide<C>(sum));
+    return {wide_sum, keep_wide(at, Wide<C>(product) - wide_sum * (rest_ * exact_reciprocal_))};
   }
 
   // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale
-  __attribute__((flatten)) void write(const double (&sums)[2]) const {
+  EVENKEEL_INLINE void write(const double (&sums)[2]) const {
     const double n = static_cast<double>(call_.geometry.count);
     const double along = static_cast<double>(s_.bend) * (sums[1] / n) * exact_reciprocal_;
     const Scalar slope = static_cast<Scalar>(along);
     const Scalar shift = static_cast<Scalar>((sums[0] / n - rest_ * along) * exact_reciprocal_);
-    for_each_position<C>(place_.share, [&](auto at) {
+    for_each_position<C>(place_.share, [&](auto at) EVENKEEL_INLINED {
       const ChannelAffine affine(*this, at);
       for (int64_t run = 0; run < place_.runs; ++run) {
-        sample_.next_out.template next<true>();
         const Number centred = Numbers::centred(at.load(place_.of(sample_.x, run)), s_);
         Number upstream{};
         if (is_active && call_.kept) {
@@ -260,7 +253,7 @@ class GroupRuns {
           if constexpr (is_active) upstream = affine.through(upstream, centred);
         }
         const Number gradient = (upstream * affine.scale - shift) - centred * reciprocal_ * slope;
-        at.store(place_.of(sample_.out, run), Numbers::rounded(gradient));
+        place_.store(at, sample_.out, run, sample_.ahead, Numbers::rounded(gradient));
       }
     });
   }
@@ -286,11 +279,10 @@ class GroupRuns {
     return static_cast<Scalar*>(call_.kept) + (slot_ * place_.runs + run) * padded(place_.share) + at.i;
   }
   const ChannelsCall& call_;
-  SampleOfRuns<T>& sample_;
+  const SampleOfRuns<T> sample_;
   const PlaceOfRuns<T> place_;
   const int64_t statistic_, slot_;
   const ChannelStatistics<C> s_;
-  const bool is_own_;
   const double exact_reciprocal_;
   const Scalar reciprocal_;
   const double rest_;
@@ -301,19 +293,20 @@ template <class T, class Body>
 void for_each_groups_together(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
   const int64_t groups = a.geometry.groups, together = groups_together(a.geometry);
   for (int64_t first = begin; first < end; first += groups) {
-    SampleOfRuns<T> sample(a, first / groups, a.fetched || first + groups < end);
+    const SampleOfRuns<T> sample(a, first, a.fetched || first + groups < end);
     for (int64_t i = 0; i < groups; i += together) body(sample, first + i, std::min(together, groups - i));
   }
 }
 
 // The statistics of neighbouring groups of a sample, and their results.
 template <class T, bool extras>
-void measure_runs(const ChannelsCall& a, SampleOfRuns<T>& sample, int64_t first, int64_t groups) {
+__attribute__((flatten)) void measure_runs(const ChannelsCall& a, const SampleOfRuns<T>& sample, int64_t first,
+                                           int64_t groups) {
   using C = Opmath<T>;
   constexpr int64_t most = most_groups_together;
   double shifts[most] = {}, sums[most] = {}, squares[most] = {}, variances[most];
   for (int64_t i = 0; i < groups; ++i) {
-    const SumsOfRuns<T> found(a, sample, PlaceOfRuns<T>(a, first + i));
+    const SumsOfRuns<T> found(a, sample, PlaceOfRuns<T>(a, sample, first + i));
     shifts[i] = found.shift;
     sums[i] = found.sum;
     squares[i] = found.square;
@@ -324,7 +317,7 @@ void measure_runs(const ChannelsCall& a, SampleOfRuns<T>& sample, int64_t first,
   for (int64_t i = 0; i < groups; ++i) static_cast<C*>(a.variance)[first + i] = static_cast<C>(variances[i]);
   with_activation_of<extras>(a, [&](auto activation) {
     for (int64_t i = 0; i < groups; ++i) {
-      write_output<decltype(activation)::value>(sample, PlaceOfRuns<T>(a, first + i), statistics.at(i));
+      write_output<decltype(activation)::value>(sample, PlaceOfRuns<T>(a, sample, first + i), statistics.at(i));
     }
   });
 }
@@ -339,6 +332,23 @@ void measure_all_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
 // The sums of a block's columns: of dy, and a stride further of dy * x_hat. A row's last vector may reach past them.
 inline int64_t column_stride(const ChannelsGeometry& g) { return padded(g.width) + Lanes<float>::width; }
 
+// dx of neighbouring groups of a sample, and what they add to the sums of the channels.
+template <class T, Activation activation, bool exact>
+__attribute__((flatten)) void sum_runs_together(const ChannelsCall& a, const SampleOfRuns<T>& sample, int64_t first,
+                                                int64_t groups, double* gradients, double* products) {
+  using Group = GroupRuns<T, activation, exact>;
+  double sums[most_groups_together][2];
+  bool own[most_groups_together];
+  for (int64_t i = 0; i < groups; ++i) {
+    const Group group(a, sample, first + i, i);
+    own[i] = group.is_own();
+    if (own[i]) group.sum(gradients, products, sums[i]);
+  }
+  for (int64_t i = 0; a.out && i < groups; ++i) {
+    if (own[i]) Group(a, sample, first + i, i).write(sums[i]);
+  }
+}
+
 // All of a block.
 template <class T, bool extras, bool exact>
 void sum_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
@@ -346,16 +356,8 @@ void sum_runs(const ChannelsCall& a, int64_t begin, int64_t end) {
   double *const gradients = static_cast<double*>(a.factors), *const products = gradients + column_stride(g);
   std::memset(gradients, 0, 2 * column_stride(g) * sizeof(double));
   with_activation_of<extras>(a, [&](auto activation) {
-    for_each_groups_together<T>(a, begin, end, [&](auto& sample, int64_t statistic, int64_t groups) {
-      double sums[most_groups_together][2];
-      const auto for_each_own = [&](const auto& body) {
-        for (int64_t i = 0; i < groups; ++i) {
-          const GroupRuns<T, decltype(activation)::value, exact> group(a, sample, statistic + i, i);
-          if (group.is_own()) body(group, sums[i]);
-        }
-      };
-      for_each_own([&](const auto& group, auto& found) { group.sum(gradients, products, found); });
-      if (a.out) for_each_own([](const auto& group, const auto& found) { group.write(found); });
+    for_each_groups_together<T>(a, begin, end, [&](const auto& sample, int64_t first, int64_t groups) {
+      sum_runs_together<T, decltype(activation)::value, exact>(a, sample, first, groups, gradients, products);
     });
   });
   const int64_t lane = begin / g.statistics_per_block * g.channels;

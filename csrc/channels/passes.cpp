@@ -27,10 +27,10 @@ const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
 ChannelsCall call_of(const ChannelsShape& shape, DType dtype, const ChannelsOptions& options, bool remembered,
                      bool masked, bool backward) {
   ChannelsCall a{};
-  a.geometry = geometry_of(shape, options.groups, masked, !remembered, backward);
+  a.geometry = geometry_of(shape, dtype, options.groups, masked, !remembered, backward);
   // remembered statistics: the order of memory is the fastest
   if (remembered && a.geometry.walk == Walk::planes) {
-    a.geometry = geometry_of(shape, a.geometry.channels, masked, false, backward);
+    a.geometry = geometry_of(shape, dtype, a.geometry.channels, masked, false, backward);
   }
   a.dtype = dtype;
   a.options = options;

@@ -65,6 +65,8 @@ EVENKEEL_INLINE Floats as_floats(const Doubles (&v)[2]) {
 EVENKEEL_INLINE bool any(LaneMask<double> condition) {
 #if defined(__AVX512F__)
   return _mm512_movepi64_mask(bits_as<__m512i>(condition)) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_pd(bits_as<__m256d>(condition.low | condition.high)) != 0;
 #else
   int64_t some = 0;
   for (int i = 0; i < 8; ++i) some |= condition[i];
