@@ -55,6 +55,12 @@ inline void with_activation_of(const ChannelsCall& a, const Body& body) {
   }
 }
 
+// Calls body with whether something holds as a type: a test for each vector takes a tenth of the time.
+template <class Body>
+EVENKEEL_INLINE void with_known(bool holds, const Body& body) {
+  holds ? body(std::true_type{}) : body(std::false_type{});
+}
+
 // Calls body(value of x's type, whether there is a mask or an activation or few elements, as a type).
 template <class Body>
 void with_dtype_and_extras(const ChannelsCall& a, const Body& body) {

@@ -104,14 +104,14 @@ void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ah
   const bool fetches_output = ahead && !a.streamed && fetches_much(a.geometry);
   with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
     // flat: a call of the activation for each vector took a fifth longer
-    [&]() __attribute__((flatten)) {
+    with_known(ahead, [&](auto fetches) __attribute__((flatten)) {
       for_each_output<C>(y, length, [&](auto at) {
-        if (ahead) fetch(x + at.i + ahead);
-        if (fetches_output) fetch_to_write(y + at.i + ahead);
+        if (fetches) fetch(x + at.i + ahead);
+        if (fetches && fetches_output) fetch_to_write(y + at.i + ahead);
         const Vector<C> v = activate<decltype(activation)::value, C>(affine(at.load(x)));
         at.store(y, extras ? valid.keep(at, v) : v);
       }, a.streamed);
-    }();
+    });
   });
 }
 
@@ -131,12 +131,14 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t chann
   const T* x = static_cast<const T*>(a.x) + begin * g.positions;
   T* y = static_cast<T*>(a.out) + begin * g.positions;
   const bool fetches_output = ahead && !a.streamed && (a.together > 1 || fetches_much(g));
-  with_activation_of<extras>(a, [&](auto activation) __attribute__((flatten)) {
-    walk_runs(a, y, end - begin, channel, affines.factors, [&](const auto& at, const V (&affine)[3]) {
-      if (ahead) fetch(x + at.i + ahead);
-      if (fetches_output) fetch_to_write(y + at.i + soon);
-      const V v = (at.load(x) - affine[0]) * affine[1] + affine[2];
-      at.store(y, activate<decltype(activation)::value, C>(v));
+  with_activation_of<extras>(a, [&](auto activation) {
+    with_known(ahead, [&](auto fetches) __attribute__((flatten)) {
+      walk_runs(a, y, end - begin, channel, affines.factors, [&](const auto& at, const V (&affine)[3]) {
+        if (fetches) fetch(x + at.i + ahead);
+        if (fetches && fetches_output) fetch_to_write(y + at.i + soon);
+        const V v = (at.load(x) - affine[0]) * affine[1] + affine[2];
+        at.store(y, activate<decltype(activation)::value, C>(v));
+      });
     });
   });
 }
