@@ -17,7 +17,7 @@ struct SampleOfRuns {
   const T *x, *dy;  // dy and out may be null
   T* out;
   int64_t statistic, share;  // its first group's, and a group's channels
-  int64_t ahead;             // elements to the next sample, or 0
+  int64_t ahead;             // elements to the next sample; 0 fetches what is read anyway
   SampleOfRuns(const ChannelsCall& a, int64_t first_statistic, bool fetches)
       : x(static_cast<const T*>(a.x)),
         dy(static_cast<const T*>(a.dy)),
@@ -100,7 +100,7 @@ struct SumsOfRuns {
  private:
   EVENKEEL_INLINE void add(const SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place, C about) {
     Doubles total = {}, total_square = {};
-    for_each_position<C>(place.share, [&](auto at) EVENKEEL_INLINED {
+    for_each_position<C>(place.share, [&](auto at) __attribute__((always_inline)) {
       V some{}, squares{};
       for (int64_t run = 0; run < place.runs; ++run) {
         const V d = at.keep(place.load(at, sample.x, run, sample.ahead) - about);
@@ -120,7 +120,7 @@ struct SumsOfRuns {
 template <Activation activation, class T, class C>
 EVENKEEL_INLINE void write_output(const SampleOfRuns<T>& sample, const PlaceOfRuns<T>& place,
                                   const ChannelStatistics<C>& s) {
-  for_each_position<C>(place.share, [&](auto at) EVENKEEL_INLINED {
+  for_each_position<C>(place.share, [&](auto at) __attribute__((always_inline)) {
     const Wide<C> exact = place.weight(at) * s.exact_reciprocal();
     const Vector<C> scale = exact.rounded();
     const Vector<C> shift = (place.bias(at) - exact * static_cast<double>(s.mean_rest)).rounded();
@@ -187,7 +187,7 @@ class GroupRuns {
 
   EVENKEEL_INLINE void sum(double* gradients, double* products, double (&sums)[2]) const {
     Doubles total = {}, total_product = {};
-    for_each_position<C>(place_.share, [&](auto at) EVENKEEL_INLINED {
+    for_each_position<C>(place_.share, [&](auto at) __attribute__((always_inline)) {
       ChannelSums found = add_runs(at, call_.kept);
       if constexpr (!exact && sizeof(C) < sizeof(double)) {
         if (!sums_hold(found.sum, found.product)) found = add_in_double(call_, sample_, statistic_, slot_, at);
@@ -241,7 +241,7 @@ class GroupRuns {
     const double along = static_cast<double>(s_.bend) * (sums[1] / n) * exact_reciprocal_;
     const Scalar slope = static_cast<Scalar>(along);
     const Scalar shift = static_cast<Scalar>((sums[0] / n - rest_ * along) * exact_reciprocal_);
-    for_each_position<C>(place_.share, [&](auto at) EVENKEEL_INLINED {
+    for_each_position<C>(place_.share, [&](auto at) __attribute__((always_inline)) {
       const ChannelAffine affine(*this, at);
       for (int64_t run = 0; run < place_.runs; ++run) {
         const Number centred = Numbers::centred(at.load(place_.of(sample_.x, run)), s_);

@@ -8,7 +8,7 @@
 // row, a statistic and an item, and a block is some samples. Where channels lie innermost, a group of many is a run of
 // them at each position, and small samples of smaller ones are turned.
 //
-// A statistic is computed in items: fixed pieces of the data, that depend on its shape alone. An item's sums are
+// A statistic is computed in items: fixed pieces of the data, that depend on its shape and dtype. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
 #pragma once
 

@@ -126,10 +126,11 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 
 // Memory wants whole rows, one after the other. The factors of a few columns stay in registers for more rows than one:
 // worth more where the rows are narrow or near, or where all factors would leave the nearest cache; less where what is
-// written past the caches would leave in another order. Near rows of whole pages take each other's place in it, and from
-// memory several take up to three times as long as one where registers are short. There 16-bit elements, whose
-// conversions need the registers too, gain by few rows wherever they lie.
-int64_t rows_at_a_time(const ChannelsCall& a, bool is_far) {
+// written past the caches would leave in another order. Near rows of whole pages take each other's place in it. With
+// AVX2, whose registers are few, several such rows from memory take up to four times as long as one: a store to a row
+// keeps back a load from the next at the same place of its page. 16-bit elements, whose conversions need registers too,
+// gain by few rows there wherever they lie.
+int64_t rows_at_a_time(const ChannelsCall& a) {
   constexpr int64_t narrow = 64, few = 8, page = 4096;
   const ChannelsGeometry& g = a.geometry;
   const int64_t size = size_of(a.dtype);
@@ -137,8 +138,8 @@ int64_t rows_at_a_time(const ChannelsCall& a, bool is_far) {
   if (g.width <= narrow) return a.streamed ? few : narrow;
   const bool near = !a.dy && 2 * g.rows * g.width * size <= caches().second;
   if (near) return pages ? few / 2 : few;
-  if (simd() != Simd::avx512) {
-    if (pages) return is_far ? 1 : few / 2;
+  if (simd() == Simd::avx2) {
+    if (pages) return a.streamed ? 1 : few / 2;
     if (size == 2) return a.dy ? few / 2 : few;
   }
   const int64_t factors = g.width * (a.dy ? 5 : 3) * (a.dtype == DType::float64 ? 8 : 4);
@@ -162,7 +163,7 @@ void set_caching(ChannelsCall& a, const ChannelsShape& shape, int64_t tensors) {
   a.together = statistics_together(a, tensors - 1);
   a.streamed = is_streamed(a, bytes, tensors);
   a.fetched = !a.geometry.groups || bytes * tensors > caches().second;
-  a.rows_at_a_time = rows_at_a_time(a, is_past_caches(bytes * tensors));
+  a.rows_at_a_time = rows_at_a_time(a);
 }
 
 const DirectChannels direct_channels{

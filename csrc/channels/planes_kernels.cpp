@@ -101,7 +101,7 @@ void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ah
   using C = Opmath<T>;
   const T* x = static_cast<const T*>(a.x) + offset;
   T* y = static_cast<T*>(a.out) + offset;
-  const bool fetches_output = ahead && !a.streamed && fetches_much(a.geometry);
+  const bool fetches_output = !a.streamed && fetches_much(a.geometry);
   with_extras<extras>(a, offset, [&](auto activation, const auto& valid) {
     // flat: a call of the activation for each vector took a fifth longer
     with_known(ahead, [&](auto fetches) __attribute__((flatten)) {
@@ -130,7 +130,7 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t chann
   const ChannelsGeometry& g = a.geometry;
   const T* x = static_cast<const T*>(a.x) + begin * g.positions;
   T* y = static_cast<T*>(a.out) + begin * g.positions;
-  const bool fetches_output = ahead && !a.streamed && (a.together > 1 || fetches_much(g));
+  const bool fetches_output = !a.streamed && (a.together > 1 || fetches_much(g));
   with_activation_of<extras>(a, [&](auto activation) {
     with_known(ahead, [&](auto fetches) __attribute__((flatten)) {
       walk_runs(a, y, end - begin, channel, affines.factors, [&](const auto& at, const V (&affine)[3]) {

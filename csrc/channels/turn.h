@@ -71,9 +71,10 @@ void turn_few_rows(const U* from, U* to, int64_t columns) {
   for (int64_t i = 0; i < columns; i += width) {
     const int64_t column = std::min(i, columns - width);
     LongVector<U> v[few];
-    for (int64_t row = 0; row < few; ++row) std::memcpy(&v[row], from + row * columns + column, sizeof(v[row]));
+    for (int64_t k = 0; k < few; ++k) std::memcpy(&v[k], from + k * columns + column, sizeof(v[k]));
     take_in_turn<std::bit_width(unsigned{few}) - 1>(v);
-    std::memcpy(to + column * few, v, sizeof(v));
+    // each by itself: as one copy it would be read in longer pieces than it was written in, and have to wait
+    for (int64_t k = 0; k < few; ++k) std::memcpy(to + column * few + k * width, &v[k], sizeof(v[k]));
   }
 }
 template <int few, class U>
@@ -82,7 +83,7 @@ void turn_few_columns(const U* from, U* to, int64_t rows) {
   for (int64_t i = 0; i < rows; i += width) {
     const int64_t row = std::min<int64_t>(i, rows - width);
     LongVector<U> v[few];
-    std::memcpy(v, from + row * few, sizeof(v));
+    for (int64_t k = 0; k < few; ++k) std::memcpy(&v[k], from + row * few + k * width, sizeof(v[k]));
     take_in_turn<std::bit_width(width) - 1>(v);
     for (int64_t column = 0; column < few; ++column) std::memcpy(to + column * rows + row, &v[column], sizeof(v[0]));
   }

@@ -46,8 +46,7 @@ using ElementOf = std::remove_cv_t<std::remove_reference_t<decltype(std::declval
 template <class V>
 using HalfOf = VectorOf<ElementOf<V>, sizeof(V) / 2>;
 
-#define EVENKEEL_INLINED __attribute__((always_inline))
-#define EVENKEEL_INLINE inline EVENKEEL_INLINED
+#define EVENKEEL_INLINE inline __attribute__((always_inline))
 
 // Element by element, as of the compilers' own vectors: arithmetic, and comparisons that give a mask.
 template <class E, int bytes>

@@ -135,7 +135,9 @@ def test_a_group_of_channels_knows_nothing_of_its_neighbours(value, share, posit
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"eps_mode": "outside"}, {"weight_offset": 1.0}, {"activation": "silu"}], ids=str
+    "options",
+    [{}, {"eps_mode": "outside"}, {"eps_mode": "clamp"}, {"weight_offset": 1.0}, {"activation": "silu"}],
+    ids=str,
 )
 @pytest.mark.parametrize("shape", FEW_RUNS, ids=str)
 def test_runs_of_channels_with_and_without_parameters(shape, options):
