@@ -1,6 +1,7 @@
 // The activations that the channel kernels fuse, on vectors: relu and silu, and what they do to a gradient.
 #pragma once
 
+#include <bit>
 #include <type_traits>
 
 #include "channels/kernels.h"
@@ -50,11 +51,32 @@ struct Exponential<double> {
                           ln2_rest = 1.90821492927058770002e-10;
   static constexpr int mantissa = 52;
   static constexpr double round = 0x1.8p52 + 1023;
-  static constexpr int terms = 13;  // Taylor's
-  static constexpr double coefficients[] = {
-      1.0,       -1.0,        1.0 / 2,       -1.0 / 6,      1.0 / 24,        -1.0 / 120,      1.0 / 720,
-      -1.0 / 5040, 1.0 / 40320, -1.0 / 362880, 1.0 / 3628800, -1.0 / 39916800, 1.0 / 479001600, -1.0 / 6227020800};
+  static constexpr int terms = 11;  // of least relative error, 2^-58
+  static constexpr double coefficients[] = {1.0,
+                                            -1.0,
+                                            0x1.0000000000010p-1,
+                                            -0x1.55555555554a2p-3,
+                                            0x1.555555554f35cp-5,
+                                            -0x1.1111111130e3dp-7,
+                                            0x1.6c16c1878540bp-10,
+                                            -0x1.a01a011041731p-13,
+                                            0x1.a01992c5b61bdp-16,
+                                            -0x1.71df453b3c838p-19,
+                                            0x1.28b31c487fb8cp-22,
+                                            -0x1.ad6610b08a06bp-26};
 };
+
+// The terms of a polynomial from one on, `count` of them: halves of halves, so that few wait for each other. powers: of
+// the variable, 1, 2, 4, ...
+template <class E, int first, int count, class V>
+EVENKEEL_INLINE V sum_of_terms(const V* powers) {
+  if constexpr (count == 1) {
+    return V{} + E::coefficients[first];
+  } else {
+    constexpr int level = std::bit_width(unsigned{count - 1}) - 1, half = 1 << level;
+    return fused(sum_of_terms<E, first + half, count - half>(powers), powers[level], sum_of_terms<E, first, half>(powers));
+  }
+}
 
 template <class C>
 inline Vector<C> power_of_minus(Vector<C> t) {
@@ -65,7 +87,12 @@ inline Vector<C> power_of_minus(Vector<C> t) {
   const V n = shifted - E::round;
   const V r = fused(n, V{} + E::ln2_rest, fused(n, V{} + E::ln2, t));
   V series = V{} + E::coefficients[E::terms];
-  for (int k = E::terms - 1; k >= 0; --k) series = fused(series, r, V{} + E::coefficients[k]);
+  if constexpr (sizeof(C) == sizeof(double)) {
+    const V square = r * r, fourth = square * square, powers[] = {r, square, fourth, fourth * fourth};
+    series = sum_of_terms<E, 0, E::terms + 1>(powers);
+  } else {  // one after the other: so few that another multiplication would take longer
+    for (int k = E::terms - 1; k >= 0; --k) series = fused(series, r, V{} + E::coefficients[k]);
+  }
   return series * bits_as<V>(bits_as<Mask>(shifted) << E::mantissa);
 }
 

@@ -128,6 +128,13 @@ struct Wide {
   explicit Wide(const double* values) {
     for (int i = 0; i < parts; ++i) part[i] = load(values + i * Lanes<double>::width);
   }
+  // of eight(i), eight lanes from i on
+  template <class Eight>
+  EVENKEEL_INLINE static Wide of(const Eight& eight) {
+    Wide v;
+    for (int i = 0; i < parts; ++i) v.part[i] = eight(i * Lanes<double>::width);
+    return v;
+  }
   void store(double* values) const {
     for (int i = 0; i < parts; ++i) store_bytes_of(values + i * Lanes<double>::width, part[i]);
   }

@@ -34,11 +34,18 @@ inline bool are_rows(int64_t positions, int64_t share, bool backward) {
   return count <= longest;
 }
 
-inline void walk_groups(ChannelsGeometry& g, int64_t batch, bool turned) {
-  constexpr int64_t most_samples = 16, many_blocks = 8, most_turned = 16384;
-  const int64_t most = turned ? std::max<int64_t>(1, most_turned / (g.channels * g.positions)) : most_samples;
-  const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, std::min(most, most_samples));
-  g.turned = turned;
+// Groups that are treated side by side. Where channels lie innermost a run of them that fills vectors is best left as it
+// lies, and where each is a group they are lanes already: of columns, whose gradients in double take longer.
+inline bool are_small(const ChannelsGeometry& g, int64_t share, bool last, bool runs, bool backward) {
+  constexpr int64_t few = 16, vector = 16;
+  if (!last) return share == 1 && g.count <= few;
+  if (runs && share % vector == 0) return false;
+  return g.positions <= few && g.count <= most_of_small && (share > 1 || backward);
+}
+
+inline void walk_groups(ChannelsGeometry& g, int64_t batch) {
+  constexpr int64_t most_samples = 16, many_blocks = 8;
+  const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, most_samples);
   g.walk = Walk::groups;
   if (!g.innermost) {
     g.per_channel = g.positions;
@@ -117,21 +124,18 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, int
   // Vectors half full do for very few positions, and for gradients, except of 16 bits: their ends take long to widen.
   const bool half_full_do = g.positions < fewest_positions_of_columns || (backward && size_of(dtype) > 2);
   const bool fills = half_full_do ? 2 * share > padded(share) : 4 * share > 3 * padded(share);
-  g.innermost =
-      groups && last && !masked && measured && g.positions < few_positions && (share >= many_channels || fills);
-  // turning small samples takes less time than columns take for gradients in double
-  const bool turns = last && backward && g.positions < few_positions && g.count <= computed_in_double &&
-                     g.channels * g.positions <= 4096;
-  // and turning channels of few elements less than what else follows for each of their positions
+  const bool measured_groups = groups && !masked && measured;
+  const bool runs = measured_groups && last && g.positions < few_positions && (share >= many_channels || fills);
+  g.small = measured_groups && are_small(g, share, last, runs, backward);
+  g.innermost = last && (runs || g.small);
+  // turning channels of few elements takes less time than what else follows for each of their positions
   const bool turns_channels = !groups && !last && !masked && measured && g.positions > 1 && batch <= few_samples &&
                               g.positions < fewest_positions && g.count <= computed_in_double;
   if (turns_channels) {
     walk_columns(g, batch, true, masked);
     g.turned = true;
-  } else if (g.innermost) {
-    walk_groups(g, batch, false);
-  } else if (groups && !masked && measured && (!last || turns) && are_rows(g.positions, share, backward)) {
-    walk_groups(g, batch, last);
+  } else if (g.small || runs || (measured_groups && !last && are_rows(g.positions, share, backward))) {
+    walk_groups(g, batch);
   } else if (last || g.positions < fewest_positions) {
     walk_columns(g, batch, last, masked);
   } else {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "channels/groups_few.h"
 #include "channels/groups_runs.h"
+#include "channels/groups_small.h"
 #include "channels/phases.h"
 
 namespace evenkeel::EVENKEEL_ISA {
@@ -91,10 +91,8 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
 
 template <class T, bool extras>
 void measure_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  if (a.geometry.small) return measure_all_small<T>(a, begin, end);
   if (a.geometry.innermost) return measure_all_runs<T, extras>(a, begin, end);
-  if (extras && are_few(a)) {
-    return for_each_few<T>(a, begin, end, [](auto known, const auto& few) { measure_few<decltype(known)::value>(few); });
-  }
   const int64_t together = groups_together(a.geometry);
   for (int64_t i = begin; i < end; i += together) measure_rows<T, extras>(a, i, std::min(together, end - i));
 }
@@ -342,7 +340,9 @@ template <class T, bool extras>
 void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t lane = begin / g.statistics_per_block * g.channels, share = g.channels / g.groups;
-  if (g.innermost) {
+  if (g.small) {
+    sum_all_small<T>(a, begin, end);
+  } else if (g.innermost) {
     is_short(a) ? sum_runs<T, extras, false>(a, begin, end) : sum_runs<T, extras, true>(a, begin, end);
   } else if (is_short(a)) {
     for (int64_t group = 0; group < g.groups; ++group) {
@@ -355,9 +355,6 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   } else if (share == 1) {
     std::memset(a.sums + lane, 0, g.channels * sizeof(double));
     std::memset(a.products + lane, 0, g.channels * sizeof(double));
-    if (extras && are_few(a)) {
-      return for_each_few<T>(a, begin, end, [](auto known, const auto& few) { sum_few<decltype(known)::value>(few); });
-    }
     sum_all_rows<T, extras, true>(a, begin, end);
   } else {
     std::memset(a.factors, 0, 2 * column_stride(g) * sizeof(double));

@@ -6,7 +6,7 @@
 // statistic covers `fold` neighbouring lanes of an outer index. This is channels-last, and contiguous with few
 // positions, which are turned where a channel has few elements. Groups: of few positions; each group of a sample is a
 // row, a statistic and an item, and a block is some samples. Where channels lie innermost, a group of many is a run of
-// them at each position, and small samples of smaller ones are turned.
+// them at each position. Groups of few elements are turned, and treated side by side.
 //
 // A statistic is computed in items: fixed pieces of the data, that depend on its shape and dtype. An item's sums are
 // merged in double in the order of the data, so that no bit depends on the threads.
@@ -56,7 +56,8 @@ struct ChannelsGeometry {
   int64_t outer, channels, positions;      // planes
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
   bool innermost;                          // groups: a run of channels at each position, as they lie
-  bool turned;                             // in memory channels lie innermost (groups) or outermost (columns)
+  bool small;                              // groups: of few elements, side by side
+  bool turned;                             // columns: in memory channels lie outermost
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
   int64_t row_stride;  // columns: elements from a row to the next
@@ -127,7 +128,7 @@ struct ChannelsCall {
 };
 
 // Whether a channel's weight is divided by the scale before it multiplies, which has to be in float's range then.
-inline bool has_scales(const ChannelsGeometry& g) { return g.walk != Walk::groups || g.innermost; }
+inline bool has_scales(const ChannelsGeometry& g) { return g.walk != Walk::groups || (g.innermost && !g.small); }
 
 constexpr int64_t computed_in_double = 64;  // elements of a statistic whose gradient floats may not hold
 // Groups of few positions that are treated together: an addition or a division of one waits for no other's.
@@ -136,6 +137,7 @@ inline int64_t groups_together(const ChannelsGeometry& g) {
   constexpr int64_t near = 4096;  // elements that stay in the nearest cache
   return std::clamp<int64_t>(near / g.count, 1, most_groups_together);
 }
+constexpr int64_t most_of_small = 96;   // elements of a group that is treated beside others
 constexpr int64_t most_together = 256;  // statistics of planes that are written sample by sample
 
 // A phase over [begin, end) of the items or statistics.

@@ -21,6 +21,7 @@ const ChannelsKernels& kernels() { return EVENKEEL_BEST(channels_kernels); }
 int64_t kept_size(const ChannelsCall& a) {
   const ChannelsGeometry& g = a.geometry;
   if (!a.dy || !a.out || a.remembered || a.options.activation != Activation::silu) return 0;
+  if (g.small) return 0;
   if (g.innermost) return padded(g.channels / g.groups) * g.positions * groups_together(g);
   if (g.walk == Walk::planes) return 4 * g.count * opmath_size(a.dtype) <= caches().second ? g.count : 0;
   const int64_t size = g.rows * kept_stride(g);
@@ -32,49 +33,6 @@ int64_t factors_of(const ChannelsGeometry& g) { return g.walk == Walk::planes ? 
 char* bytes_of(const Scratch& scratch) { return reinterpret_cast<char*>(scratch.data()); }
 
 int64_t block_size(const ChannelsGeometry& g) { return std::max<int64_t>(1, g.count * g.statistics_per_block); }
-
-// A block's samples with their channels outermost, where in the tensors they lie innermost.
-class TurnedBlock {
- public:
-  explicit TurnedBlock(const ChannelsCall& a)
-      : call_(a),
-        size_(size_of(a.dtype)),
-        sample_(a.geometry.width * size_),
-        samples_(a.geometry.turned && a.geometry.walk == Walk::groups ? a.geometry.statistics_per_block / a.geometry.groups : 0),
-        x_(room()),
-        dy_(a.dy ? room() : 0),
-        out_(a.out ? room() : 0) {}
-
-  void enter(ChannelsCall& own, int64_t block) {
-    if (!samples_) return;
-    first_ = block * samples_;
-    count_ = std::min(samples_, call_.geometry.outer - first_);
-    own.x = read(call_.x, x_);
-    if (call_.dy) own.dy = read(call_.dy, dy_);
-    if (call_.out) own.out = as_tensor(out_);
-  }
-  void leave() const {
-    if (!samples_ || !call_.out) return;
-    kernels().turn(out_.data(), static_cast<char*>(call_.out) + first_ * sample_, size_, count_,
-                   call_.geometry.channels, call_.geometry.positions);
-  }
-
- private:
-  int64_t room() const { return samples_ ? ceil_divide(samples_ * sample_, sizeof(double)) : 0; }
-  // such that the block is where it is in a tensor
-  char* as_tensor(const Scratch& scratch) const {
-    return reinterpret_cast<char*>(reinterpret_cast<uintptr_t>(scratch.data()) - first_ * sample_);
-  }
-  const void* read(const void* tensor, const Scratch& to) const {
-    kernels().turn(static_cast<const char*>(tensor) + first_ * sample_, to.data(), size_, count_,
-                   call_.geometry.positions, call_.geometry.channels);
-    return as_tensor(to);
-  }
-  const ChannelsCall& call_;
-  const int64_t size_, sample_, samples_;  // bytes of an element and of a sample
-  const Scratch x_, dy_, out_;
-  int64_t first_ = 0, count_ = 0;
-};
 
 int64_t threads_for(int64_t elements) {
   return std::clamp<int64_t>(elements / grain, 1, torch::stable::get_num_threads());
@@ -101,7 +59,6 @@ void run_alone(const ChannelsCall& a, int64_t begin, int64_t end, int64_t items,
   own.partial = sums.data();
   own.factors = factors.data();
   own.kept = kept.data();
-  TurnedBlock turned(a);
   const auto over = [&](ChannelsPhase phase, int64_t first, int64_t last) {
     if (phase) phase(own, first, last);
   };
@@ -112,13 +69,11 @@ void run_alone(const ChannelsCall& a, int64_t begin, int64_t end, int64_t items,
     own.fetched = a.fetched && next < end;  // what comes next is not another thread's
     const int64_t first = block * per_block, last = std::min(next * per_block, g.statistics);
     const int64_t last_item = g.walk == Walk::groups ? last : next * items;
-    turned.enter(own, block);
     over(phases.prepare, first, last);
     over(phases.measure, own.first_item, last_item);
     over(phases.merge, first, last);
     over(phases.write, block * written, next * written);
     over(phases.repair, first, last);
-    turned.leave();
   }
   if (a.streamed) finish_streams();
 }
@@ -269,7 +224,7 @@ void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPh
   // so many that no thread waits long for the last one
   const int64_t many_blocks = std::min<int64_t>(16, 4 * torch::stable::get_num_threads());
   const ChannelsGeometry& g = a.geometry;
-  if (g.turned && g.walk == Walk::columns) return run_turned(a, partial, phases);
+  if (g.turned) return run_turned(a, partial, phases);
   const bool same = g.blocks % threads_for(block_size(g) * g.blocks) == 0;
   if (g.walk == Walk::groups || g.blocks >= many_blocks || same) return run_blocks(a, items, partial, phases);
   const int64_t lanes = lanes_of_part(a);

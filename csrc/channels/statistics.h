@@ -132,7 +132,7 @@ ChannelStatistics<C> save_merged(const ChannelsCall& a, int64_t index, const Mer
 // Eight numbers of the compute dtype as doubles, and back, rounded.
 template <class C>
 EVENKEEL_INLINE Doubles load_wide(const C* p) {
-  return as_doubles(load_bytes_of<typename Eight<C>::vector>(p));
+  return Eight<C>::widened(p);
 }
 template <class C>
 EVENKEEL_INLINE void store_rounded(const Whole<double>& at, C* p, Doubles v) {
@@ -151,7 +151,7 @@ struct StatisticsStrip {
   ChannelStatistics<C> at(int64_t i) const {
     return {mean[i], mean_rest[i], reciprocal[i], reciprocal_rest[i], bend[i]};
   }
-  // of eight from one on; behind the last one they are 0
+  // of eight from one on; behind the last one they are 0, as far as vectors of floats reach
   Doubles wide_mean(int64_t i) const { return load_wide(mean + i); }
   Doubles wide_mean_rest(int64_t i) const { return load_wide(mean_rest + i); }
   Doubles wide_bend(int64_t i) const { return load_wide(bend + i); }
@@ -224,9 +224,8 @@ struct StatisticsStrip {
 
  private:
   void end_at(int64_t n) {
-    constexpr int64_t eight = Lanes<double>::width;
     for (C* values : {mean, mean_rest, reciprocal, reciprocal_rest, bend}) {
-      std::fill(values + n, values + (n + eight - 1) / eight * eight, C(0));
+      std::fill(values + n, values + padded(n), C(0));
     }
   }
   template <class At>

@@ -1,4 +1,4 @@
-// Samples whose channels lie innermost as contiguous ones, and back.
+// Matrices turned: samples whose channels lie innermost as contiguous ones, and back.
 #pragma once
 
 #include <algorithm>
@@ -41,24 +41,22 @@ EVENKEEL_INLINE void take_in_turn(V (&v)[count]) {
 
 // No fewer rows and columns than a square has.
 template <class U, int64_t side>
-void turn_by_squares(const U* from, U* to, int64_t rows, int64_t columns) {
+void turn_by_squares(const U* from, int64_t from_stride, U* to, int64_t to_stride, int64_t rows, int64_t columns) {
   using V = VectorOf<U, static_cast<int>(side * sizeof(U))>;
-  // the last square is not past the end, but over what others have done
-  const auto starts = [](int64_t count, const auto& body) {
-    for (int64_t i = 0; i < count; i += side) body(std::min(i, count - side));
+  const auto turn_square = [=](const U* read, U* written) __attribute__((always_inline)) {
+    V square[side];
+    for (int64_t i = 0; i < side; ++i) std::memcpy(&square[i], read + i * from_stride, sizeof(V));
+    take_in_turn<side == 8 ? 3 : 2>(square);
+    for (int64_t i = 0; i < side; ++i) std::memcpy(written + i * to_stride, &square[i], sizeof(V));
   };
-  starts(columns, [&](int64_t column) {
-    starts(rows, [&](int64_t row) {
-      V square[side];
-      for (int64_t i = 0; i < side; ++i) {
-        std::memcpy(&square[i], from + (row + i) * columns + column, sizeof(V));
-      }
-      take_in_turn<side == 8 ? 3 : 2>(square);
-      for (int64_t i = 0; i < side; ++i) {
-        std::memcpy(to + (column + i) * rows + row, &square[i], sizeof(V));
-      }
-    });
-  });
+  // the last square is not past the end, but over what others have done
+  for (int64_t i = 0; i < columns; i += side) {
+    const int64_t column = std::min(i, columns - side);
+    const U* read = from + column;
+    U *written = to + column * to_stride, *const end = written + (rows - side);
+    for (; written < end; written += side, read += side * from_stride) turn_square(read, written);
+    turn_square(from + (rows - side) * from_stride + column, end);
+  }
 }
 
 template <class U>
@@ -66,44 +64,55 @@ using LongVector = VectorOf<U, turned_bytes>;
 
 // Few rows: `few` vectors hold as many columns as one of them has elements.
 template <int few, class U>
-void turn_few_rows(const U* from, U* to, int64_t columns) {
+void turn_few_rows(const U* from, int64_t from_stride, U* to, int64_t columns) {
   constexpr int64_t width = turned_bytes / sizeof(U);
   for (int64_t i = 0; i < columns; i += width) {
     const int64_t column = std::min(i, columns - width);
     LongVector<U> v[few];
-    for (int64_t k = 0; k < few; ++k) std::memcpy(&v[k], from + k * columns + column, sizeof(v[k]));
+    for (int64_t k = 0; k < few; ++k) std::memcpy(&v[k], from + k * from_stride + column, sizeof(v[k]));
     take_in_turn<std::bit_width(unsigned{few}) - 1>(v);
     // each by itself: as one copy it would be read in longer pieces than it was written in, and have to wait
     for (int64_t k = 0; k < few; ++k) std::memcpy(to + column * few + k * width, &v[k], sizeof(v[k]));
   }
 }
 template <int few, class U>
-void turn_few_columns(const U* from, U* to, int64_t rows) {
+void turn_few_columns(const U* from, U* to, int64_t to_stride, int64_t rows) {
   constexpr unsigned width = turned_bytes / sizeof(U);
   for (int64_t i = 0; i < rows; i += width) {
     const int64_t row = std::min<int64_t>(i, rows - width);
     LongVector<U> v[few];
     for (int64_t k = 0; k < few; ++k) std::memcpy(&v[k], from + row * few + k * width, sizeof(v[k]));
     take_in_turn<std::bit_width(width) - 1>(v);
-    for (int64_t column = 0; column < few; ++column) std::memcpy(to + column * rows + row, &v[column], sizeof(v[0]));
+    for (int64_t column = 0; column < few; ++column) std::memcpy(to + column * to_stride + row, &v[column], sizeof(v[0]));
   }
 }
 
-// to (columns, rows) <- from (rows, columns)
+// to (columns, rows) <- from (rows, columns); a stride lies between the rows of each
 template <class U>
-void turn_one(const U* from, U* to, int64_t rows, int64_t columns) {
+void turn_one(const U* from, int64_t from_stride, U* to, int64_t to_stride, int64_t rows, int64_t columns) {
+  if (columns == 1 && from_stride == 1) return static_cast<void>(std::memcpy(to, from, rows * sizeof(U)));
+  if (rows == 1 && to_stride == 1) return static_cast<void>(std::memcpy(to, from, columns * sizeof(U)));
   if constexpr (sizeof(U) < 8) {
     constexpr int few = 4;  // maps of 2 by 2
     constexpr int64_t side = sizeof(U) == 4 && turned_bytes == 16 ? 4 : 8, width = turned_bytes / sizeof(U);
-    if (rows == few && columns >= width) return turn_few_rows<few>(from, to, columns);
-    if (columns == few && rows >= width) return turn_few_columns<few>(from, to, rows);
-    if (rows >= side && columns >= side) return turn_by_squares<U, side>(from, to, rows, columns);
+    if (rows == few && to_stride == few && columns >= width) return turn_few_rows<few>(from, from_stride, to, columns);
+    if (columns == few && from_stride == few && rows >= width) return turn_few_columns<few>(from, to, to_stride, rows);
+    if (rows >= side && columns >= side) {
+      return turn_by_squares<U, side>(from, from_stride, to, to_stride, rows, columns);
+    }
   }
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t column = 0; column < columns; ++column) {
-      std::memcpy(to + column * rows + row, from + row * columns + column, sizeof(U));
+      std::memcpy(to + column * to_stride + row, from + row * from_stride + column, sizeof(U));
     }
   }
+}
+
+// The same bits as integers.
+template <class T>
+auto* bits_of(T* p) {
+  using U = std::conditional_t<sizeof(T) == 2, uint16_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>>;
+  return reinterpret_cast<std::conditional_t<std::is_const_v<T>, const U, U>*>(p);
 }
 
 // Each of some matrices of elements of `size` bytes, one after the other.
@@ -112,7 +121,7 @@ inline void turn(const void* from, void* to, int64_t size, int64_t count, int64_
     using U = decltype(element);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t offset = i * rows * columns;
-      turn_one(static_cast<const U*>(from) + offset, static_cast<U*>(to) + offset, rows, columns);
+      turn_one(static_cast<const U*>(from) + offset, columns, static_cast<U*>(to) + offset, rows, rows, columns);
     }
   };
   size == 2 ? each(uint16_t{}) : size == 4 ? each(uint32_t{}) : each(uint64_t{});

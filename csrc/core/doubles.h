@@ -43,7 +43,14 @@ struct Eight<float> {
     return convert<HalfFloats>(v);
 #endif
   }
-  static Doubles widened(const float* p) { return as_doubles(load_bytes_of<HalfFloats>(p)); }
+  static Doubles widened(const float* p) {
+#if defined(__AVX512F__)
+    return as_doubles(load_bytes_of<HalfFloats>(p));
+#else  // each half by itself: a whole register would be taken apart
+    const auto half = [p](int i) { return convert<HalfDoubles>(load_bytes_of<VectorOf<float, 16>>(p + i)); };
+    return {half(0), half(4)};
+#endif
+  }
 };
 template <>
 struct Eight<double> {

@@ -21,6 +21,12 @@ FEW_RUNS = (
     *((19, 32, 2, 2), (3, 32, 2, 2), (33, 96, 2, 1), (33, 96, 2, 2), (5, 66, 3, 5), (20, 1024, 3, 3)),
     *((21, 20, 2, 2), (9, 20, 3, 3), (12, 48, 3, 3)),
 )
+# Groups side by side: one chunk of lanes, several, with a part of one; several samples at a time; 16, 32 and 33 lanes;
+# one channel to a group, a part of a vector, more than a vector; the largest groups that are treated so.
+SMALL_GROUPS = (
+    *(((5, 320, 2, 2), 40), ((9, 200, 3, 3), 25), ((21, 36, 2, 2), 9), ((19, 24, 4, 4), 4), ((5, 96, 3, 3), 96)),
+    *(((3, 66, 1, 2), 33), ((4, 384, 1, 2), 16), ((7, 640, 2, 2), 32), ((2, 96, 4, 4), 16), ((40, 20, 2, 2), 1)),
+)
 LARGE = (17, 64, 65, 65)  # more than 16 MB: written past the caches
 
 
@@ -66,6 +72,34 @@ def test_a_group_of_few_positions_depends_on_neither_the_batch_nor_the_threads(n
     y_alone = call(norm, alone, weight, bias)
     assert torch.equal(y[1:2], y_alone)
     assert torch.equal(dx[1:2], torch.autograd.grad(y_alone, alone, cotangent[1:2])[0])
+
+
+@pytest.mark.parametrize("activation", [None, "relu", "silu"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize(("shape", "groups"), SMALL_GROUPS, ids=str)
+def test_small_groups_side_by_side(shape, groups, dtype, activation):
+    """Of every batch and number of threads, and in either layout, each group has the results that it has alone."""
+    x = torch.randn(shape).to(dtype)
+    leaves = (x.contiguous(memory_format=torch.channels_last), *tensors(x)[:2])
+    cotangent = torch.randn(shape).to(dtype)
+
+    def gradients(x, weight, bias, cotangent=cotangent, dtype=dtype, activation=activation, backend="cpu"):
+        own = [t.detach().to(dtype).requires_grad_() for t in (x, weight, bias)]
+        y = F.group_norm(own[0], groups, *own[1:], activation=activation, backend=backend)
+        return (y.detach(), *torch.autograd.grad(y, own, cotangent.to(dtype)))
+
+    found, *others = on_threads(lambda: gradients(*leaves))
+    assert all(same_bits(found, other) for other in others)
+    assert same_bits([t[1:2] for t in found[:2]], gradients(leaves[0][1:2], *leaves[1:], cotangent[1:2])[:2])
+    wide = {"dtype": torch.float64, "backend": "reference"}
+    exact, alone = (gradients(*leaves, activation=applied, **wide) for applied in (activation, None))
+    limit = {torch.float32: 3.0, torch.float64: 32.0}.get(dtype, 0.51)
+    for a, b, scale in zip(found[:2], exact[:2], alone[:2], strict=True):  # an activation may leave a row its smallest
+        a, b, scale = (t.unflatten(1, (groups, -1)).flatten(2).double() for t in (a, b, scale))
+        assert ulp_error(torch.cat([a, scale], -1).to(dtype), torch.cat([b, scale], -1)) <= limit
+    for a, b in zip(found[2:], exact[2:], strict=True):
+        tolerance = max(torch.finfo(dtype).eps, 1e-14) * max(1, b.abs().max().item())
+        torch.testing.assert_close(a.double(), b, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

@@ -1,0 +1,251 @@
+// Groups of few elements: neighbouring ones side by side, a lane each, in double.
+#pragma once
+
+#include "channels/affine.h"
+#include "channels/turn.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+constexpr int64_t most_lanes = 32, fewest_lanes = 16, elements_together = fewest_lanes * most_of_small;
+
+// Neighbouring groups of a sample, or all of several samples: what is the same for every sample of a block, and what
+// these add to the gradients of the affine.
+template <class T>
+class SmallGroups {
+ public:
+  using C = Opmath<T>;
+  const ChannelsCall& call;
+  const ChannelsGeometry& geometry;
+  const int64_t first, groups, samples;   // the first group of a sample, how many, and of how many samples at a time
+  const int64_t share, positions, count;  // a group's channels, their positions, its elements
+  const int64_t lanes;                    // whole vectors
+  // of channel c of a lane at c * lanes + lane
+  double weights[elements_together], biases[elements_together];
+  double gradients[elements_together], products[elements_together];
+
+  SmallGroups(const ChannelsCall& a, int64_t first_group, int64_t most_groups, int64_t most_samples)
+      : call(a),
+        geometry(a.geometry),
+        first(first_group),
+        groups(std::min(most_groups, a.geometry.groups - first_group)),
+        samples(groups < a.geometry.groups ? 1 : std::clamp<int64_t>(most_groups / groups, 1, most_samples)),
+        share(a.geometry.channels / a.geometry.groups),
+        positions(a.geometry.positions),
+        count(a.geometry.count),
+        lanes(padded(groups * samples)) {
+    for (double* each : {weights, biases, gradients, products}) std::fill_n(each, share * lanes, 0.0);
+    for_each_channel([&](int64_t channel, int64_t at) {
+      weights[at] = a.weight_of(channel * geometry.per_channel);
+      biases[at] = a.bias_of(channel * geometry.per_channel);
+    });
+  }
+  // Calls body(channel, where its number of a lane is).
+  template <class Body>
+  void for_each_channel(const Body& body) const {
+    for (int64_t lane = 0; lane < groups * samples; ++lane) {
+      const int64_t group = first + (samples > 1 ? lane % groups : lane);
+      for (int64_t c = 0; c < share; ++c) body(group * share + c, c * lanes + lane);
+    }
+  }
+  // Calls body(where an element's lanes are) for each of a channel's.
+  template <class Body>
+  EVENKEEL_INLINE void for_each_position_of(int64_t channel, const Body& body) const {
+    const int64_t step = geometry.innermost ? share : 1, begin = channel * (geometry.innermost ? 1 : positions);
+    for (int64_t p = 0, k = begin; p < positions; ++p, k += step) body(k * lanes);
+  }
+  // Calls body(offset in the tensor, offset among the lanes, rows, columns) for each matrix of some samples from a
+  // statistic on: its rows are groups, and turned they are lanes.
+  template <class Body>
+  void for_each_matrix(int64_t statistic, int64_t some_samples, const Body& body) const {
+    if (!geometry.innermost) return body(statistic * count, 0, groups * some_samples, count);
+    for (int64_t i = 0; i < some_samples; ++i) {
+      const int64_t row = (statistic / geometry.groups + i) * positions;
+      for (int64_t p = 0; p < positions; ++p) {
+        body((row + p) * geometry.channels + first * share, p * share * lanes + i * groups, groups, share);
+      }
+    }
+  }
+};
+
+// Some samples' elements of a tensor.
+template <class T>
+class TurnedElements {
+ public:
+  TurnedElements(const SmallGroups<T>& of, const void* tensor, int64_t statistic, int64_t samples) {
+    const T* const from = static_cast<const T*>(tensor);
+    if (of.groups * samples < of.lanes) std::memset(elements_, 0, of.count * of.lanes * sizeof(T));
+    of.for_each_matrix(statistic, samples, [&](int64_t offset, int64_t at, int64_t rows, int64_t columns) {
+      turn_one(bits_of(from + offset), columns, bits_of(elements_ + at), of.lanes, rows, columns);
+    });
+    values_ = widen(elements_, wide_, of.count * of.lanes);
+  }
+  EVENKEEL_INLINE Doubles operator()(int64_t at) const { return load_wide(values_ + at); }
+
+ private:
+  alignas(cache_line) T elements_[elements_together];
+  Opmath<T> wide_[sizeof(T) == 2 ? elements_together : 1];
+  const Opmath<T>* values_;
+};
+
+// Of some samples: result(lane, elements) stores those of a vector's lanes from one on.
+template <class T, class Body>
+void write_small(const SmallGroups<T>& of, int64_t statistic, int64_t samples, const Body& result) {
+  using C = Opmath<T>;
+  alignas(cache_line) T elements[elements_together];
+  for (int64_t lane = 0; lane < of.lanes; lane += Lanes<C>::width) result(lane, elements + lane);
+  T* const to = static_cast<T*>(of.call.out);
+  of.for_each_matrix(statistic, samples, [&](int64_t offset, int64_t at, int64_t rows, int64_t columns) {
+    turn_one(bits_of(elements + at), of.lanes, bits_of(to + offset), columns, columns, rows);
+  });
+}
+
+// y of some samples' groups
+template <Activation activation, class T>
+__attribute__((flatten)) void measure_small(const SmallGroups<T>& of, int64_t statistic, int64_t samples) {
+  using C = Opmath<T>;
+  const ChannelsCall& a = of.call;
+  const int64_t n = of.groups * samples, elements = of.count * of.lanes;
+  const TurnedElements<T> x(of, a.x, statistic, samples);
+  double shifts[most_lanes], sums[most_lanes], squares[most_lanes], variances[most_lanes];
+  for (int64_t lane = 0; lane < n; lane += Lanes<double>::width) {
+    const auto sum_about = [&](Doubles shift) {
+      Doubles sum = {}, square = {};
+      for (int64_t at = lane; at < elements; at += of.lanes) {
+        const Doubles d = x(at) - shift;
+        sum += d;
+        square += d * d;
+      }
+      store(shifts + lane, shift);
+      store(sums + lane, sum);
+      store(squares + lane, square);
+      return shift + sum / static_cast<double>(of.count);
+    };
+    // any element is near enough to the mean for floats: its square is at most `count` variances away
+    const Doubles mean = sum_about(x(lane));
+    if constexpr (sizeof(C) == sizeof(double)) sum_about(mean);
+  }
+  StatisticsStrip<C> s;
+  s.conclude(a, static_cast<double>(of.count), n, shifts, sums, squares, variances);
+  s.save(a, statistic, n);
+  for (int64_t i = 0; i < n; ++i) static_cast<C*>(a.variance)[statistic + i] = static_cast<C>(variances[i]);
+  write_small(of, statistic, samples, [&](int64_t lane, T* y) {
+    const auto wide = [lane](const auto& eight) { return Wide<C>::of([&](int64_t i) { return eight(lane + i); }); };
+    const Wide<C> mean = wide([&](int64_t i) { return s.wide_mean(i); });
+    for (int64_t c = 0; c < of.share; ++c) {
+      const int64_t channel = c * of.lanes;
+      const Wide<C> scale = wide([&](int64_t i) { return s.exact_reciprocal(i) * load(of.weights + channel + i); });
+      const Wide<C> shift = wide([&](int64_t i) { return load(of.biases + channel + i); }) -
+                            wide([&](int64_t i) { return s.wide_mean_rest(i); }) * scale;
+      of.for_each_position_of(c, [&](int64_t at) {
+        const Wide<C> v = (wide([&](int64_t i) { return x(at + i); }) - mean) * scale + shift;
+        Whole<C>{at}.store(y, activate<activation, C>(v.rounded()));
+      });
+    }
+  });
+}
+
+// dx of some samples' groups, and what they add to the gradients of the affine
+template <Activation activation, class T>
+__attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, int64_t samples) {
+  using C = Opmath<T>;
+  constexpr bool is_active = activation != Activation::none;
+  const ChannelsCall& a = of.call;
+  const double count = static_cast<double>(of.count);
+  const int64_t n = of.groups * samples;
+  const TurnedElements<T> x(of, a.x, statistic, samples), dy(of, a.dy, statistic, samples);
+  double kept[is_active ? elements_together : 1];  // gradients led through the activation
+  double shifts[most_lanes] = {}, slopes[most_lanes] = {}, reciprocals[most_lanes] = {};
+  StatisticsStrip<C> s;
+  s.restore(a, statistic, n);
+  for (int64_t lane = 0; lane < n; lane += Lanes<double>::width) {
+    const Doubles mean = s.wide_mean(lane), rest = s.wide_mean_rest(lane), reciprocal = s.exact_reciprocal(lane);
+    const LaneMask<double> repaired = lanes_to_repair(s, lane);  // which adds these
+    Doubles total = {}, total_product = {};
+    for (int64_t c = 0; c < of.share; ++c) {
+      const int64_t channel = c * of.lanes + lane;
+      const Doubles weight = load(of.weights + channel);
+      Doubles sum = {}, product = {};
+      of.for_each_position_of(c, [&](int64_t at) {
+        const Doubles centred = (x(at + lane) - mean) - rest;
+        Doubles upstream = dy(at + lane);
+        if constexpr (is_active) {
+          const Doubles input = centred * reciprocal * weight + load(of.biases + channel);
+          upstream = through_activation<activation, double>(upstream, input);
+          store(kept + at + lane, upstream);
+        }
+        sum += upstream;
+        product += upstream * centred;
+      });
+      product *= reciprocal;
+      total += weight * sum;
+      total_product += weight * product;
+      store(of.gradients + channel, load(of.gradients + channel) + keep_lanes<double>(sum, ~repaired));
+      store(of.products + channel, load(of.products + channel) + keep_lanes<double>(product, ~repaired));
+    }
+    // dx = ((g - mean(g)) - x_hat * bend * mean(g * x_hat)) / scale
+    const Doubles along = reciprocal * s.wide_bend(lane) * (total_product / count);
+    store(shifts + lane, (total / count - rest * along) * reciprocal);
+    store(slopes + lane, along * reciprocal);
+    store(reciprocals + lane, reciprocal);
+  }
+  if (!a.out) return;
+  write_small(of, statistic, samples, [&](int64_t lane, T* dx) {
+    const auto wide = [lane](const auto& eight) { return Wide<C>::of([&](int64_t i) { return eight(lane + i); }); };
+    const Wide<C> mean = wide([&](int64_t i) { return s.wide_mean(i); });
+    const Wide<C> shift(shifts + lane), slope(slopes + lane), reciprocal(reciprocals + lane);
+    for (int64_t c = 0; c < of.share; ++c) {
+      const Wide<C> weight = reciprocal * Wide<C>(of.weights + c * of.lanes + lane);
+      of.for_each_position_of(c, [&](int64_t at) {
+        const Wide<C> upstream = wide([&](int64_t i) { return is_active ? load(kept + at + i) : dy(at + i); });
+        const Wide<C> centred = wide([&](int64_t i) { return x(at + i); }) - mean;
+        Whole<C>{at}.store(dx, ((upstream * weight - shift) - centred * slope).rounded());
+      });
+    }
+  });
+}
+
+// Calls body(groups, statistic, samples) for all of a block; finish(groups) when some groups of every sample are done.
+template <class T, class Body, class Finish>
+void for_each_small(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body, const Finish& finish) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t most = most_lanes * g.count <= elements_together ? most_lanes : fewest_lanes;
+  for (int64_t first = 0; first < g.groups; first += most) {
+    SmallGroups<T> of(a, first, most, (end - begin) / g.groups);
+    const int64_t together = of.samples * g.groups;
+    for (int64_t i = begin; i < end; i += together) body(of, i + first, std::min(together, end - i) / g.groups);
+    finish(of);
+  }
+}
+
+template <class T>
+void measure_all_small(const ChannelsCall& a, int64_t begin, int64_t end) {
+  with_activation(a.options.activation, [&](auto activation) {
+    for_each_small<T>(a, begin, end, [](const auto& of, int64_t statistic, int64_t samples) {
+      measure_small<decltype(activation)::value>(of, statistic, samples);
+    }, [](const auto&) {});
+  });
+}
+
+// All of a block.
+template <class T>
+void sum_all_small(const ChannelsCall& a, int64_t begin, int64_t end) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t lane = begin / g.statistics_per_block * g.channels;
+  double *const sums = a.sums + lane, *const products = a.products + lane;
+  std::fill_n(sums, g.channels, 0.0);
+  std::fill_n(products, g.channels, 0.0);
+  with_activation(a.options.activation, [&](auto activation) {
+    for_each_small<T>(a, begin, end, [](auto& of, int64_t statistic, int64_t samples) {
+      sum_small<decltype(activation)::value>(of, statistic, samples);
+    }, [&](const auto& of) {
+      of.for_each_channel([&](int64_t channel, int64_t at) {
+        sums[channel] += of.gradients[at];
+        products[channel] += of.products[at];
+      });
+    });
+  });
+}
+
+}  // namespace
+}  // namespace evenkeel::EVENKEEL_ISA
