@@ -80,19 +80,28 @@ void write_gradient_runs(const ChannelsCall& a, int64_t run, int64_t runs, int64
   });
 }
 
-// Runs of a group, from one on: its channels differ in their weights alone.
-template <class T>
+// Runs of a group, from one on: its channels differ in their weights alone, and in what an activation takes.
+template <Activation activation, class T>
 void write_group_gradient(const ChannelsCall& a, int64_t statistic, int64_t first, int64_t runs) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
   const Projection<C> project(s, 1, a.means[statistic * 2], a.means[statistic * 2 + 1]);
   const int64_t channel = statistic % g.groups * g.sum_items + first;
-  C weights[most_together];
-  for (int64_t i = 0; i < runs; ++i) weights[i] = scale_of(s, a.weight_of(channel + i));
-  const C* const factors[] = {weights};
-  write_gradient_runs<T>(a, statistic * g.sum_items + first, runs, fetched_ahead(a, false), factors,
-                         [&](const auto& own, auto dy, auto x) { return project(own[0], dy, x); });
+  constexpr int K = activation == Activation::none ? 1 : 2;
+  C values[K][most_together];
+  for (int64_t i = 0; i < runs; ++i) {
+    const Affine<C> affine(s, a.weight_of(channel + i), a.bias_of(channel + i));
+    values[0][i] = affine.scale;
+    if constexpr (K > 1) values[1][i] = affine.shift;
+  }
+  const C* factors[K];
+  for (int k = 0; k < K; ++k) factors[k] = values[k];
+  write_gradient_runs<T, K>(a, statistic * g.sum_items + first, runs, fetched_ahead(a, false), factors,
+                            [&](const auto& own, auto dy, auto x) {
+    if constexpr (K > 1) dy = through_activation<activation, C>(dy, (x - s.mean) * own[0] + own[1]);
+    return project(own[0], dy, x);
+  });
 }
 
 // Statistics of neighbouring channels, sample by sample: in memory their runs follow each other.
@@ -101,7 +110,7 @@ void write_gradients_together(const ChannelsCall& a, int64_t begin, int64_t end)
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const int64_t first = begin / g.sum_items, count = end / g.sum_items - first;
-  if (extras || !goes_on<C>(a)) {
+  if ((extras && !is_plain(a)) || !goes_on<C>(a)) {
     for (int64_t sample = 0; sample < g.outer; ++sample) {
       for (int64_t i = first; i < first + count; ++i) {
         const Part part{i, i, (sample * g.channels + i) * g.positions, g.positions, sample * g.positions};
@@ -110,20 +119,29 @@ void write_gradients_together(const ChannelsCall& a, int64_t begin, int64_t end)
     }
     return;
   }
-  C values[5][most_together];
-  for (int64_t i = 0; i < count; ++i) {
-    const double* const means = a.means + 2 * (first + i);
-    const Projection<C> own(restore_statistics<C>(a, first + i), a.weight_of(first + i), means[0], means[1]);
-    int k = 0;
-    for (C value : {own.mean, own.reciprocal, own.weight, own.shift, own.slope}) values[k++][i] = value;
-  }
-  const C* const factors[] = {values[0], values[1], values[2], values[3], values[4]};
-  for (int64_t sample = 0; sample < g.outer; ++sample) {
-    write_gradient_runs<T>(a, sample * g.channels + first, count, count * g.positions, factors,
-                           [](const auto& own, auto dy, auto x) {
-                             return (dy * own[2] - own[3]) - ((x - own[0]) * own[1]) * own[4];
-                           });
-  }
+  with_activation_of<extras>(a, [&](auto activation) {
+    constexpr int K = decltype(activation)::value == Activation::none ? 5 : 6;
+    C values[6][most_together];
+    for (int64_t i = 0; i < count; ++i) {
+      const double* const means = a.means + 2 * (first + i);
+      const ChannelStatistics<C> s = restore_statistics<C>(a, first + i);
+      const double weight = a.weight_of(first + i);
+      const Projection<C> own(s, weight, means[0], means[1]);
+      const C shift = Affine<C>(s, weight, a.bias_of(first + i)).shift;
+      int k = 0;
+      for (C value : {own.mean, own.reciprocal, own.weight, own.shift, own.slope, shift}) values[k++][i] = value;
+    }
+    const C* factors[K];
+    for (int k = 0; k < K; ++k) factors[k] = values[k];
+    for (int64_t sample = 0; sample < g.outer; ++sample) {
+      write_gradient_runs<T, K>(a, sample * g.channels + first, count, count * g.positions, factors,
+                                [](const auto& own, auto dy, auto x) {
+        const auto centred = x - own[0];
+        if constexpr (K > 5) dy = through_activation<decltype(activation)::value, C>(dy, centred * own[2] + own[5]);
+        return (dy * own[2] - own[3]) - (centred * own[1]) * own[4];
+      });
+    }
+  });
 }
 
 template <class T, bool extras>
@@ -131,17 +149,19 @@ void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   if (a.together > 1) return write_gradients_together<T, extras>(a, begin, end);
-  if (extras || !g.groups || !goes_on<C>(a)) {
+  if ((extras && !is_plain(a)) || !g.groups || !goes_on<C>(a)) {
     for_each_part<C>(a, begin, end, [&](int64_t, const Part& part, const ChannelStatistics<C>& s) {
       write_gradient_part<T, extras>(a, part, s);
     });
     return;
   }
-  for (int64_t runs; begin < end; begin += runs) {
-    const int64_t statistic = begin / g.sum_items, first = begin - statistic * g.sum_items;
-    runs = std::min({end - begin, g.sum_items - first, most_together});
-    write_group_gradient<T>(a, statistic, first, runs);
-  }
+  with_activation_of<extras>(a, [&](auto activation) {
+    for (int64_t runs; begin < end; begin += runs) {
+      const int64_t statistic = begin / g.sum_items, first = begin - statistic * g.sum_items;
+      runs = std::min({end - begin, g.sum_items - first, most_together});
+      write_group_gradient<decltype(activation)::value, T>(a, statistic, first, runs);
+    }
+  });
 }
 
 }  // namespace

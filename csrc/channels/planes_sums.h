@@ -69,6 +69,11 @@ void with_upstream(const ChannelsCall& a, const Part& part, const ChannelStatist
   });
 }
 
+// Whether nothing is masked, kept or in double, so that runs may be treated together.
+inline bool is_plain(const ChannelsCall& a) {
+  return !a.mask && !a.kept && !a.remembered && !has_few_elements(a, 0);
+}
+
 // Where the sums leave the gradient that went through the activation for dx: the slope costs more than memory in cache
 // does.
 template <class C>
@@ -102,15 +107,16 @@ void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
 }
 
 // The terms of the same sums in floats, with the differences from the rounded mean. Lanes past the end have dy = 0.
-template <class T>
+template <class T, Activation activation>
 struct GradientTerms {
   using C = Opmath<T>;
   const T *x, *dy;
-  const C mean;
+  const Affine<C> affine;
   template <class At>
   EVENKEEL_INLINE void operator()(const At& at, Vector<C> (&out)[2]) const {
-    out[0] = at.load(dy);
-    out[1] = out[0] * (at.load(x) - mean);
+    const Vector<C> value = at.load(x);
+    out[0] = through_activation<activation, C>(at.load(dy), affine(value));
+    out[1] = out[0] * (value - affine.mean);
   }
 };
 
@@ -125,7 +131,7 @@ void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics
   using V = Vector<C>;
   const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
   if constexpr (!extras) {
-    const GradientTerms<T> terms{x, dy, s.mean};
+    const GradientTerms<T, Activation::none> terms{x, dy, {s.mean, 0, 0}};
     if (part.length > few_elements) return sum_terms<C>(part.length, sums, terms);
     V lanes[2];
     add_block<C, 1>(0, part.length, lanes, terms);
@@ -180,6 +186,7 @@ template <class C>
 struct RunsAbreast {
   int64_t offset[abreast];
   C mean[abreast], mean_rest[abreast];
+  C scale[abreast], shift[abreast];  // where there is an activation
   int count = 0;
 
   // of those that are added from now on
@@ -190,16 +197,19 @@ struct RunsAbreast {
 };
 
 // Their sums; whether floats hold all of them.
-template <class T>
+template <Activation activation, class T>
 bool sum_abreast(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs, double* partial) {
   using C = Opmath<T>;
   const int64_t length = a.geometry.positions;
   const auto terms_of = [&](int i) __attribute__((always_inline)) {
-    return GradientTerms<T>{static_cast<const T*>(a.x) + runs.offset[i], static_cast<const T*>(a.dy) + runs.offset[i],
-                            runs.mean[i]};
+    constexpr bool is_active = activation != Activation::none;
+    return GradientTerms<T, activation>{
+        static_cast<const T*>(a.x) + runs.offset[i],
+        static_cast<const T*>(a.dy) + runs.offset[i],
+        {runs.mean[i], is_active ? runs.scale[i] : C(0), is_active ? runs.shift[i] : C(0)}};
   };
   Doubles gradient, product;
-  if (length <= few_elements) {
+  if (activation == Activation::none && length <= few_elements) {
     Vector<C> gradients[abreast], products[abreast];
 #pragma GCC unroll 8
     for (int i = 0; i < abreast; ++i) {
@@ -242,22 +252,32 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
       sum_part<T, extras>(a, part, s, partial_of(item));
     });
   };
-  if (extras || g.parts > 1 || !sums_are_short(a)) return one_by_one(begin, end);
-  RunsAbreast<C> together;
-  for (int64_t item = begin; item < end;) {
-    const int64_t statistic = item / g.sum_items, first = statistic * g.sum_items;
-    const Runs runs = runs_of(g, statistic);
-    const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
-    together.set_statistics(s);
-    for (const int64_t stop = std::min(end, first + g.sum_items); item < stop;) {
-      together.offset[together.count++] = runs.base + (item++ - first) * runs.stride;
-      if (together.count < abreast) continue;
-      if (!sum_abreast<T>(a, together, partial_of(item - abreast))) one_by_one(item - abreast, item);
-      together.count = 0;
+  if ((extras && !is_plain(a)) || g.parts > 1 || !sums_are_short(a)) return one_by_one(begin, end);
+  with_activation_of<extras>(a, [&](auto known) {
+    constexpr Activation activation = decltype(known)::value;
+    RunsAbreast<C> together;
+    for (int64_t item = begin; item < end;) {
+      const int64_t statistic = item / g.sum_items, first = statistic * g.sum_items;
+      const Runs runs = runs_of(g, statistic);
+      const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
       together.set_statistics(s);
+      for (const int64_t stop = std::min(end, first + g.sum_items); item < stop;) {
+        const int64_t run = item++ - first;
+        if constexpr (activation != Activation::none) {
+          const int64_t channel = runs.channel + run * runs.next_channel;
+          const Affine<C> affine(s, a.weight_of(channel), a.bias_of(channel));
+          together.scale[together.count] = affine.scale;
+          together.shift[together.count] = affine.shift;
+        }
+        together.offset[together.count++] = runs.base + run * runs.stride;
+        if (together.count < abreast) continue;
+        if (!sum_abreast<activation, T>(a, together, partial_of(item - abreast))) one_by_one(item - abreast, item);
+        together.count = 0;
+        together.set_statistics(s);
+      }
     }
-  }
-  one_by_one(end - together.count, end);
+    one_by_one(end - together.count, end);
+  });
 }
 
 template <class T, bool>

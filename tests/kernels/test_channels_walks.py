@@ -105,15 +105,17 @@ def test_small_groups_side_by_side(shape, groups, dtype, activation):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("positions", [(4, 4), (5, 3), (8, 8), (13, 5)], ids=str)  # up to 64 are summed in floats
 @pytest.mark.parametrize("norm", ["batch_norm", "group_norm"])
-def test_gradients_of_short_runs(norm, positions, dtype):
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_gradients_of_short_runs(activation, norm, positions, dtype):
     """Eight runs are summed at a time, and what is left of a statistic's or a thread's one by one."""
     x = (3 + torch.randn(19, 74, *positions)).to(dtype)
-    found = on_threads(lambda: results(norm, x))
+    found = on_threads(lambda: results(norm, x, activation=activation))
     assert same_bits(found[0], found[1])
     assert same_bits(found[0], found[2])
-    exact = results(norm, x, torch.float64, backend="reference")
+    exact = results(norm, x, torch.float64, backend="reference", activation=activation)
     limit = {torch.float32: 3.0, torch.float64: 32.0}.get(dtype, 0.51)
-    assert max(errors(norm, found[0], exact)) <= limit
+    off = errors(norm, found[0], exact)
+    assert max(off[1:] if activation else off) <= limit  # an activation may leave a row of y only its smallest values
 
 
 @pytest.mark.parametrize("seed", range(40))
