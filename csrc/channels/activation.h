@@ -51,7 +51,7 @@ struct Exponential<double> {
                           ln2_rest = 1.90821492927058770002e-10;
   static constexpr int mantissa = 52;
   static constexpr double round = 0x1.8p52 + 1023;
-  static constexpr int terms = 11;  // of least relative error, 2^-58
+  static constexpr int terms = 11;  // of least relative error, 2^-55
   static constexpr double coefficients[] = {1.0,
                                             -1.0,
                                             0x1.0000000000010p-1,
@@ -74,7 +74,8 @@ EVENKEEL_INLINE V sum_of_terms(const V* powers) {
     return V{} + E::coefficients[first];
   } else {
     constexpr int level = std::bit_width(unsigned{count - 1}) - 1, half = 1 << level;
-    return fused(sum_of_terms<E, first + half, count - half>(powers), powers[level], sum_of_terms<E, first, half>(powers));
+    return fused(sum_of_terms<E, first + half, count - half>(powers), powers[level],
+                 sum_of_terms<E, first, half>(powers));
   }
 }
 

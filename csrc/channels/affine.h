@@ -74,14 +74,18 @@ bool sums_hold(double gradient, double product) {
   return finite & ((std::abs(product) >= 0x1p-90) | ((product == 0) & (gradient == 0)));
 }
 
-// Whether surely all sums hold, by their exponents: without a comparison g++ takes vectors of every instruction set.
+// Whether surely all sums hold, by their exponents, or are pairs of zeros as where an activation lets nothing through:
+// without a comparison g++ takes vectors of every instruction set.
 inline bool all_hold(const double* gradient, const double* product, int64_t lanes) {
   constexpr int64_t smallest = 1023 - 90, largest = 2046;
   int64_t beyond = 0;  // negative where an exponent is
   for (int64_t i = 0; i < lanes; ++i) {
-    const auto of_product = static_cast<int64_t>(bits_as<uint64_t>(product[i]) >> 52 & 0x7ff);
-    const auto of_gradient = static_cast<int64_t>(bits_as<uint64_t>(gradient[i]) >> 52 & 0x7ff);
-    beyond |= (of_product - smallest) | (largest - of_product) | (largest - of_gradient);
+    const uint64_t product_bits = bits_as<uint64_t>(product[i]), gradient_bits = bits_as<uint64_t>(gradient[i]);
+    const auto of_product = static_cast<int64_t>(product_bits >> 52 & 0x7ff);
+    const auto of_gradient = static_cast<int64_t>(gradient_bits >> 52 & 0x7ff);
+    const uint64_t either = (product_bits | gradient_bits) << 1;  // 0 where both are
+    const auto is_any = static_cast<int64_t>(either | (0 - either));  // negative else
+    beyond |= ((of_product - smallest) & is_any) | (largest - of_product) | (largest - of_gradient);
   }
   return beyond >= 0;
 }

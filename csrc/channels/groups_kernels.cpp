@@ -1,5 +1,6 @@
 // The channel pattern over groups of few positions. Contiguous, each group of a sample is a row of its own, whose
-// columns have a weight each; channels-last it is a run of channels at each position. Compiled once per instruction set.
+// columns have a weight each; channels-last it is a run of channels at each position. Those of few elements lie side by
+// side. Compiled once per instruction set.
 //
 // A row may be so short that its gradient is by chance far smaller than its terms: then all is computed in double. One
 // phase does everything for an item. The gradients of the affine are summed over the samples of a block.

@@ -51,8 +51,7 @@ class SmallGroups {
   // Calls body(where an element's lanes are) for each of a channel's.
   template <class Body>
   EVENKEEL_INLINE void for_each_position_of(int64_t channel, const Body& body) const {
-    const int64_t step = geometry.innermost ? share : 1, begin = channel * (geometry.innermost ? 1 : positions);
-    for (int64_t p = 0, k = begin; p < positions; ++p, k += step) body(k * lanes);
+    for (int64_t k = channel; k < count; k += share) body(k * lanes);
   }
   // Calls body(offset in the tensor, offset among the lanes, rows, columns) for each matrix of some samples from a
   // statistic on: its rows are groups, and turned they are lanes.
@@ -93,7 +92,7 @@ template <class T, class Body>
 void write_small(const SmallGroups<T>& of, int64_t statistic, int64_t samples, const Body& result) {
   using C = Opmath<T>;
   alignas(cache_line) T elements[elements_together];
-  for (int64_t lane = 0; lane < of.lanes; lane += Lanes<C>::width) result(lane, elements + lane);
+  for (int64_t lane = 0; lane < of.groups * samples; lane += Lanes<C>::width) result(lane, elements + lane);
   T* const to = static_cast<T*>(of.call.out);
   of.for_each_matrix(statistic, samples, [&](int64_t offset, int64_t at, int64_t rows, int64_t columns) {
     turn_one(bits_of(elements + at), of.lanes, bits_of(to + offset), columns, columns, rows);
@@ -156,6 +155,7 @@ __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, i
   const TurnedElements<T> x(of, a.x, statistic, samples), dy(of, a.dy, statistic, samples);
   double kept[is_active ? elements_together : 1];  // gradients led through the activation
   double shifts[most_lanes] = {}, slopes[most_lanes] = {}, reciprocals[most_lanes] = {};
+  if (is_active && n < of.lanes) std::fill_n(kept, of.count * of.lanes, 0.0);
   StatisticsStrip<C> s;
   s.restore(a, statistic, n);
   for (int64_t lane = 0; lane < n; lane += Lanes<double>::width) {

@@ -55,7 +55,7 @@ struct ChannelsGeometry {
   Walk walk;
   int64_t outer, channels, positions;      // planes
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
-  bool innermost;                          // groups: a run of channels at each position, as they lie
+  bool innermost;                          // groups: channels lie innermost, a run of them at each position
   bool small;                              // groups: of few elements, side by side
   bool turned;                             // columns: in memory channels lie outermost
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
