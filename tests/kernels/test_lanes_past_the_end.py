@@ -15,6 +15,7 @@ from functools import partial
 import channel_calls
 import pytest
 import torch
+from settings import thread_count
 
 from evenkeel import functional as F
 
@@ -110,11 +111,7 @@ def test_no_number_of_memory_behind_a_row_is_computed_with():
 @x86
 def test_the_flags_tell_of_a_number_that_is_too_small():
     flags = ctypes.CDLL("libm.so.6")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with thread_count(1):
         flags.feclearexcept(DENORMAL_OR_TOO_SMALL)
         F.layer_norm(torch.full((2, 5), 1e-40), (5,), backend="cpu")
         assert flags.fetestexcept(DENORMAL_OR_TOO_SMALL)
-    finally:
-        torch.set_num_threads(threads)
