@@ -78,7 +78,7 @@ def test_a_group_of_few_positions_depends_on_neither_the_batch_nor_the_threads(n
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize(("shape", "groups"), SMALL_GROUPS, ids=str)
 def test_small_groups_side_by_side(shape, groups, dtype, activation):
-    """Of every batch and number of threads, and in either layout, each group has the results that it has alone."""
+    """Channels-last: a sample has the bits that it has alone, and those of any number of threads."""
     x = torch.randn(shape).to(dtype)
     leaves = (x.contiguous(memory_format=torch.channels_last), *tensors(x)[:2])
     cotangent = torch.randn(shape).to(dtype)
