@@ -57,10 +57,15 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
   });
 }
 
-// Whether a measured gradient goes on from one run to the next.
+// Whether dx is that of whole runs and of measured statistics alone, in the compute dtype.
+template <bool extras>
+bool has_whole_runs(const ChannelsCall& a) {
+  return (!extras || is_plain(a)) && !a.remembered && a.geometry.parts == 1;
+}
+// Whether it goes on from one run to the next.
 template <class C>
 bool goes_on(const ChannelsCall& a) {
-  return !a.remembered && a.geometry.parts == 1 && a.geometry.positions >= Lanes<C>::width;
+  return a.geometry.positions >= Lanes<C>::width;
 }
 
 // dx of runs that follow each other; `ahead` elements further is what will be read next. project(factors, dy, x) is dx.
@@ -104,13 +109,38 @@ void write_group_gradient(const ChannelsCall& a, int64_t statistic, int64_t firs
   });
 }
 
+// The runs of a channel in so many samples, from one on.
+template <Activation activation, class T>
+void write_channel_gradient(const ChannelsCall& a, int64_t channel, int64_t first, int64_t samples) {
+  using C = Opmath<T>;
+  const ChannelsGeometry& g = a.geometry;
+  const ChannelStatistics<C> s = restore_statistics<C>(a, channel);
+  const double weight = a.weight_of(channel);
+  const Projection<C> project(s, weight, a.means[channel * 2], a.means[channel * 2 + 1]);
+  const Affine<C> affine(s, weight, a.bias_of(channel));
+  const int64_t ahead = fetched_ahead(a, false);
+  for (int64_t sample = first; sample < first + samples; ++sample) {
+    const int64_t offset = (sample * g.channels + channel) * g.positions;
+    const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
+    T* dx = static_cast<T*>(a.out) + offset;
+    for_each_output<C>(dx, g.positions, [&](auto at) __attribute__((always_inline)) {
+      if (ahead) {
+        fetch(x + at.i + ahead);
+        fetch(dy + at.i + ahead);
+      }
+      const Vector<C> value = at.load(x);
+      at.store(dx, project(through_activation<activation, C>(at.load(dy), affine(value)), value));
+    }, a.streamed);
+  }
+}
+
 // Statistics of neighbouring channels, sample by sample: in memory their runs follow each other.
 template <class T, bool extras>
 void write_gradients_together(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const int64_t first = begin / g.sum_items, count = end / g.sum_items - first;
-  if ((extras && !is_plain(a)) || !goes_on<C>(a)) {
+  if (!has_whole_runs<extras>(a) || !goes_on<C>(a)) {
     for (int64_t sample = 0; sample < g.outer; ++sample) {
       for (int64_t i = first; i < first + count; ++i) {
         const Part part{i, i, (sample * g.channels + i) * g.positions, g.positions, sample * g.positions};
@@ -149,7 +179,7 @@ void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   if (a.together > 1) return write_gradients_together<T, extras>(a, begin, end);
-  if ((extras && !is_plain(a)) || !g.groups || !goes_on<C>(a)) {
+  if (!has_whole_runs<extras>(a) || (g.groups && !goes_on<C>(a))) {
     for_each_part<C>(a, begin, end, [&](int64_t, const Part& part, const ChannelStatistics<C>& s) {
       write_gradient_part<T, extras>(a, part, s);
     });
@@ -159,7 +189,8 @@ void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
     for (int64_t runs; begin < end; begin += runs) {
       const int64_t statistic = begin / g.sum_items, first = begin - statistic * g.sum_items;
       runs = std::min({end - begin, g.sum_items - first, most_together});
-      write_group_gradient<decltype(activation)::value, T>(a, statistic, first, runs);
+      g.groups ? write_group_gradient<decltype(activation)::value, T>(a, statistic, first, runs)
+               : write_channel_gradient<decltype(activation)::value, T>(a, statistic, first, runs);
     }
   });
 }

@@ -242,6 +242,13 @@ bool sum_abreast(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs, doub
   return all_hold(sums[0], sums[1], abreast);
 }
 
+// Of a run of n elements what no processor foresees: where it is long, the rest follows by itself.
+template <class T>
+EVENKEEL_INLINE void fetch_beginning(const T* run, int64_t n) {
+  constexpr int64_t line = cache_line / sizeof(T);
+  for (int64_t i = 0; i < std::min(n, 4 * line); i += line) fetch(run + i);
+}
+
 template <class T, bool extras>
 void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
@@ -255,28 +262,43 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   if ((extras && !is_plain(a)) || g.parts > 1 || !sums_are_short(a)) return one_by_one(begin, end);
   with_activation_of<extras>(a, [&](auto known) {
     constexpr Activation activation = decltype(known)::value;
-    RunsAbreast<C> together;
+    RunsAbreast<C> several[2];  // the lines of one arrive while the other's are added
+    int filling = 0;
+    int64_t summed = begin;
+    const auto sum_others = [&] {
+      RunsAbreast<C>& others = several[1 - filling];
+      if (others.count < abreast) return;
+      if (!sum_abreast<activation, T>(a, others, partial_of(summed))) one_by_one(summed, summed + abreast);
+      summed += abreast;
+      others.count = 0;
+    };
     for (int64_t item = begin; item < end;) {
       const int64_t statistic = item / g.sum_items, first = statistic * g.sum_items;
       const Runs runs = runs_of(g, statistic);
       const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
-      together.set_statistics(s);
+      several[filling].set_statistics(s);
       for (const int64_t stop = std::min(end, first + g.sum_items); item < stop;) {
-        const int64_t run = item++ - first;
+        RunsAbreast<C>& together = several[filling];
+        const int64_t run = item++ - first, offset = runs.base + run * runs.stride;
         if constexpr (activation != Activation::none) {
           const int64_t channel = runs.channel + run * runs.next_channel;
           const Affine<C> affine(s, a.weight_of(channel), a.bias_of(channel));
           together.scale[together.count] = affine.scale;
           together.shift[together.count] = affine.shift;
         }
-        together.offset[together.count++] = runs.base + run * runs.stride;
+        if (!g.groups) {  // else it follows the one before
+          fetch_beginning(static_cast<const T*>(a.x) + offset, g.positions);
+          fetch_beginning(static_cast<const T*>(a.dy) + offset, g.positions);
+        }
+        together.offset[together.count++] = offset;
         if (together.count < abreast) continue;
-        if (!sum_abreast<activation, T>(a, together, partial_of(item - abreast))) one_by_one(item - abreast, item);
-        together.count = 0;
-        together.set_statistics(s);
+        sum_others();
+        filling = 1 - filling;
+        several[filling].set_statistics(s);
       }
     }
-    one_by_one(end - together.count, end);
+    sum_others();
+    one_by_one(summed, end);
   });
 }
 
