@@ -44,8 +44,9 @@ inline bool are_small(const ChannelsGeometry& g, int64_t share, bool last, bool 
 }
 
 inline void walk_groups(ChannelsGeometry& g, int64_t batch) {
-  constexpr int64_t most_samples = 16, many_blocks = 8;
-  const int64_t samples = std::clamp<int64_t>(batch / many_blocks, 1, most_samples);
+  constexpr int64_t most_samples = 16, many_blocks = 8, lanes = 16;
+  const int64_t fewest_samples = g.small ? std::clamp<int64_t>(lanes / g.groups, 1, batch) : 1;
+  const int64_t samples = std::clamp(batch / many_blocks, fewest_samples, most_samples);
   g.walk = Walk::groups;
   if (!g.innermost) {
     g.per_channel = g.positions;

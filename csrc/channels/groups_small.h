@@ -57,7 +57,7 @@ class SmallGroups {
   // statistic on: its rows are groups, and turned they are lanes.
   template <class Body>
   void for_each_matrix(int64_t statistic, int64_t some_samples, const Body& body) const {
-    if (!geometry.innermost) return body(statistic * count, 0, groups * some_samples, count);
+    if (!geometry.innermost || geometry.groups == 1) return body(statistic * count, 0, groups * some_samples, count);
     for (int64_t i = 0; i < some_samples; ++i) {
       const int64_t row = (statistic / geometry.groups + i) * positions;
       for (int64_t p = 0; p < positions; ++p) {
