@@ -172,6 +172,16 @@ struct Wide {
   }
 };
 
+// What is read at a position; floats as doubles at once, where a register of them would be taken apart.
+template <class C, class At, class T>
+EVENKEEL_INLINE Wide<C> load_as_doubles(const At& at, const T* p) {
+  if constexpr (std::is_same_v<At, Whole<float>> && std::is_same_v<T, float>) {
+    return Wide<C>::of([&](int64_t i) { return load_wide(p + at.i + i); });
+  } else {
+    return Wide<C>(at.load(p));
+  }
+}
+
 // The same of a vector of sums.
 template <class C>
 inline bool sums_hold(const Wide<C>& gradient, const Wide<C>& product) {
@@ -210,9 +220,8 @@ inline int parts_of(const Rest<C>& at) {
 
 // The differences from the mean, rounded as doubles are.
 template <class C>
-inline Wide<C> wide_centred(Vector<C> x, const ChannelStatistics<C>& s) {
-  if constexpr (Wide<C>::parts == 1) return Wide<C>((x - s.mean) - s.mean_rest);
-  Wide<C> v(x);
+inline Wide<C> wide_centred(Wide<C> v, const ChannelStatistics<C>& s) {
+  if constexpr (Wide<C>::parts == 1) return Wide<C>((v.part[0] - s.mean) - s.mean_rest);
   const double mean = s.exact_mean();
   for (auto& part : v.part) part -= mean;
   return v;

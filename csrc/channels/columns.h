@@ -52,8 +52,6 @@ void for_each_run(const ChannelsGeometry& g, int64_t statistic, const Body& body
   }
 }
 
-const double* from(const double* values, int64_t first) { return values ? values + first : nullptr; }
-
 // Columns' factors from those of lanes [first, first + count).
 template <class C>
 void spread(const ChannelsCall& a, int64_t outer, int64_t first, int64_t count,
@@ -245,7 +243,7 @@ struct ColumnStatistics {
   Wide<C> wide_centred(const At& at, const T* x) const {
     const Whole<C> whole{at.i};
     if constexpr (Wide<C>::parts == 1) return Wide<C>((at.load(x) - whole.load(mean)) - whole.load(mean_rest));
-    Wide<C> v(at.load(x));
+    Wide<C> v = load_as_doubles<C>(at, x);
     for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] -= doubles(exact_mean, at.i, i);
     return v;
   }

@@ -73,18 +73,18 @@ class Upstream {
   template <class At>
   Wide<C> wide(const At& at, const T* dy, const T* x) const {
     if constexpr (extras) {
-      if (activation_ == Activation::none) return Wide<C>(at.load(dy));
+      if (activation_ == Activation::none) return load_as_doubles<C>(at, dy);
       if (!exactly_) {
         return Wide<C>(through_activation<C>(at.load(dy), factors_.affine(at, at.load(x)), activation_));
       }
-      Wide<C> upstream(at.load(dy));
+      Wide<C> upstream = load_as_doubles<C>(at, dy);
       const Wide<C> input = statistics_.wide_affine(at, statistics_.wide_centred(at, x));
       for (int i = 0; i < Wide<C>::parts; ++i) {
         upstream.part[i] = through_activation<double>(upstream.part[i], input.part[i], activation_);
       }
       return upstream;
     }
-    return Wide<C>(at.load(dy));
+    return load_as_doubles<C>(at, dy);
   }
 
  private:

@@ -57,7 +57,7 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
     const auto sum_about = [&](double shift) {
       Doubles total = {}, square = {};
       for_each_position<C>(a.geometry.count, [&](auto at) {
-        Wide<C> v(at.load(x));
+        Wide<C> v = load_as_doubles<C>(at, x);
         for (auto& part : v.part) part -= shift;
         for (const Doubles& part : keep_wide(at, v).part) {
           total += part;
@@ -83,7 +83,7 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
       const T* x = static_cast<const T*>(a.x) + group.offset;
       T* y = static_cast<T*>(a.out) + group.offset;
       for_each_position<C>(group.count, [&](auto at) {
-        const Wide<C> x_hat = wide_centred<C>(at.load(x), s) * s.exact_reciprocal();
+        const Wide<C> x_hat = wide_centred(load_as_doubles<C>(at, x), s) * s.exact_reciprocal();
         at.store(y, activate<decltype(activation)::value, C>(group.affine(at, x_hat).rounded()));
       });
     }
@@ -167,11 +167,11 @@ class RowGradient {
   bool keeps() const { return is_active && group_.count <= most_kept; }
   template <class At>
   Wide<C> normalized(const At& at) const {
-    return wide_centred<C>(at.load(x_), statistics_) * reciprocal_;
+    return wide_centred(load_as_doubles<C>(at, x_), statistics_) * reciprocal_;
   }
   template <class At>
   Wide<C> upstream_at(const At& at, const Wide<C>& x_hat) const {
-    Wide<C> upstream(at.load(dy_));
+    Wide<C> upstream = load_as_doubles<C>(at, dy_);
     if constexpr (is_active) {
       const Wide<C> input = group_.affine(at, x_hat);
       if (!keeps()) return Wide<C>(through_activation<activation, C>(at.load(dy_), input.rounded()));

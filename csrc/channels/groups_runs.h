@@ -150,7 +150,7 @@ template <class C>
 struct GroupNumbers<C, true> {
   using Scalar = double;
   using Number = Wide<C>;
-  static Number centred(Vector<C> x, const ChannelStatistics<C>& s) { return wide_centred<C>(x, s); }
+  static Number centred(Vector<C> x, const ChannelStatistics<C>& s) { return wide_centred(Wide<C>(x), s); }
   static double mean_rest(const ChannelStatistics<C>&) { return 0; }
   template <Activation activation>
   static Number through(Number upstream, const Number& input) {

@@ -115,6 +115,31 @@ EVENKEEL_INLINE void walk_runs(const ChannelsCall& a, const T* y, int64_t runs, 
   a.streamed ? walk(Streamed<C>{{0}}) : walk(Whole<C>{0});
 }
 
+// What is subtracted, multiplied and added in neighbouring channels.
+template <class C>
+struct Affines {
+  const C* factors[3];
+};
+
+// The same of measured statistics: of neighbouring channels, or of one that they share.
+template <class C>
+class MeasuredAffines {
+ public:
+  template <class Statistics>
+  MeasuredAffines(const ChannelsCall& a, int64_t channel, int64_t count, const Statistics& s)
+      : factors_(memory_, count, 0) {
+    factors_.set_affine(s, count, from(a.weight, channel), from(a.bias, channel));
+  }
+  MeasuredAffines(const MeasuredAffines&) = delete;
+  const C* scale() const { return factors_.scale; }
+  const C* shift() const { return factors_.shift; }
+  operator Affines<C>() const { return {{factors_.mean, factors_.scale, factors_.shift}}; }
+
+ private:
+  double memory_[factors_size(most_together)];
+  const Factors<C> factors_;
+};
+
 // The mask's run for that of x from an offset on.
 template <bool extras>
 ValidLanes valid_lanes(const ChannelsCall& a, int64_t offset) {

@@ -30,7 +30,7 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
       const double along = exact_slope_of(s, mean_gx), factor = s.exact_reciprocal();
       for_each_position<C>(part.length, [&](auto at) {
         const auto value = upstream.keep(at, at.load(x));
-        const Wide<C> centred = wide_centred<C>(value, s);
+        const Wide<C> centred = wide_centred(Wide<C>(value), s);
         Wide<C> v = upstream.wide(at, value);
         for (int i = 0; i < Wide<C>::parts; ++i) {
           v.part[i] = ((v.part[i] * w - wide_mean_g) - centred.part[i] * along) * factor;
@@ -94,14 +94,9 @@ void write_group_gradient(const ChannelsCall& a, int64_t statistic, int64_t firs
   const Projection<C> project(s, 1, a.means[statistic * 2], a.means[statistic * 2 + 1]);
   const int64_t channel = statistic % g.groups * g.sum_items + first;
   constexpr int K = activation == Activation::none ? 1 : 2;
-  C values[K][most_together];
-  for (int64_t i = 0; i < runs; ++i) {
-    const Affine<C> affine(s, a.weight_of(channel + i), a.bias_of(channel + i));
-    values[0][i] = affine.scale;
-    if constexpr (K > 1) values[1][i] = affine.shift;
-  }
-  const C* factors[K];
-  for (int k = 0; k < K; ++k) factors[k] = values[k];
+  const MeasuredAffines<C> affines(a, channel, runs, s);
+  const C* factors[K] = {affines.scale()};
+  if constexpr (K > 1) factors[1] = affines.shift();
   write_gradient_runs<T, K>(a, statistic * g.sum_items + first, runs, fetched_ahead(a, false), factors,
                             [&](const auto& own, auto dy, auto x) {
     if constexpr (K > 1) dy = through_activation<activation, C>(dy, (x - s.mean) * own[0] + own[1]);

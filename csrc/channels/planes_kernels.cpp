@@ -115,12 +115,6 @@ void write_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ah
   });
 }
 
-// What is subtracted, multiplied and added in neighbouring channels.
-template <class C>
-struct Affines {
-  const C* factors[3];
-};
-
 // Whole runs that follow each other, of channels from one on. `ahead` elements further is what will be read next.
 template <class T, bool extras>
 void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t channel, int64_t ahead,
@@ -143,25 +137,6 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t chann
   });
 }
 
-// The affines of neighbouring channels, which the statistics(i) of the i-th of them give.
-template <class C>
-class MeasuredAffines {
- public:
-  template <class Statistics>
-  MeasuredAffines(const ChannelsCall& a, int64_t channel, int64_t count, const Statistics& statistics) {
-    for (int64_t i = 0; i < count; ++i) {
-      const Affine<C> affine(statistics(i), a.weight_of(channel + i), a.bias_of(channel + i));
-      mean_[i] = affine.mean;
-      scale_[i] = affine.scale;
-      shift_[i] = affine.shift;
-    }
-  }
-  operator Affines<C>() const { return {{mean_, scale_, shift_}}; }
-
- private:
-  C mean_[most_together], scale_[most_together], shift_[most_together];
-};
-
 template <class T, bool extras>
 void write_measured(const ChannelsCall& a, int64_t item) {
   using C = Opmath<T>;
@@ -172,7 +147,7 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   const Runs runs = runs_of(g, span.statistic);
   const int64_t first_run = span.begin / g.positions, count = (span.end - span.begin) / g.positions;
   if (runs.next_channel && count > 1 && !a.mask && g.positions >= Lanes<C>::width) {
-    const MeasuredAffines<C> affines(a, runs.channel + first_run, count, [&](int64_t) { return s; });
+    const MeasuredAffines<C> affines(a, runs.channel + first_run, count, s);
     const int64_t run = runs.base / g.positions + first_run;
     return write_runs<T, extras>(a, run, run + count, 0, ahead, affines);
   }
@@ -189,8 +164,9 @@ template <class T, bool extras>
 void write_together(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
-  const MeasuredAffines<C> affines(a, begin, end - begin,
-                                   [&](int64_t i) { return restore_statistics<C>(a, begin + i); });
+  StatisticsStrip<C> s;
+  s.restore(a, begin, end - begin);
+  const MeasuredAffines<C> affines(a, begin, end - begin, s);
   for (int64_t sample = 0; sample < g.outer; ++sample) {
     const int64_t run = sample * g.channels;
     write_runs<T, extras>(a, run + begin, run + end, 0, (end - begin) * g.positions, affines);

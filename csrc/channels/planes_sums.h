@@ -37,7 +37,7 @@ class Upstream {
   EVENKEEL_INLINE Wide<C> wide(const At& at, V x) const {
     if (activation == Activation::none || !exactly_) return Wide<C>(this->at(at, x));
     Wide<C> upstream(keep(at, at.load(dy_)));
-    const Wide<C> centred = wide_centred<C>(x, statistics_);
+    const Wide<C> centred = wide_centred(Wide<C>(x), statistics_);
     const double scale = statistics_.exact_reciprocal() * weight_;
     for (int i = 0; i < Wide<C>::parts; ++i) {
       const Doubles input = centred.part[i] * scale + bias_;
@@ -92,7 +92,7 @@ void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
   with_upstream<T, extras>(a, part, s, [&](auto, const auto& upstream) {
     for_each_position<C>(part.length, [&](auto at) {
       const auto value = upstream.keep(at, at.load(x));
-      const Wide<C> wide = upstream.wide(at, value), difference = wide_centred<C>(value, s);
+      const Wide<C> wide = upstream.wide(at, value), difference = wide_centred(Wide<C>(value), s);
       for (int i = 0; i < parts; ++i) {
         gradient[i] += wide.part[i];
         product[i] += wide.part[i] * difference.part[i];
