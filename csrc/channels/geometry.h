@@ -44,8 +44,12 @@ inline bool are_small(const ChannelsGeometry& g, int64_t share, bool last, bool 
 }
 
 inline void walk_groups(ChannelsGeometry& g, int64_t batch) {
-  constexpr int64_t most_samples = 16, many_blocks = 8, lanes = 16;
-  const int64_t fewest_samples = g.small ? std::clamp<int64_t>(lanes / g.groups, 1, batch) : 1;
+  constexpr int64_t most_samples = 16, many_blocks = 8, lanes = 16, few_samples = 4, few_elements = 32768;
+  // Small groups fill lanes. Rows have columns that are set up and added for each block: of floats, over few samples.
+  const int64_t enough = g.small       ? lanes / g.groups
+                         : g.innermost ? 1
+                                       : std::min(few_samples, few_elements / (g.channels * g.positions));
+  const int64_t fewest_samples = std::clamp<int64_t>(enough, 1, std::min(batch, most_samples));
   const int64_t samples = std::clamp(batch / many_blocks, fewest_samples, most_samples);
   g.walk = Walk::groups;
   if (!g.innermost) {

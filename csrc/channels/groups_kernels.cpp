@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "channels/factors.h"
 #include "channels/groups_runs.h"
 #include "channels/groups_small.h"
 #include "channels/phases.h"
@@ -239,10 +240,8 @@ class GroupColumns {
       *row = at;
       at += stride;
     }
-    for (int64_t i = 0; i < count_; ++i) weight_[i] = static_cast<C>(a.weight_of(column + i));
-    if (a.options.activation != Activation::none) {
-      for (int64_t i = 0; i < count_; ++i) bias_[i] = static_cast<C>(a.bias_of(column + i));
-    }
+    fill(weight_, [&](int64_t i) { return a.weight_of(column + i); });
+    if (a.options.activation != Activation::none) fill(bias_, [&](int64_t i) { return a.bias_of(column + i); });
     std::memset(gradients_, 0, 2 * stride * sizeof(C));
   }
 
@@ -294,30 +293,40 @@ class GroupColumns {
   void finish(double* gradients, double* products) const {
     constexpr int64_t longest = 16;
     const ChannelsGeometry& g = call_.geometry;
-    const int64_t each = g.per_channel, samples = g.statistics_per_block / g.groups;
-    if (each == 1) {
-      std::copy_n(gradients_, count_, gradients);
-      std::copy_n(products_, count_, products);
-      return;
-    }
+    const int64_t each = g.per_channel, channels = count_ / each, samples = g.statistics_per_block / g.groups;
     const int64_t together = std::max<int64_t>(1, longest / samples) * Lanes<C>::width;
-    for (int64_t i = 0; i < count_; i += each) {
-      Doubles gradient = {}, product = {};
-      for (int64_t begin = i; begin < i + each; begin += together) {
-        V some_gradients = {}, some_products = {};
-        for_each_position<C>(std::min(together, i + each - begin), [&](auto at) {
-          some_gradients += at.load(gradients_ + begin);
-          some_products += at.load(products_ + begin);
-        });
-        gradient += as_doubles(some_gradients);
-        product += as_doubles(some_products);
+    for (auto [columns, out] : {std::pair{gradients_, gradients}, {products_, products}}) {
+      if (each == 1) {
+        std::copy_n(columns, count_, out);
+        continue;
       }
-      *gradients++ = sum_of_lanes(gradient);
-      *products++ = sum_of_lanes(product);
+      for (int64_t first = 0; first < channels; first += 8) {
+        const int64_t some = std::min<int64_t>(channels - first, 8);
+        Doubles lanes[8] = {};
+        for (int64_t k = 0; k < some; ++k) {
+          const C* const own = columns + (first + k) * each;
+          for (int64_t begin = 0; begin < each; begin += together) {
+            V part = {};
+            for_each_position<C>(std::min(together, each - begin), [&](auto at) { part += at.load(own + begin); });
+            lanes[k] += as_doubles(part);
+          }
+        }
+        double sums[8];
+        store(sums, sums_of_lanes(lanes));
+        std::copy_n(sums, some, out + first);
+      }
     }
   }
 
  private:
+  // The parameter of each column, which those of a channel share.
+  template <class Parameter>
+  void fill(C* columns, const Parameter& parameter) const {
+    const int64_t each = call_.geometry.per_channel;
+    C* const channels = each == 1 ? columns : kept_;  // where nothing is kept yet
+    for (int64_t i = 0; i < count_ / each; ++i) channels[i] = static_cast<C>(parameter(i * each));
+    if (each > 1) repeat_each(channels, count_ / each, each, columns);
+  }
   const ChannelsCall& call_;
   const int64_t count_;
   C *weight_, *bias_, *gradients_, *products_, *kept_;
