@@ -157,8 +157,8 @@ bool is_streamed(const ChannelsCall& a, int64_t bytes, int64_t tensors) {
   return is_past_caches(bytes * tensors);
 }
 
-// Columns within the caches, whose rows processors foresee, lose a tenth by it; of what fills a quarter of them up to 0.7
-// of torch's time is gained (AVX2; with AVX-512 it was not timed).
+// Columns that stay in the caches, whose rows processors foresee, take a tenth longer with it; from a quarter of the caches
+// on they take up to half of the time less (AVX2; with AVX-512 it was not timed).
 bool is_fetched(const ChannelsCall& a, int64_t bytes) {
   if (a.geometry.walk == Walk::columns) {
     return a.streamed || (simd() == Simd::avx2 && 4 * bytes > cached_bytes());

@@ -260,6 +260,18 @@ def test_large_outputs(norm, layout):
     assert same_bits((mine[0][:1], mine[1][:1]), (y.detach(), dx))
 
 
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("shape", [(13, 64, 60, 60), (11, 33, 8, 8), (9, 20, 7, 7)], ids=str)
+def test_gradients_of_whole_runs(shape, activation):
+    """A channel's runs, each whole: of 13 MB they are written past the caches, the short ones are summed in batches."""
+    x = torch.randn(shape)
+    mine = results("batch_norm", x, activation=activation)
+    exact = results("batch_norm", x, torch.float64, activation=activation, backend="reference")
+    for a, b in zip(mine, exact, strict=True):
+        limit = 4 * torch.finfo(x.dtype).eps * max(1, b.abs().max().item())
+        torch.testing.assert_close(a.double(), b, rtol=0, atol=limit)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mean", [1e2, 1e4, 1e6])
 def test_weight_offset_where_terms_cancel(mean, layout):
