@@ -5,9 +5,6 @@
 
 namespace evenkeel::EVENKEEL_ISA {
 
-// The parameters of channels or lanes from one on, where there are any.
-inline const double* from(const double* values, int64_t first) { return values ? values + first : nullptr; }
-
 // Of neighbouring columns from a position on; 0 in the lanes past the end, where memory holds anything: denormal numbers
 // there made a SiLU of rows of 24 columns take eight times as long.
 template <class At, class C>

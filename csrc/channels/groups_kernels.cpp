@@ -25,8 +25,8 @@ struct Group {
       : column(statistic % a.geometry.groups * a.geometry.count),
         offset(statistic * a.geometry.count),
         count(a.geometry.count),
-        weights(a.weight ? a.weight + column : nullptr),
-        biases(a.bias ? a.bias + column : nullptr) {}
+        weights(from(a.weight, column)),
+        biases(from(a.bias, column)) {}
   Doubles weight(int64_t i) const { return weights ? load(weights + i) : Doubles{} + 1.0; }
   // in the lanes past the end lies the next group's, which may be infinite: 0 times that is NaN
   template <class At>

@@ -66,7 +66,7 @@ void run_alone(const ChannelsCall& a, int64_t begin, int64_t end, int64_t items,
     next = std::min(block + at_once, end);
     own.first_block = block;
     own.first_item = block * items;
-    own.fetched = a.fetched && (g.walk == Walk::columns || next < end);  // the next block is not another thread's
+    own.fetched = a.fetched && (g.walk == Walk::columns || next < end);  // what follows the last block is another thread's
     const int64_t first = block * per_block, last = std::min(next * per_block, g.statistics);
     const int64_t last_item = g.walk == Walk::groups ? last : next * items;
     over(phases.prepare, first, last);
