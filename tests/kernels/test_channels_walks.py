@@ -263,7 +263,7 @@ def test_large_outputs(norm, layout):
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("shape", [(13, 64, 60, 60), (11, 33, 8, 8), (9, 20, 7, 7)], ids=str)
 def test_gradients_of_whole_runs(shape, activation):
-    """A channel's runs, each whole: long ones, past the caches where these are small, and short ones, summed in batches."""
+    """Runs of a channel, each summed whole: long ones past small caches, and short ones in batches."""
     x = torch.randn(shape)
     mine = results("batch_norm", x, activation=activation)
     exact = results("batch_norm", x, torch.float64, activation=activation, backend="reference")
