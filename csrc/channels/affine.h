@@ -5,9 +5,6 @@
 
 namespace evenkeel::EVENKEEL_ISA {
 
-// The parameters of channels, lanes or columns from one on, where there are any.
-inline const double* from(const double* values, int64_t first) { return values ? values + first : nullptr; }
-
 // y = (x - mean) * scale + shift, of fewer roundings than the steps it stands for. What the mean lost in rounding is in
 // the shift: the elements are no finer than an ulp of the mean, so against their spread it is small.
 template <class C>

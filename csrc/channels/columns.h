@@ -133,7 +133,7 @@ void fill_affine(const ChannelsCall& a, const StatisticsStrip<C>& s, int64_t fir
   const bool only_mean = a.dy && !a.remembered && a.options.activation == Activation::none;
   const auto fill = [&](const auto& own, int64_t lane, int64_t lanes) {
     const Factors<C> factors = lane_factors<C>(a, outer, lane);
-    only_mean ? factors.set_mean(own, lanes) : factors.set_affine(own, lanes, from(a.weight, lane), from(a.bias, lane));
+    only_mean ? factors.set_mean(own, lanes) : factors.set_affine(own, lanes, a.weights_from(lane), a.biases_from(lane));
     spread_affine<C>(a, outer, lane, lanes);
   };
   if (lanes_are_statistics(g)) return fill(s, first % g.statistics_per_block, statistics);

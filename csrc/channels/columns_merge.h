@@ -113,7 +113,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
     sum_items(a, outer, lane, lanes);
     const double* gradients = a.sums + outer * g.lanes_of_row + lane;
     double* products = a.products + outer * g.lanes_of_row + lane;
-    const double* weights = from(a.weight, lane);
+    const double* weights = a.weights_from(lane);
     for_each_position<double>(lanes, [&](auto at) {
       const Doubles sum = at.load(gradients), product = (at.load(products) - rest * sum) * reciprocal;
       at.store(products, product);
@@ -128,7 +128,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
   if (is_exact<extras>(a, outer)) return;
   const auto all = [](double value) { return [value](auto) { return Doubles{} + value; }; };
   for_each_run(g, statistic, [&](int64_t lane, int64_t lanes) {
-    lane_factors<C>(a, outer, lane).set_gradient(s, lanes, from(a.weight, lane), all(mean_g), all(mean_gx));
+    lane_factors<C>(a, outer, lane).set_gradient(s, lanes, a.weights_from(lane), all(mean_g), all(mean_gx));
     spread_gradient<C>(a, outer, lane, lanes);
   });
 }
@@ -145,7 +145,7 @@ void merge_sums_range(const ChannelsCall& a, int64_t begin, int64_t end) {
     const double n = count_of(a, first);
     double *const sums = a.sums + first, *const products = a.products + first;  // a statistic's lane is its number
     const double rest_counts = is_short<extras>(a, outer) ? 1 : 0;
-    const double* const weights = from(a.weight, lane);
+    const double* const weights = a.weights_from(lane);
     StatisticsStrip<C> s;
     double mean_g[longest_strip], mean_gx[longest_strip];
     s.restore(a, first, lanes);

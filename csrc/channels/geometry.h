@@ -43,14 +43,19 @@ inline bool are_small(const ChannelsGeometry& g, int64_t share, bool last, bool 
   return g.positions <= few && g.count <= most_of_small && (share > 1 || backward);
 }
 
-inline void walk_groups(ChannelsGeometry& g, int64_t batch) {
-  constexpr int64_t most_samples = 16, many_blocks = 8, lanes = 16, few_samples = 4, few_elements = 32768;
-  // Small groups fill lanes. Rows have columns that are set up and added for each block: of floats, over few samples.
-  const int64_t enough = g.small       ? lanes / g.groups
-                         : g.innermost ? 1
-                                       : std::min(few_samples, few_elements / (g.channels * g.positions));
-  const int64_t fewest_samples = std::clamp<int64_t>(enough, 1, std::min(batch, most_samples));
-  const int64_t samples = std::clamp(batch / many_blocks, fewest_samples, most_samples);
+// Samples of a block that are worth it even where the blocks are few: those of small groups fill lanes. In the backward
+// rows of several channels have columns, which are set up and added once a block.
+inline int64_t fewest_samples(const ChannelsGeometry& g, int64_t batch, bool backward) {
+  constexpr int64_t lanes = 16, few_samples = 4, few_blocks = 4, most_elements = 24576;
+  if (g.small) return lanes / g.groups;
+  if (g.innermost || g.groups == g.channels || !backward) return 1;
+  return std::min({few_samples, batch / few_blocks, most_elements / (g.channels * g.positions)});
+}
+
+inline void walk_groups(ChannelsGeometry& g, int64_t batch, bool backward) {
+  constexpr int64_t most_samples = 16, many_blocks = 8;
+  const int64_t fewest = std::clamp<int64_t>(fewest_samples(g, batch, backward), 1, std::min(batch, most_samples));
+  const int64_t samples = std::clamp(batch / many_blocks, fewest, most_samples);
   g.walk = Walk::groups;
   if (!g.innermost) {
     g.per_channel = g.positions;
@@ -140,7 +145,7 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, int
     walk_columns(g, batch, true, masked);
     g.turned = true;
   } else if (g.small || runs || (measured_groups && !last && are_rows(g.positions, share, backward))) {
-    walk_groups(g, batch);
+    walk_groups(g, batch, backward);
   } else if (last || g.positions < fewest_positions) {
     walk_columns(g, batch, last, masked);
   } else {

@@ -25,8 +25,8 @@ struct Group {
       : column(statistic % a.geometry.groups * a.geometry.count),
         offset(statistic * a.geometry.count),
         count(a.geometry.count),
-        weights(from(a.weight, column)),
-        biases(from(a.bias, column)) {}
+        weights(a.weights_from(column)),
+        biases(a.biases_from(column)) {}
   Doubles weight(int64_t i) const { return weights ? load(weights + i) : Doubles{} + 1.0; }
   // in the lanes past the end lies the next group's, which may be infinite: 0 times that is NaN
   template <class At>
@@ -172,14 +172,12 @@ class RowGradient {
   }
   template <class At>
   Wide<C> upstream_at(const At& at, const Wide<C>& x_hat) const {
-    Wide<C> upstream = load_as_doubles<C>(at, dy_);
-    if constexpr (is_active) {
-      const Wide<C> input = group_.affine(at, x_hat);
-      if (!keeps()) return Wide<C>(through_activation<activation, C>(at.load(dy_), input.rounded()));
-      for (int i = 0; i < parts_of(at); ++i) {
-        upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
-      }
-      kept_[at.i / width] = upstream;
+    if constexpr (!is_active) return load_as_doubles<C>(at, dy_);
+    const Wide<C> input = group_.affine(at, x_hat);
+    if (!keeps()) return Wide<C>(through_activation<activation, C>(at.load(dy_), input.rounded()));
+    Wide<C>& upstream = kept_[at.i / width] = load_as_doubles<C>(at, dy_);
+    for (int i = 0; i < parts_of(at); ++i) {
+      upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
     }
     return upstream;
   }
@@ -235,7 +233,7 @@ class GroupColumns {
   using V = Vector<C>;
   GroupColumns(const ChannelsCall& a, int64_t group) : call_(a), count_(a.geometry.count) {
     const int64_t stride = padded(count_), column = group * count_;
-    C* at = static_cast<C*>(a.factors);
+    C* at = reinterpret_cast<C*>(static_cast<double*>(a.factors) + 2 * column_stride(a.geometry));  // behind sums in double
     for (C** row : {&weight_, &bias_, &gradients_, &products_, &kept_}) {
       *row = at;
       at += stride;
@@ -245,10 +243,11 @@ class GroupColumns {
     std::memset(gradients_, 0, 2 * stride * sizeof(C));
   }
 
-  // dx of a sample's group, and what it adds to the columns' sums; next: the one that follows, which is elsewhere
-  void add(int64_t statistic, int64_t next) const {
+  // dx of a sample's group, and what it adds to the columns' sums; next: the one that follows, which is elsewhere. False
+  // where floats do not hold its sums: dx is left to be written.
+  bool add(int64_t statistic, int64_t next) const {
     const ChannelStatistics<C> s = restore_statistics<C>(call_, statistic);
-    if (!in_range(s) && !is_nan(s)) return;  // its repair adds them
+    if (!in_range(s) && !is_nan(s)) return true;  // its repair adds them
     const int64_t offset = statistic * count_;
     const T *x = static_cast<const T*>(call_.x) + offset, *dy = static_cast<const T*>(call_.dy) + offset;
     const int64_t ahead = (next - statistic) * count_;
@@ -273,7 +272,8 @@ class GroupColumns {
         out[1] = along * weight;
       });
     });
-    if (!call_.out) return;
+    if (!sums_hold<C>(sums[0], sums[1]) && !is_nan(s)) return false;
+    if (!call_.out) return true;
     T* dx = static_cast<T*>(call_.out) + offset;
     const double n = static_cast<double>(count_);
     const double along = static_cast<double>(s.bend) * (sums[1] / n);
@@ -285,12 +285,12 @@ class GroupColumns {
         at.store(dx, ((at.load(upstream) * at.load(weight_) - mean_g) - centred * slope) * s.reciprocal);
       });
     };
-    if (call_.options.activation == Activation::none) return write(dy);
-    write(kept_);
+    call_.options.activation == Activation::none ? write(dy) : write(kept_);
+    return true;
   }
 
-  // the channels' sums; a sum of the compute dtype is of 16 elements at most
-  void finish(double* gradients, double* products) const {
+  // The channels' sums; a sum of the compute dtype is of 16 elements at most. False where floats do not hold them.
+  bool finish(double* gradients, double* products) const {
     constexpr int64_t longest = 16;
     const ChannelsGeometry& g = call_.geometry;
     const int64_t each = g.per_channel, channels = count_ / each, samples = g.statistics_per_block / g.groups;
@@ -316,6 +316,7 @@ class GroupColumns {
         std::copy_n(sums, some, out + first);
       }
     }
+    return sizeof(C) == sizeof(double) || all_hold(gradients, products, channels);
   }
 
  private:
@@ -332,17 +333,42 @@ class GroupColumns {
   C *weight_, *bias_, *gradients_, *products_, *kept_;
 };
 
-// The sums of a block's channels from those of its columns.
-inline void sum_columns(const ChannelsCall& a, int64_t lane) {
+// The sums of a block's channels, some from one on, in double: add_rows() adds rows to those of their columns.
+template <class AddRows>
+void sum_columns(const ChannelsCall& a, int64_t lane, int64_t first, int64_t channels, const AddRows& add_rows) {
   const ChannelsGeometry& g = a.geometry;
-  const double* columns = static_cast<const double*>(a.factors);
-  for (double* out : {a.sums + lane, a.products + lane}) {
-    for (int64_t channel = 0; channel < g.channels; ++channel) {
+  const int64_t each = g.per_channel, stride = column_stride(g);
+  double* columns = static_cast<double*>(a.factors) + first * each;
+  for (int k = 0; k < 2; ++k) std::memset(columns + k * stride, 0, padded(channels * each) * sizeof(double));
+  add_rows();
+  for (double* out : {a.sums + lane + first, a.products + lane + first}) {
+    for (int64_t channel = 0; channel < channels; ++channel) {
       out[channel] = 0;
-      for (int64_t i = 0; i < g.per_channel; ++i) out[channel] += columns[channel * g.per_channel + i];
+      for (int64_t i = 0; i < each; ++i) out[channel] += columns[channel * each + i];
     }
-    columns += column_stride(g);
+    columns += stride;
   }
+}
+
+// A group of all samples of a block, whose columns floats do for; in double what they do not hold.
+template <class T, bool extras>
+void sum_group(const ChannelsCall& a, int64_t lane, int64_t begin, int64_t end, int64_t group) {
+  const ChannelsGeometry& g = a.geometry;
+  const int64_t share = g.channels / g.groups, channel = group * share;
+  const GroupColumns<T, extras> columns(a, group);
+  bool hold = true;
+  for (int64_t i = begin + group; i < end; i += g.groups) {
+    if (columns.add(i, i + g.groups < end ? i + g.groups : begin + group + 1)) continue;
+    hold = false;
+    sum_all_rows<T, extras, false>(a, i, i + 1);  // dx
+  }
+  hold &= columns.finish(a.sums + lane + channel, a.products + lane + channel);
+  if (hold) return;
+  ChannelsCall sums = a;
+  sums.out = nullptr;
+  sum_columns(a, lane, channel, share, [&] {
+    for (int64_t i = begin + group; i < end; i += g.groups) sum_all_rows<T, extras, false>(sums, i, i + 1);
+  });
 }
 
 // All of a block.
@@ -355,21 +381,13 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   } else if (g.innermost) {
     is_short(a) ? sum_runs<T, extras, false>(a, begin, end) : sum_runs<T, extras, true>(a, begin, end);
   } else if (is_short(a)) {
-    for (int64_t group = 0; group < g.groups; ++group) {
-      const GroupColumns<T, extras> columns(a, group);
-      for (int64_t i = begin + group; i < end; i += g.groups) {
-        columns.add(i, i + g.groups < end ? i + g.groups : begin + group + 1);
-      }
-      columns.finish(a.sums + lane + group * share, a.products + lane + group * share);
-    }
+    for (int64_t group = 0; group < g.groups; ++group) sum_group<T, extras>(a, lane, begin, end, group);
   } else if (share == 1) {
     std::memset(a.sums + lane, 0, g.channels * sizeof(double));
     std::memset(a.products + lane, 0, g.channels * sizeof(double));
     sum_all_rows<T, extras, true>(a, begin, end);
   } else {
-    std::memset(a.factors, 0, 2 * column_stride(g) * sizeof(double));
-    sum_all_rows<T, extras, false>(a, begin, end);
-    sum_columns(a, lane);
+    sum_columns(a, lane, 0, g.channels, [&] { sum_all_rows<T, extras, false>(a, begin, end); });
   }
 }
 

@@ -43,8 +43,8 @@ struct PlaceOfRuns {
         channel((statistic - sample.statistic) * share),
         row(a.geometry.channels),
         runs(a.geometry.positions),
-        weights(from(a.weight, channel)),
-        biases(from(a.bias, channel)) {}
+        weights(a.weights_from(channel)),
+        biases(a.biases_from(channel)) {}
   template <class U>
   EVENKEEL_INLINE U* of(U* tensor, int64_t run) const {
     return tensor + run * row + channel;

@@ -102,15 +102,18 @@ struct ChannelsCall {
   const double* weight;
   const double* bias;
   double weight_of(int64_t i) const { return weight ? weight[i] : 1; }
+  const double* weights_from(int64_t first) const { return weight ? weight + first : nullptr; }
   double smallest_weight, largest_weight;  // of |weight| where that is a normal float; 1 where none is
   double bias_of(int64_t i) const { return bias ? bias[i] : 0; }
+  const double* biases_from(int64_t first) const { return bias ? bias + first : nullptr; }
   void* out;         // y or dx; null where dx is not needed
   // compute dtype, (statistics, width)
   void* statistics;
   void* variance;    // compute dtype, (statistics)
   bool may_cancel;   // remembered: in some channel y can be far smaller than the terms that it is the difference of
   bool streamed;     // out is larger than the caches: write past them
-  bool fetched;      // what comes next is fetched meanwhile; of planes and groups the next statistic
+  bool fetched;      // what is written next is fetched meanwhile: of planes and groups the next statistic; dx of columns
+                     // does so anyway
   int64_t together;  // planes: statistics of neighbouring channels that one thread takes together, and writes by samples
   int64_t rows_at_a_time;  // columns: of which the same few columns are written together
   // backward: room for a gradient of each element of the block, or null: planes' in the compute dtype, columns' in

@@ -129,7 +129,7 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 // written past the caches would leave in another order. Near rows of whole pages take each other's place in it. With
 // AVX2, whose registers are few, several such rows from memory take up to four times as long as one: a store to a row
 // keeps back a load from the next at the same place of its page. 16-bit elements, whose conversions need registers too,
-// gain by few rows there wherever they lie, by fewer where what comes next is fetched.
+// gain by few rows there wherever they lie, by two where they come from memory.
 int64_t rows_at_a_time(const ChannelsCall& a) {
   constexpr int64_t narrow = 64, few = 8, page = 4096;
   const ChannelsGeometry& g = a.geometry;
@@ -140,7 +140,7 @@ int64_t rows_at_a_time(const ChannelsCall& a) {
   if (near) return pages ? few / 2 : few;
   if (simd() == Simd::avx2) {
     if (pages) return a.streamed ? 1 : few / 2;
-    if (size == 2) return a.fetched ? few / 4 : a.dy ? few / 2 : few;
+    if (size == 2) return a.fetched ? 2 : a.dy ? few / 2 : few;
   }
   const int64_t factors = g.width * (a.dy ? 5 : 3) * (a.dtype == DType::float64 ? 8 : 4);
   return 2 * factors > caches().first ? few : 1;
@@ -152,18 +152,18 @@ bool is_streamed(const ChannelsCall& a, int64_t bytes, int64_t tensors) {
   constexpr int64_t short_run = 1024;  // bytes
   const ChannelsGeometry& g = a.geometry;
   const int64_t run = a.together * g.positions * size_of(a.dtype);
+  if (g.turned) return false;  // what is written is a copy in cache
   if (g.walk == Walk::planes && !a.remembered && run < short_run && run % cache_line) return false;
   if (g.walk == Walk::planes && a.remembered && !a.dy) return bytes > cached_output_in_order();
   return is_past_caches(bytes * tensors);
 }
 
-// Columns that stay in the caches, whose rows processors foresee, take a tenth longer with it; from a quarter of the caches
-// on they take up to half of the time less (AVX2; with AVX-512 it was not timed).
-bool is_fetched(const ChannelsCall& a, int64_t bytes) {
-  if (a.geometry.walk == Walk::columns) {
-    return a.streamed || (simd() == Simd::avx2 && 4 * bytes > cached_bytes());
-  }
-  return !a.geometry.groups || bytes > caches().second;
+// `all`: bytes of the call's tensors. Columns that stay in the caches, whose rows processors foresee, take a tenth longer
+// where they are fetched; from a quarter of the caches on up to half of the time less (AVX2).
+bool is_fetched(const ChannelsCall& a, int64_t all) {
+  if (a.geometry.turned) return false;
+  if (a.geometry.walk == Walk::columns) return a.streamed || (simd() == Simd::avx2 && 4 * all > cached_bytes());
+  return !a.geometry.groups || all > caches().second;
 }
 
 // What depends on the caches. `tensors`: of x's size, that a call reads and writes.

@@ -128,7 +128,7 @@ class MeasuredAffines {
   template <class Statistics>
   MeasuredAffines(const ChannelsCall& a, int64_t channel, int64_t count, const Statistics& s)
       : factors_(memory_, count, 0) {
-    factors_.set_affine(s, count, from(a.weight, channel), from(a.bias, channel));
+    factors_.set_affine(s, count, a.weights_from(channel), a.biases_from(channel));
   }
   MeasuredAffines(const MeasuredAffines&) = delete;
   const C* scale() const { return factors_.scale; }

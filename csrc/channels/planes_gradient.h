@@ -6,6 +6,20 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
+// dx of a run, or of a part of one; `ahead` elements further is what will be read next. gradient(at, x) is dx.
+template <class T, class Gradient>
+void write_gradient_run(const ChannelsCall& a, int64_t offset, int64_t length, int64_t ahead, const Gradient& gradient) {
+  const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
+  T* dx = static_cast<T*>(a.out) + offset;
+  for_each_output<Opmath<T>>(dx, length, [&](auto at) __attribute__((always_inline)) {
+    if (ahead) {
+      fetch(x + at.i + ahead);
+      fetch(dy + at.i + ahead);
+    }
+    at.store(dx, gradient(at, at.load(x)));
+  }, a.streamed);
+}
+
 // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale with g = dy * weight
 template <class T, bool extras>
 void write_gradient_part(const ChannelsCall& a, const Part& part,
@@ -40,17 +54,11 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
       return;
     }
     const Projection<C> project(s, w, wide_mean_g, mean_gx);
-    const T* dy = static_cast<const T*>(a.dy) + part.offset;
-    const int64_t ahead = a.together * fetched_ahead(a, false);
     const auto write = [&](const auto& gradient) {
-      for_each_output<C>(dx, part.length, [&](auto at) {
-        if (ahead) {
-          fetch(x + at.i + ahead);
-          fetch(dy + at.i + ahead);
-        }
-        const auto value = upstream.keep(at, at.load(x));
-        at.store(dx, upstream.keep(at, project(gradient(at, value), value)));
-      }, a.streamed);
+      write_gradient_run<T>(a, part.offset, part.length, a.together * fetched_ahead(a, false), [&](auto at, auto read) {
+        const auto value = upstream.keep(at, read);
+        return upstream.keep(at, project(gradient(at, value), value));
+      });
     };
     if (const C* kept = kept_at<C>(a, part)) return write([&](auto at, auto) { return at.load(kept); });
     write([&](auto at, auto value) { return upstream.at(at, value); });
@@ -61,11 +69,6 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
 template <bool extras>
 bool has_whole_runs(const ChannelsCall& a) {
   return (!extras || is_plain(a)) && !a.remembered && a.geometry.parts == 1;
-}
-// Whether it goes on from one run to the next.
-template <class C>
-bool goes_on(const ChannelsCall& a) {
-  return a.geometry.positions >= Lanes<C>::width;
 }
 
 // dx of runs that follow each other; `ahead` elements further is what will be read next. project(factors, dy, x) is dx.
@@ -116,16 +119,10 @@ void write_channel_gradient(const ChannelsCall& a, int64_t channel, int64_t firs
   const int64_t ahead = fetched_ahead(a, false);
   for (int64_t sample = first; sample < first + samples; ++sample) {
     const int64_t offset = (sample * g.channels + channel) * g.positions;
-    const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
-    T* dx = static_cast<T*>(a.out) + offset;
-    for_each_output<C>(dx, g.positions, [&](auto at) __attribute__((always_inline)) {
-      if (ahead) {
-        fetch(x + at.i + ahead);
-        fetch(dy + at.i + ahead);
-      }
-      const Vector<C> value = at.load(x);
-      at.store(dx, project(through_activation<activation, C>(at.load(dy), affine(value)), value));
-    }, a.streamed);
+    const T* dy = static_cast<const T*>(a.dy) + offset;
+    write_gradient_run<T>(a, offset, g.positions, ahead, [&](auto at, auto x) __attribute__((always_inline)) {
+      return project(through_activation<activation, C>(at.load(dy), affine(x)), x);
+    });
   }
 }
 
@@ -135,7 +132,7 @@ void write_gradients_together(const ChannelsCall& a, int64_t begin, int64_t end)
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const int64_t first = begin / g.sum_items, count = end / g.sum_items - first;
-  if (!has_whole_runs<extras>(a) || !goes_on<C>(a)) {
+  if (!has_whole_runs<extras>(a)) {
     for (int64_t sample = 0; sample < g.outer; ++sample) {
       for (int64_t i = first; i < first + count; ++i) {
         const Part part{i, i, (sample * g.channels + i) * g.positions, g.positions, sample * g.positions};
@@ -146,18 +143,20 @@ void write_gradients_together(const ChannelsCall& a, int64_t begin, int64_t end)
   }
   with_activation_of<extras>(a, [&](auto activation) {
     constexpr int K = decltype(activation)::value == Activation::none ? 5 : 6;
-    C values[6][most_together];
+    double memory[factors_size(most_together)];
+    const Factors<C> own(memory, count, 0);
+    StatisticsStrip<C> s;
+    s.restore(a, first, count);
+    own.set_affine(s, count, a.weights_from(first), a.biases_from(first));
+    double mean_g[most_together], mean_gx[most_together];
     for (int64_t i = 0; i < count; ++i) {
-      const double* const means = a.means + 2 * (first + i);
-      const ChannelStatistics<C> s = restore_statistics<C>(a, first + i);
-      const double weight = a.weight_of(first + i);
-      const Projection<C> own(s, weight, means[0], means[1]);
-      const C shift = Affine<C>(s, weight, a.bias_of(first + i)).shift;
-      int k = 0;
-      for (C value : {own.mean, own.reciprocal, own.weight, own.shift, own.slope, shift}) values[k++][i] = value;
+      mean_g[i] = a.means[2 * (first + i)];
+      mean_gx[i] = a.means[2 * (first + i) + 1];
     }
-    const C* factors[K];
-    for (int k = 0; k < K; ++k) factors[k] = values[k];
+    own.set_gradient(s, count, a.weights_from(first), [&](auto at) { return at.load(mean_g); },
+                     [&](auto at) { return at.load(mean_gx); });
+    const C* factors[K] = {own.mean, own.reciprocal, own.weight, own.gradient_shift, own.slope};
+    if constexpr (K > 5) factors[5] = own.shift;
     for (int64_t sample = 0; sample < g.outer; ++sample) {
       write_gradient_runs<T, K>(a, sample * g.channels + first, count, count * g.positions, factors,
                                 [](const auto& own, auto dy, auto x) {
@@ -174,7 +173,7 @@ void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   if (a.together > 1) return write_gradients_together<T, extras>(a, begin, end);
-  if (!has_whole_runs<extras>(a) || (g.groups && !goes_on<C>(a))) {
+  if (!has_whole_runs<extras>(a)) {
     for_each_part<C>(a, begin, end, [&](int64_t, const Part& part, const ChannelStatistics<C>& s) {
       write_gradient_part<T, extras>(a, part, s);
     });

@@ -146,7 +146,7 @@ void write_measured(const ChannelsCall& a, int64_t item) {
   const int64_t ahead = fetched_ahead(a, a.options.activation == Activation::silu);
   const Runs runs = runs_of(g, span.statistic);
   const int64_t first_run = span.begin / g.positions, count = (span.end - span.begin) / g.positions;
-  if (runs.next_channel && count > 1 && !a.mask && g.positions >= Lanes<C>::width) {
+  if (runs.next_channel && count > 1 && !a.mask) {
     const MeasuredAffines<C> affines(a, runs.channel + first_run, count, s);
     const int64_t run = runs.base / g.positions + first_run;
     return write_runs<T, extras>(a, run, run + count, 0, ahead, affines);

@@ -277,12 +277,14 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
       const Runs runs = runs_of(g, statistic);
       const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
       several[filling].set_statistics(s);
+      const Affine<C> first_affine(s, a.weight_of(runs.channel), a.bias_of(runs.channel));
       for (const int64_t stop = std::min(end, first + g.sum_items); item < stop;) {
         RunsAbreast<C>& together = several[filling];
         const int64_t run = item++ - first, offset = runs.base + run * runs.stride;
         if constexpr (activation != Activation::none) {
-          const int64_t channel = runs.channel + run * runs.next_channel;
-          const Affine<C> affine(s, a.weight_of(channel), a.bias_of(channel));
+          const int64_t channel = runs.channel + run;
+          const Affine<C> affine =
+              runs.next_channel ? Affine<C>(s, a.weight_of(channel), a.bias_of(channel)) : first_affine;
           together.scale[together.count] = affine.scale;
           together.shift[together.count] = affine.shift;
         }

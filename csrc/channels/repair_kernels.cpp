@@ -178,7 +178,7 @@ bool remember_channels(const ChannelsCall& a, const double* mean, const double* 
     s.set_means(mean + first, n);
     s.set_scales(variance + first, n, a.options.eps, a.options.eps_mode);
     if (a.statistics) s.save(a, first, n);
-    lane_factors<C>(a, 0, first).set_remembered(s, n, from(a.weight, first), from(a.bias, first));
+    lane_factors<C>(a, 0, first).set_remembered(s, n, a.weights_from(first), a.biases_from(first));
     for (int64_t i = first; i < first + n; ++i) any |= factors.cancels[i];
   }
   if (a.variance) {

@@ -66,7 +66,8 @@ void run_alone(const ChannelsCall& a, int64_t begin, int64_t end, int64_t items,
     next = std::min(block + at_once, end);
     own.first_block = block;
     own.first_item = block * items;
-    own.fetched = a.fetched && (g.walk == Walk::columns || next < end);  // what follows the last block is another thread's
+    // what follows the last block is another thread's
+    own.fetched = a.fetched && (g.walk == Walk::columns || next < end);
     const int64_t first = block * per_block, last = std::min(next * per_block, g.statistics);
     const int64_t last_item = g.walk == Walk::groups ? last : next * items;
     over(phases.prepare, first, last);
@@ -170,7 +171,7 @@ void run_turned(const ChannelsCall& a, int64_t partial, const ChannelsPhases& ph
         return to.data();
       };
       ChannelsCall own = count == g.channels ? a : part_of(a, 0, first, count);
-      own.geometry.turned = own.streamed = false;
+      own.geometry.turned = false;
       own.geometry.row_stride = own.geometry.lanes_of_row;
       own.x = read(a.x, x);
       if (a.dy) own.dy = read(a.dy, dy);

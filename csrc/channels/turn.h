@@ -62,28 +62,76 @@ void turn_by_squares(const U* from, int64_t from_stride, U* to, int64_t to_strid
 template <class U>
 using LongVector = VectorOf<U, turned_bytes>;
 
+// The vector whose element i is place(i) of the sequence of several.
+template <auto place, size_t next = 1, class V, size_t count, size_t... i>
+EVENKEEL_INLINE V elements_of(const V (&v)[count], const V& before, std::index_sequence<i...> each) {
+  if constexpr (next == count) {
+    return before;
+  } else {
+    constexpr size_t width = sizeof...(i);
+    constexpr auto source = [](size_t at) {
+      const size_t element = place(at);
+      return element / width == next ? width + element % width : next == 1 && element < width ? element : at;
+    };
+#if defined(EVENKEEL_HAS_SHUFFLE)
+    const V both = __builtin_shufflevector(before, v[next], source(i)...);
+#else
+    const V both{(source(i) < width ? before : v[next])[source(i) % width]...};
+#endif
+    return elements_of<place, next + 1>(v, both, each);
+  }
+}
+
+// The matrix whose rows are few vectors, or whose columns are, turned.
+template <bool rows, class V, size_t few>
+EVENKEEL_INLINE void turn_vectors(V (&v)[few]) {
+  constexpr size_t width = sizeof(V) / sizeof(ElementOf<V>);
+  if constexpr (std::has_single_bit(few)) {
+    take_in_turn<std::bit_width(rows ? few : width) - 1>(v);
+  } else {
+    [&]<size_t... k>(std::index_sequence<k...>) {
+      const V turned[] = {elements_of<[](size_t i) {
+        return rows ? (k * width + i) % few * width + (k * width + i) / few : i * few + k;
+      }>(v, v[0], std::make_index_sequence<width>{})...};
+      for (size_t i = 0; i < few; ++i) v[i] = turned[i];
+    }(std::make_index_sequence<few>{});
+  }
+}
+
 // Few rows: `few` vectors hold as many columns as one of them has elements.
-template <int few, class U>
+template <size_t few, class U>
 void turn_few_rows(const U* from, int64_t from_stride, U* to, int64_t columns) {
   constexpr int64_t width = turned_bytes / sizeof(U);
   for (int64_t i = 0; i < columns; i += width) {
     const int64_t column = std::min(i, columns - width);
     LongVector<U> v[few];
-    for (int64_t k = 0; k < few; ++k) std::memcpy(&v[k], from + k * from_stride + column, sizeof(v[k]));
-    take_in_turn<std::bit_width(unsigned{few}) - 1>(v);
+    for (size_t k = 0; k < few; ++k) std::memcpy(&v[k], from + k * from_stride + column, sizeof(v[k]));
+    turn_vectors<true>(v);
     // each by itself: as one copy it would be read in longer pieces than it was written in, and have to wait
-    for (int64_t k = 0; k < few; ++k) std::memcpy(to + column * few + k * width, &v[k], sizeof(v[k]));
+    for (size_t k = 0; k < few; ++k) std::memcpy(to + column * few + k * width, &v[k], sizeof(v[k]));
   }
 }
-template <int few, class U>
+template <size_t few, class U>
 void turn_few_columns(const U* from, U* to, int64_t to_stride, int64_t rows) {
-  constexpr unsigned width = turned_bytes / sizeof(U);
+  constexpr int64_t width = turned_bytes / sizeof(U);
   for (int64_t i = 0; i < rows; i += width) {
-    const int64_t row = std::min<int64_t>(i, rows - width);
+    const int64_t row = std::min(i, rows - width);
     LongVector<U> v[few];
-    for (int64_t k = 0; k < few; ++k) std::memcpy(&v[k], from + row * few + k * width, sizeof(v[k]));
-    take_in_turn<std::bit_width(width) - 1>(v);
-    for (int64_t column = 0; column < few; ++column) std::memcpy(to + column * to_stride + row, &v[column], sizeof(v[0]));
+    for (size_t k = 0; k < few; ++k) std::memcpy(&v[k], from + row * few + k * width, sizeof(v[k]));
+    turn_vectors<false>(v);
+    for (size_t column = 0; column < few; ++column) std::memcpy(to + column * to_stride + row, &v[column], sizeof(v[0]));
+  }
+}
+
+// Calls body(count), known at compile time, where that is few but no single row or column.
+template <int64_t few = 2, class Body>
+bool with_few(int64_t count, const Body& body) {
+  if constexpr (few == 8) {
+    return false;
+  } else {
+    if (count != few) return with_few<few + 1>(count, body);
+    body(std::integral_constant<size_t, few>{});
+    return true;
   }
 }
 
@@ -93,10 +141,15 @@ void turn_one(const U* from, int64_t from_stride, U* to, int64_t to_stride, int6
   if (columns == 1 && from_stride == 1) return static_cast<void>(std::memcpy(to, from, rows * sizeof(U)));
   if (rows == 1 && to_stride == 1) return static_cast<void>(std::memcpy(to, from, columns * sizeof(U)));
   if constexpr (sizeof(U) < 8) {
-    constexpr int few = 4;  // maps of 2 by 2
     constexpr int64_t side = sizeof(U) == 4 && turned_bytes == 16 ? 4 : 8, width = turned_bytes / sizeof(U);
-    if (rows == few && to_stride == few && columns >= width) return turn_few_rows<few>(from, from_stride, to, columns);
-    if (columns == few && from_stride == few && rows >= width) return turn_few_columns<few>(from, to, to_stride, rows);
+    if (to_stride == rows && columns >= width &&
+        with_few(rows, [&](auto few) { turn_few_rows<few>(from, from_stride, to, columns); })) {
+      return;
+    }
+    if (from_stride == columns && rows >= width &&
+        with_few(columns, [&](auto few) { turn_few_columns<few>(from, to, to_stride, rows); })) {
+      return;
+    }
     if (rows >= side && columns >= side) {
       return turn_by_squares<U, side>(from, from_stride, to, to_stride, rows, columns);
     }

@@ -175,8 +175,9 @@ void write_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int cou
   const int64_t n = a.spec.features;
   const C* weight = static_cast<const C*>(a.weight);
   int i = 0;
-  const bool has_whole_stores = sizeof(T) < 4 || n * sizeof(T) % cache_line == 0;  // others have them one by one alone
-  if (has_whole_stores && goes_by_twos<T>(n)) {
+  // floats that are streamed, or have whole stores one by one alone, go one by one
+  const bool gains = sizeof(T) < 4 || (!a.streamed && n * sizeof(T) % cache_line == 0);
+  if (gains && goes_by_twos<T>(n)) {
     for (; i + 2 <= count; i += 2) write_rows<two, centring, weighted, summed>(n, rows, i, weight, false);
   }
   for (; i < count; ++i) {
@@ -260,10 +261,10 @@ int backward_group(const RowsBackward& a, const PlainRows<T>& plain, int64_t row
 // their slopes in the time of one.
 template <class T>
 int group_size(const RowsBackward& a) {
-  constexpr int64_t short_row = 128;  // elements
+  constexpr int64_t short_row = has_many_registers ? 256 / sizeof(T) : 128;  // elements
   const int64_t n = a.spec.features;
   const bool from_memory = a.streamed || a.group_bytes == 0 || (has_many_registers && a.fetched);
-  if (from_memory && n <= short_row && !has_many_registers) return most_in_group;
+  if (from_memory && n <= short_row) return most_in_group;
   const int64_t staying = from_memory ? 0 : a.group_bytes / (2 * n * static_cast<int64_t>(sizeof(T)));
   if (staying >= 4) return staying >= most_in_group ? most_in_group : 4;
   return !a.streamed && gains_by_sharing<T>(n) ? 2 : 1;
