@@ -12,6 +12,24 @@ EVENKEEL_INLINE Vector<C> factor_at(const At& at, const C* factor) {
   return at.keep(Whole<C>{at.i}.load(factor));
 }
 
+// A position's parameters, where there are any.
+template <class At>
+EVENKEEL_INLINE Doubles parameter_at(const At& at, const double* values, double otherwise) {
+  return values ? at.load(values) : Doubles{} + otherwise;
+}
+
+// The affines of n neighbouring statistics, or of one that they share.
+template <class C, class Statistics>
+EVENKEEL_INLINE void find_affines(const Statistics& s, int64_t n, const double* weights, const double* biases, C* mean,
+                                  C* scale, C* shift) {
+  for_each_position<double>(n, [&](auto at) {
+    const Doubles exact = s.exact_reciprocal(at.i) * parameter_at(at, weights, 1);
+    store_rounded(at, mean, s.wide_mean(at.i));
+    store_rounded(at, scale, exact);
+    store_rounded(at, shift, parameter_at(at, biases, 0) - s.wide_mean_rest(at.i) * exact);
+  });
+}
+
 template <class C>
 struct Factors {
   C *mean, *scale, *shift, *reciprocal, *weight, *gradient_shift, *slope;
@@ -38,18 +56,13 @@ struct Factors {
   // their affine
   template <class Statistics>
   void set_affine(const Statistics& s, int64_t n, const double* weights, const double* biases) const {
-    for_each_position<double>(n, [&](auto at) {
-      const Doubles exact = s.exact_reciprocal(at.i) * parameter(at, weights, 1);
-      store_rounded(at, mean, s.wide_mean(at.i));
-      store_rounded(at, scale, exact);
-      store_rounded(at, shift, parameter(at, biases, 0) - s.wide_mean_rest(at.i) * exact);
-    });
+    find_affines(s, n, weights, biases, mean, scale, shift);
   }
   // the same of remembered statistics, and in double
   void set_remembered(const StatisticsStrip<C>& s, int64_t n, const double* weights, const double* biases) const {
     set_affine(s, n, weights, biases);
     for_each_position<double>(n, [&](auto at) {
-      const Doubles weight_of = parameter(at, weights, 1), bias = parameter(at, biases, 0);
+      const Doubles weight_of = parameter_at(at, weights, 1), bias = parameter_at(at, biases, 0);
       at.store(exact_mean, s.exact_mean(at.i));
       at.store(exact_scale, s.exact_reciprocal(at.i) * weight_of);
       at.store(exact_bias, bias);
@@ -64,7 +77,7 @@ struct Factors {
     for_each_position<double>(n, [&](auto at) {
       const Doubles exact = s.exact_reciprocal(at.i), along = exact * s.wide_bend(at.i) * mean_gx(at);
       store_rounded(at, reciprocal, exact);
-      store_rounded(at, weight, exact * parameter(at, weights, 1));
+      store_rounded(at, weight, exact * parameter_at(at, weights, 1));
       store_rounded(at, slope, along);
       store_rounded(at, gradient_shift, (mean_g(at) - s.wide_mean_rest(at.i) * along) * exact);
     });
@@ -94,12 +107,6 @@ struct Factors {
       any |= word;
     }
     return any;
-  }
-
- private:
-  template <class At>
-  static Doubles parameter(const At& at, const double* values, double otherwise) {
-    return values ? at.load(values) : Doubles{} + otherwise;
   }
 };
 

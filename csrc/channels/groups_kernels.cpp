@@ -300,17 +300,19 @@ class GroupColumns {
         std::copy_n(columns, count_, out);
         continue;
       }
+      const auto lanes_of = [&](const C* own) __attribute__((always_inline)) {
+        Doubles total = {};
+        for (int64_t begin = 0; begin < each; begin += together) {
+          V part = {};
+          for_each_position<C>(std::min(together, each - begin), [&](auto at) { part += at.load(own + begin); });
+          total += as_doubles(part);
+        }
+        return total;
+      };
       for (int64_t first = 0; first < channels; first += 8) {
         const int64_t some = std::min<int64_t>(channels - first, 8);
-        Doubles lanes[8] = {};
-        for (int64_t k = 0; k < some; ++k) {
-          const C* const own = columns + (first + k) * each;
-          for (int64_t begin = 0; begin < each; begin += together) {
-            V part = {};
-            for_each_position<C>(std::min(together, each - begin), [&](auto at) { part += at.load(own + begin); });
-            lanes[k] += as_doubles(part);
-          }
-        }
+        Doubles lanes[8];
+        for (int64_t k = 0; k < 8; ++k) lanes[k] = k < some ? lanes_of(columns + (first + k) * each) : Doubles{};
         double sums[8];
         store(sums, sums_of_lanes(lanes));
         std::copy_n(sums, some, out + first);

@@ -123,21 +123,16 @@ struct Affines {
 
 // The same of measured statistics: of neighbouring channels, or of one that they share.
 template <class C>
-class MeasuredAffines {
- public:
+struct MeasuredAffines {
+  C mean[most_together], scale[most_together], shift[most_together];
   template <class Statistics>
-  MeasuredAffines(const ChannelsCall& a, int64_t channel, int64_t count, const Statistics& s)
-      : factors_(memory_, count, 0) {
-    factors_.set_affine(s, count, a.weights_from(channel), a.biases_from(channel));
+  MeasuredAffines(const ChannelsCall& a, int64_t channel, int64_t count, const Statistics& s) {
+    // whole vectors: behind the last there is room, and parameters may be read
+    constexpr int64_t vector = Lanes<double>::width;
+    const int64_t whole = ceil_divide(count, vector) * vector;
+    find_affines(s, whole, a.weights_from(channel), a.biases_from(channel), mean, scale, shift);
   }
-  MeasuredAffines(const MeasuredAffines&) = delete;
-  const C* scale() const { return factors_.scale; }
-  const C* shift() const { return factors_.shift; }
-  operator Affines<C>() const { return {{factors_.mean, factors_.scale, factors_.shift}}; }
-
- private:
-  double memory_[factors_size(most_together)];
-  const Factors<C> factors_;
+  operator Affines<C>() const { return {{mean, scale, shift}}; }
 };
 
 // The mask's run for that of x from an offset on.

@@ -98,8 +98,8 @@ void write_group_gradient(const ChannelsCall& a, int64_t statistic, int64_t firs
   const int64_t channel = statistic % g.groups * g.sum_items + first;
   constexpr int K = activation == Activation::none ? 1 : 2;
   const MeasuredAffines<C> affines(a, channel, runs, s);
-  const C* factors[K] = {affines.scale()};
-  if constexpr (K > 1) factors[1] = affines.shift();
+  const C* factors[K] = {affines.scale};
+  if constexpr (K > 1) factors[1] = affines.shift;
   write_gradient_runs<T, K>(a, statistic * g.sum_items + first, runs, fetched_ahead(a, false), factors,
                             [&](const auto& own, auto dy, auto x) {
     if constexpr (K > 1) dy = through_activation<activation, C>(dy, (x - s.mean) * own[0] + own[1]);
