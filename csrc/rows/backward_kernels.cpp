@@ -162,10 +162,19 @@ template <class T>
 inline bool gains_by_sharing(int64_t n) {
   return n > 2048 || std::is_same_v<typename Summed<T>::lanes, pair>;
 }
-// Whether the rows of a group go two at a time.
+inline bool come_from_memory(const RowsBackward& a) {
+  return a.streamed || a.group_bytes == 0 || (has_many_registers && a.fetched);
+}
+// Of short ones several take their slopes in the time of one.
 template <class T>
-inline bool goes_by_twos(int64_t n) {
-  return has_many_registers || gains_by_sharing<T>(n);
+inline bool are_short_from_memory(const RowsBackward& a) {
+  constexpr int64_t longest = has_many_registers ? 512 / sizeof(T) : 128;  // elements
+  return come_from_memory(a) && a.spec.features <= longest;
+}
+// Whether the rows of a group go two at a time. With AVX-512 memory feeds them best one by one.
+template <class T>
+inline bool goes_by_twos(const RowsBackward& a) {
+  return has_many_registers ? !are_short_from_memory<T>(a) : gains_by_sharing<T>(a.spec.features);
 }
 
 // The second pass over a group, of one row, or two rows at a time.
@@ -175,9 +184,8 @@ void write_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int cou
   const int64_t n = a.spec.features;
   const C* weight = static_cast<const C*>(a.weight);
   int i = 0;
-  // floats that are streamed, or have whole stores one by one alone, go one by one
-  const bool gains = sizeof(T) < 4 || (!a.streamed && n * sizeof(T) % cache_line == 0);
-  if (gains && goes_by_twos<T>(n)) {
+  const bool has_whole_stores = sizeof(T) < 4 || n * sizeof(T) % cache_line == 0;  // others have them one by one alone
+  if (has_whole_stores && goes_by_twos<T>(a)) {
     for (; i + 2 <= count; i += 2) write_rows<two, centring, weighted, summed>(n, rows, i, weight, false);
   }
   for (; i < count; ++i) {
@@ -200,7 +208,7 @@ void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count
     for (int i = count; i < most; ++i) sums.g[i] = sums.product[i] = Doubles{};
   }
   int i = 0;
-  for (; goes_by_twos<T>(n) && i + two <= count; i += two) {
+  for (; goes_by_twos<T>(a) && i + two <= count; i += two) {
     sum_rows<two, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
   }
   for (; i < count; ++i) sum_rows<1, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
@@ -257,15 +265,12 @@ int backward_group(const RowsBackward& a, const PlainRows<T>& plain, int64_t row
   return count;
 }
 
-// How many rows are summed and then written. Memory is read best one row after the other, but of short rows eight take
-// their slopes in the time of one.
+// How many rows are summed and then written. Memory is read best one row after the other, where they are not short.
 template <class T>
 int group_size(const RowsBackward& a) {
-  constexpr int64_t short_row = has_many_registers ? 256 / sizeof(T) : 128;  // elements
+  if (are_short_from_memory<T>(a)) return has_many_registers ? 4 : most_in_group;
   const int64_t n = a.spec.features;
-  const bool from_memory = a.streamed || a.group_bytes == 0 || (has_many_registers && a.fetched);
-  if (from_memory && n <= short_row) return most_in_group;
-  const int64_t staying = from_memory ? 0 : a.group_bytes / (2 * n * static_cast<int64_t>(sizeof(T)));
+  const int64_t staying = come_from_memory(a) ? 0 : a.group_bytes / (2 * n * static_cast<int64_t>(sizeof(T)));
   if (staying >= 4) return staying >= most_in_group ? most_in_group : 4;
   return !a.streamed && gains_by_sharing<T>(n) ? 2 : 1;
 }
