@@ -302,6 +302,7 @@ class GroupColumns {
       }
       const auto lanes_of = [&](const C* own) __attribute__((always_inline)) {
         Doubles total = {};
+        if (each == Lanes<C>::width) return total + as_doubles(load(own));  // maps of 4 by 4
         for (int64_t begin = 0; begin < each; begin += together) {
           V part = {};
           for_each_position<C>(std::min(together, each - begin), [&](auto at) { part += at.load(own + begin); });

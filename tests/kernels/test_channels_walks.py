@@ -261,6 +261,22 @@ def test_large_outputs(norm, layout):
     assert same_bits((mine[0][:1], mine[1][:1]), (y.detach(), dx))
 
 
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("few", range(2, 10))
+def test_matrices_of_few_rows_or_columns_are_turned(few, dtype):
+    """Maps of few channels are laid channel by channel; of channels with few positions a sample is turned and back."""
+    for side in (1, 3, 8, 23):
+        x = torch.randn(3, few, side, side + 1).to(dtype)
+        last = x.contiguous(memory_format=torch.channels_last)
+        assert torch.equal(F.instance_norm(last, backend="cpu"), F.instance_norm(x, backend="cpu"))
+    for channels in (40, 132):
+        x = torch.randn(4, channels, few).to(dtype)
+        mine = results("batch_norm", x)
+        exact = results("batch_norm", x, torch.float64, backend="reference")
+        limit = {torch.float32: 3.0, torch.float64: 16.0}.get(dtype, 0.51)
+        assert ulp_error(rows("batch_norm", mine[0]), rows("batch_norm", exact[0])) <= limit
+
+
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(13, 64, 60, 60), (11, 33, 8, 8), (9, 20, 7, 7)], ids=str)
