@@ -117,7 +117,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
     for_each_position<double>(lanes, [&](auto at) {
       const Doubles sum = at.load(gradients), product = (at.load(products) - rest * sum) * reciprocal;
       at.store(products, product);
-      const Doubles weight = weights ? at.load(weights) : Doubles{} + 1.0;
+      const Doubles weight = parameter_at(at, weights, 1);
       total += weight * sum;
       total_product += weight * product;
     });
@@ -152,7 +152,7 @@ void merge_sums_range(const ChannelsCall& a, int64_t begin, int64_t end) {
     for_each_position<double>(lanes, [&](auto at) {
       const Doubles sum = at.load(sums), rest = rest_counts * load_wide(s.mean_rest + at.i);
       const Doubles product = (at.load(products) - rest * sum) * s.exact_reciprocal(at.i);
-      const Doubles weight = weights ? at.load(weights) : Doubles{} + 1.0;
+      const Doubles weight = parameter_at(at, weights, 1);
       at.store(products, product);
       at.store(mean_g, weight * sum / n);
       at.store(mean_gx, weight * product / n);

@@ -359,14 +359,11 @@ void sum_group(const ChannelsCall& a, int64_t lane, int64_t begin, int64_t end, 
   const ChannelsGeometry& g = a.geometry;
   const int64_t share = g.channels / g.groups, channel = group * share;
   const GroupColumns<T, extras> columns(a, group);
-  bool hold = true;
   for (int64_t i = begin + group; i < end; i += g.groups) {
-    if (columns.add(i, i + g.groups < end ? i + g.groups : begin + group + 1)) continue;
-    hold = false;
-    sum_all_rows<T, extras, false>(a, i, i + 1);  // dx
+    const int64_t next = i + g.groups < end ? i + g.groups : begin + group + 1;
+    if (!columns.add(i, next)) sum_all_rows<T, extras, false>(a, i, i + 1);  // dx alone: the sums are not used
   }
-  hold &= columns.finish(a.sums + lane + channel, a.products + lane + channel);
-  if (hold) return;
+  if (columns.finish(a.sums + lane + channel, a.products + lane + channel)) return;
   ChannelsCall sums = a;
   sums.out = nullptr;
   sum_columns(a, lane, channel, share, [&] {

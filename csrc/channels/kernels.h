@@ -112,8 +112,8 @@ struct ChannelsCall {
   void* variance;    // compute dtype, (statistics)
   bool may_cancel;   // remembered: in some channel y can be far smaller than the terms that it is the difference of
   bool streamed;     // out is larger than the caches: write past them
-  bool fetched;      // what is written next is fetched meanwhile: of planes and groups the next statistic; dx of columns
-                     // does so anyway
+  bool fetched;      // what comes next is fetched meanwhile: of planes and groups the next statistic, of columns while y
+                     // is written (dx's rows always are)
   int64_t together;  // planes: statistics of neighbouring channels that one thread takes together, and writes by samples
   int64_t rows_at_a_time;  // columns: of which the same few columns are written together
   // backward: room for a gradient of each element of the block, or null: planes' in the compute dtype, columns' in

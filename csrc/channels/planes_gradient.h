@@ -155,7 +155,8 @@ void write_gradients_together(const ChannelsCall& a, int64_t begin, int64_t end)
     }
     own.set_gradient(s, count, a.weights_from(first), [&](auto at) { return at.load(mean_g); },
                      [&](auto at) { return at.load(mean_gx); });
-    const C* factors[K] = {own.mean, own.reciprocal, own.weight, own.gradient_shift, own.slope};
+    // the reciprocal as it is saved: that of write_channel_gradient
+    const C* factors[K] = {own.mean, s.reciprocal, own.weight, own.gradient_shift, own.slope};
     if constexpr (K > 5) factors[5] = own.shift;
     for (int64_t sample = 0; sample < g.outer; ++sample) {
       write_gradient_runs<T, K>(a, sample * g.channels + first, count, count * g.positions, factors,

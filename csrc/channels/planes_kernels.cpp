@@ -179,7 +179,7 @@ void write_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const Factors<C> factors = lane_factors<C>(a, 0);
-  const bool together = g.parts == 1 && g.positions >= Lanes<C>::width && !a.mask;
+  const bool together = g.parts == 1 && !a.mask;
   int64_t run = begin / g.parts, part = begin % g.parts, channel = run % g.channels;
   const auto next_run = [&] {
     ++run;

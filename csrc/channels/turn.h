@@ -62,23 +62,33 @@ void turn_by_squares(const U* from, int64_t from_stride, U* to, int64_t to_strid
 template <class U>
 using LongVector = VectorOf<U, turned_bytes>;
 
-// The vector whose element i is place(i) of the sequence of several.
-template <auto place, size_t next = 1, class V, size_t count, size_t... i>
+// The places of a matrix's elements in that vector k of its turned ones, whose rows are few vectors, or whose columns.
+template <bool rows, size_t few, size_t width, size_t k>
+struct TurnedPlaces {
+  static constexpr size_t of(size_t i) {
+    const size_t element = k * width + i;
+    return rows ? element % few * width + element / few : i * few + k;
+  }
+};
+
+// The vector whose element i is Places::of(i) of the sequence of several: those of the vectors before `next` are in place.
+template <class Places, size_t next = 1, class V, size_t count, size_t... i>
 EVENKEEL_INLINE V elements_of(const V (&v)[count], const V& before, std::index_sequence<i...> each) {
   if constexpr (next == count) {
     return before;
   } else {
     constexpr size_t width = sizeof...(i);
     constexpr auto source = [](size_t at) {
-      const size_t element = place(at);
-      return element / width == next ? width + element % width : next == 1 && element < width ? element : at;
+      const size_t element = Places::of(at);
+      if (element / width == next) return width + element % width;
+      return next == 1 && element < width ? element : at;
     };
 #if defined(EVENKEEL_HAS_SHUFFLE)
     const V both = __builtin_shufflevector(before, v[next], source(i)...);
 #else
     const V both{(source(i) < width ? before : v[next])[source(i) % width]...};
 #endif
-    return elements_of<place, next + 1>(v, both, each);
+    return elements_of<Places, next + 1>(v, both, each);
   }
 }
 
@@ -89,12 +99,12 @@ EVENKEEL_INLINE void turn_vectors(V (&v)[few]) {
   if constexpr (std::has_single_bit(few)) {
     take_in_turn<std::bit_width(rows ? few : width) - 1>(v);
   } else {
-    [&]<size_t... k>(std::index_sequence<k...>) {
-      const V turned[] = {elements_of<[](size_t i) {
-        return rows ? (k * width + i) % few * width + (k * width + i) / few : i * few + k;
-      }>(v, v[0], std::make_index_sequence<width>{})...};
+    constexpr std::make_index_sequence<width> each{};
+    const auto turn = [&]<size_t... k>(std::index_sequence<k...>) __attribute__((always_inline)) {
+      const V turned[] = {elements_of<TurnedPlaces<rows, few, width, k>>(v, v[0], each)...};
       for (size_t i = 0; i < few; ++i) v[i] = turned[i];
-    }(std::make_index_sequence<few>{});
+    };
+    turn(std::make_index_sequence<few>{});
   }
 }
 
@@ -123,16 +133,13 @@ void turn_few_columns(const U* from, U* to, int64_t to_stride, int64_t rows) {
   }
 }
 
-// Calls body(count), known at compile time, where that is few but no single row or column.
-template <int64_t few = 2, class Body>
+// Calls body(count), known at compile time, where that is from 2 to `most`.
+template <size_t most, class Body>
 bool with_few(int64_t count, const Body& body) {
-  if constexpr (few == 8) {
-    return false;
-  } else {
-    if (count != few) return with_few<few + 1>(count, body);
-    body(std::integral_constant<size_t, few>{});
-    return true;
-  }
+  const auto is = [&](auto few) { return count == static_cast<int64_t>(few()) ? (body(few), true) : false; };
+  return [&]<size_t... i>(std::index_sequence<i...>) {
+    return (is(std::integral_constant<size_t, i + 2>{}) || ...);
+  }(std::make_index_sequence<most - 1>{});
 }
 
 // to (columns, rows) <- from (rows, columns); a stride lies between the rows of each
@@ -142,12 +149,13 @@ void turn_one(const U* from, int64_t from_stride, U* to, int64_t to_stride, int6
   if (rows == 1 && to_stride == 1) return static_cast<void>(std::memcpy(to, from, columns * sizeof(U)));
   if constexpr (sizeof(U) < 8) {
     constexpr int64_t side = sizeof(U) == 4 && turned_bytes == 16 ? 4 : 8, width = turned_bytes / sizeof(U);
+    constexpr size_t most = side == 4 ? 4 : side - 1;  // squares take what is more
     if (to_stride == rows && columns >= width &&
-        with_few(rows, [&](auto few) { turn_few_rows<few>(from, from_stride, to, columns); })) {
+        with_few<most>(rows, [&](auto few) { turn_few_rows<few>(from, from_stride, to, columns); })) {
       return;
     }
     if (from_stride == columns && rows >= width &&
-        with_few(columns, [&](auto few) { turn_few_columns<few>(from, to, to_stride, rows); })) {
+        with_few<most>(columns, [&](auto few) { turn_few_columns<few>(from, to, to_stride, rows); })) {
       return;
     }
     if (rows >= side && columns >= side) {

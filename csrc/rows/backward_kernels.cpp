@@ -171,7 +171,7 @@ inline bool are_short_from_memory(const RowsBackward& a) {
   constexpr int64_t longest = has_many_registers ? 512 / sizeof(T) : 128;  // elements
   return come_from_memory(a) && a.spec.features <= longest;
 }
-// Whether the rows of a group go two at a time. With AVX-512 memory feeds them best one by one.
+// Whether the rows of a group go two at a time. With AVX-512 memory feeds short ones best one by one.
 template <class T>
 inline bool goes_by_twos(const RowsBackward& a) {
   return has_many_registers ? !are_short_from_memory<T>(a) : gains_by_sharing<T>(a.spec.features);
@@ -265,7 +265,7 @@ int backward_group(const RowsBackward& a, const PlainRows<T>& plain, int64_t row
   return count;
 }
 
-// How many rows are summed and then written. Memory is read best one row after the other, where they are not short.
+// How many rows are summed and then written: of long ones from memory one is best, or two that gain by sharing.
 template <class T>
 int group_size(const RowsBackward& a) {
   if (are_short_from_memory<T>(a)) return has_many_registers ? 4 : most_in_group;

@@ -195,8 +195,11 @@ def test_runs_of_channels_with_and_without_parameters(shape, options):
 
 
 @pytest.mark.parametrize(("size", "tolerance"), [(2e38, 1e-5), (1e-43, 0.015)])  # 0.015: of the smallest float
-@pytest.mark.parametrize("shape", [(20, 1024, 3, 3), (21, 32, 7, 7), (3, 24, 9, 11), (9, 512)], ids=str)
-def test_sums_of_groups_that_floats_do_not_hold(shape, size, tolerance):
+@pytest.mark.parametrize(
+    ("shape", "first"), [((20, 1024, 3, 3), 1), ((21, 32, 7, 7), 1), ((35, 64, 5, 5), 0), ((9, 512), 0)]
+)
+def test_sums_of_groups_that_floats_do_not_hold(shape, first, size, tolerance):
+    """The affine's gradients, and dx where it follows from such sums alone (first: of what is compared)."""
     x = drawn(shape)
     weight, bias, cotangent = tensors(x)
     cotangent = cotangent.sign() * size
@@ -204,7 +207,7 @@ def test_sums_of_groups_that_floats_do_not_hold(shape, size, tolerance):
     for results_of, dtype, backend in ((found, torch.float32, "cpu"), (exact, torch.float64, "reference")):
         leaves = [t.to(dtype).requires_grad_() for t in (x, weight, bias)]
         y = call("group_norm", *leaves, backend=backend)
-        results_of.extend(torch.autograd.grad(y, leaves[1:], cotangent.to(dtype)))
+        results_of.extend(torch.autograd.grad(y, leaves[first:], cotangent.to(dtype)))
     for a, b in zip(found, exact, strict=True):
         assert torch.equal(a.isfinite(), b.float().isfinite())
         torch.testing.assert_close(a.double() / size, b.float().double() / size, rtol=1e-5, atol=tolerance)
@@ -273,20 +276,20 @@ def test_matrices_of_few_rows_or_columns_are_turned(few, dtype):
         x = torch.randn(4, channels, few).to(dtype)
         mine = results("batch_norm", x)
         exact = results("batch_norm", x, torch.float64, backend="reference")
-        limit = {torch.float32: 3.0, torch.float64: 16.0}.get(dtype, 0.51)
-        assert ulp_error(rows("batch_norm", mine[0]), rows("batch_norm", exact[0])) <= limit
+        assert max(errors("batch_norm", mine, exact)) <= {torch.float32: 3.0, torch.float64: 16.0}.get(dtype, 0.51)
 
 
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-@pytest.mark.parametrize("shape", [(13, 64, 60, 60), (11, 33, 8, 8), (9, 20, 7, 7)], ids=str)
+@pytest.mark.parametrize("shape", [(13, 64, 60, 60), (11, 33, 8, 8), (9, 20, 7, 7), (64, 128, 13, 13)], ids=str)
 def test_gradients_of_whole_runs(shape, dtype, activation):
-    """Runs of a channel, each summed whole: long ones past small caches, and short ones in batches."""
+    """Runs of a channel, each summed whole: long ones past small caches, short ones in batches or sample by sample."""
     x = torch.randn(shape).to(dtype)
     mine, *others = on_threads(lambda: results("batch_norm", x, activation=activation))
     assert all(same_bits(mine, other) for other in others)
     exact = results("batch_norm", x, torch.float64, activation=activation, backend="reference")
-    assert max(errors("batch_norm", mine, exact)[1:]) <= 3.0
+    limit = 3.0 if dtype == torch.float32 else 0.51
+    assert max(errors("batch_norm", mine, exact)[1:]) <= limit  # an activation may leave y only its smallest values
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
