@@ -9,6 +9,8 @@
 
 namespace evenkeel {
 
+constexpr int64_t few_positions = 16;  // with fewer, a channel's run fills no vector
+
 // How many rows of a few columns are treated as one, of the divisors of the rows: enough to fill vectors. Where few
 // wide rows would be left, what is computed for each column once takes longer than a vector that is not full.
 inline int64_t repeats_of(int64_t rows, int64_t columns) {
@@ -25,22 +27,21 @@ inline int64_t repeats_of(int64_t rows, int64_t columns) {
 // less time and with one more: the samples' number must not change the bits. A group of one channel where all of it is
 // computed in double.
 inline bool are_rows(int64_t positions, int64_t share, bool backward) {
-  constexpr int64_t few = 16;
   if (share == 1) return positions <= computed_in_double;
   const int64_t count = share * positions;
-  if (positions < few) return true;
-  if (!backward) return count <= (positions < 2 * few ? 512 : 160);
-  const int64_t longest = positions < 25 ? 6144 : positions <= 2 * few ? 1024 : positions < 100 ? 400 : 0;
+  if (positions < few_positions) return true;
+  if (!backward) return count <= (positions < 2 * few_positions ? 512 : 160);
+  const int64_t longest = positions < 25 ? 6144 : positions <= 2 * few_positions ? 1024 : positions < 100 ? 400 : 0;
   return count <= longest;
 }
 
 // Groups that are treated side by side. Where channels lie innermost a run of them that fills vectors is best left as it
 // lies, and where each is a group they are lanes already: of columns, whose gradients in double take longer.
 inline bool are_small(const ChannelsGeometry& g, int64_t share, bool last, bool runs, bool backward) {
-  constexpr int64_t few = 16, vector = 16;
-  if (!last) return share == 1 && g.count <= few;
+  constexpr int64_t vector = 16;
+  if (!last) return share == 1 && g.count <= vector;
   if (runs && share % vector == 0) return false;
-  return g.positions <= few && g.count <= most_of_small && (share > 1 || backward);
+  return g.positions <= few_positions && g.count <= most_of_small && (share > 1 || backward);
 }
 
 // Samples of a block that are worth it even where the blocks are few: those of small groups fill lanes. In the backward
@@ -99,6 +100,7 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
 
 inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
   constexpr int64_t item = 4096;
+  static_assert(item / few_positions <= most_together);  // the runs of an item are written together
   g.outer = batch;
   g.blocks = g.statistics;
   g.statistics_per_block = 1;
@@ -117,7 +119,7 @@ inline int64_t fewest_of_planes(int64_t batch, bool measured, bool backward) {
 // measured: the statistics are this input's; remembered ones may be applied in any order
 inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, int64_t groups, bool masked, bool measured,
                                     bool backward) {
-  constexpr int64_t few_positions = 16, fewest_positions_of_columns = 5, many_channels = 32, few_samples = 8;
+  constexpr int64_t fewest_positions_of_columns = 5, many_channels = 32, few_samples = 8;
   ChannelsGeometry g{};
   const int64_t batch = shape.batch;
   const bool last = shape.last && shape.positions > 1;
