@@ -5,17 +5,17 @@ measurements, since what is folded is fixed.
 """
 
 import copy
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import evenkeel as ek
-from benchmarks.model import CHANNELS_LAST, FEWEST, TORCH, inference
+from benchmarks.model import CHANNELS_LAST, TORCH, compared, inference, random_input, training_step
 from benchmarks.networks import OWNERS, Norms, Transformer, UNet, resnet
-from benchmarks.timing import OURS, Call, Result, median_interval, times
+from benchmarks.timing import OURS, Result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,40 +40,22 @@ class Conversion:
         """Yield the training step and inference."""
         torch.manual_seed(0)
         before = self.build().eval()
-        x = self.input()
+        x = random_input(self.shape, torch.float32, CHANNELS_LAST)
         after = copy.deepcopy(before)
         certificate = ek.convert.plan(after, x, actions=self.actions).apply(verify=x)
         done = sum(entry.action != "leave" for entry in certificate.entries)
         models = {TORCH: before, OURS: after}
-        for name, work in (("step", self.step), ("inference", inference)):
-            found = times({owner: work(model, x) for owner, model in models.items()}, max(repeats, FEWEST))
-            ratio = median_interval([a / b for a, b in zip(found[OURS], found[TORCH], strict=True)])
+        for name, work in (("step", partial(training_step, frozen=self.frozen)), ("inference", inference)):
+            calls = {owner: work(model, x) for owner, model in models.items()}
+            seconds, ratios = compared(models, calls, repeats)
             yield Result(
                 suite=suite,
                 name=f"{self.name} ({done}), {name}",
                 threads=threads,
-                seconds={owner: statistics.median(values) for owner, values in found.items()},
+                seconds=seconds,
                 limits={},
-                ratios={OURS: ratio},
+                ratios=ratios,
             )
-
-    def input(self) -> Tensor:
-        """Return tokens or images."""
-        if len(self.shape) == 2:
-            return torch.randint(0, 1000, self.shape)
-        return torch.randn(self.shape).to(memory_format=CHANNELS_LAST)
-
-    def step(self, model: nn.Module, x: Tensor) -> Call:
-        """Return a call that runs forward, backward and an SGD step."""
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, fused=True)
-        model.train(not self.frozen)
-
-        def step() -> None:
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-
-        return step
 
 
 # pre-norm blocks with LayerNorms in them, which is what GPT-2 has

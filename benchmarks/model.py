@@ -3,10 +3,15 @@
 All owners of a model's norms have the same weights and run in turn. A figure is the median of an owner's times as
 shares of torch's in the same round, with a 90 % interval of that median. What a norm that cost nothing would leave is
 "no norms": identities in their place. A profiler would miss what norms do to their neighbours' memory.
+
+Where a model's tensors lie decides some percent of its time, and stays the same as long as the process runs: of two
+processes that timed the same models, each found an interval that left out the other's. So all tensors move to other
+memory before every round.
 """
 
+import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FunctionType
 
@@ -22,11 +27,18 @@ ROWS_OWNERS, CHANNELS_OWNERS = ("torch", "evenkeel", "lean", "no norms"), ("torc
 CHANNELS_LAST = torch.channels_last
 TURN = 2  # inferences in a row
 FEWEST = 5  # rounds that have a 90 % interval
+ROUNDS = 2  # a repeat: as many places in memory
+FARTHEST = 2**18  # bytes from a tensor that moves to the next, at most
 # A swapped model may be twice as far from the same model in float64 as torch's is: roundings in another order are
 # another draw of the same size. Below a quarter of the dtype's epsilon luck decides how far torch's is. A value within
 # rounding of 0 switches a ReLU's gradient: one in 5 million did in float32 and moved the gradient by 1.2e-4 of its
 # length, torch's being 1e-6 off: hence the square root of epsilon there. A wrong norm errs by more than any of these.
 FURTHER, FLOOR = 2.0, 0.25
+
+
+def random_input(shape: tuple[int, ...], dtype: torch.dtype, layout: torch.memory_format) -> Tensor:
+    """Return tokens for two axes, else images."""
+    return torch.randint(0, 1000, shape) if len(shape) == 2 else torch.randn(shape).to(dtype, memory_format=layout)
 
 
 @dataclass(frozen=True)
@@ -40,9 +52,7 @@ class Model:
     has_relu: bool = False
 
     def input(self, dtype: torch.dtype) -> Tensor:
-        if len(self.shape) == 2:
-            return torch.randint(0, 1000, self.shape)
-        return torch.randn(self.shape).to(dtype, memory_format=self.layout)
+        return random_input(self.shape, dtype, self.layout)
 
     def made(self, owner: str, dtype: torch.dtype) -> nn.Module:
         """Return the model with the same weights for every owner."""
@@ -92,17 +102,13 @@ class ModelCase:
         self.check(models, x)
         saved = {owner: saved_bytes(model, x) for owner, model in models.items()}
         for name, work in (("step", training_step), ("inference", inference)):
-            found = times({owner: work(model, x) for owner, model in models.items()}, max(repeats, FEWEST))
-            ratios = {
-                owner: median_interval([ours / theirs for ours, theirs in zip(values, found[TORCH], strict=True)])
-                for owner, values in found.items()
-                if owner != TORCH
-            }
+            calls = {owner: work(model, x) for owner, model in models.items()}
+            seconds, ratios = compared(models, calls, repeats)
             yield Result(
                 suite=suite,
                 name=f"{self.name}, {name}",
                 threads=threads,
-                seconds={owner: statistics.median(values) for owner, values in found.items()},
+                seconds=seconds,
                 limits={},
                 ratios=ratios,
                 saved=saved if work is training_step else {},
@@ -170,10 +176,10 @@ def saved_bytes(model: nn.Module, x: Tensor) -> int:
     return sum(storage.nbytes() for pointer, storage in kept.items() if pointer not in parameters)
 
 
-def training_step(model: nn.Module, x: Tensor) -> Call:
+def training_step(model: nn.Module, x: Tensor, *, frozen: bool = False) -> Call:
     """Return a call that runs forward, backward and an SGD step; so small that values stay finite without norms."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6, fused=True)
-    model.train()
+    model.train(not frozen)
 
     def step() -> None:
         optimizer.zero_grad()
@@ -187,6 +193,30 @@ def inference(model: nn.Module, x: Tensor) -> Call:
     """Return calls without gradients."""
     model.eval()
     return repeated(torch.no_grad()(lambda: model(x)), TURN)
+
+
+def compared(
+    models: Mapping[str, nn.Module], calls: Mapping[str, Call], repeats: int
+) -> tuple[dict[str, float], dict[str, tuple[float, float, float]]]:
+    """Return each owner's median time and, of all but torch's, its median share of torch's with its 90 % interval."""
+    draw = random.Random(0)
+    found = times(calls, max(ROUNDS * repeats, FEWEST), before=lambda: move(models, draw))
+    ratios = {
+        owner: median_interval([ours / theirs for ours, theirs in zip(values, found[TORCH], strict=True)])
+        for owner, values in found.items()
+        if owner != TORCH
+    }
+    return {owner: statistics.median(values) for owner, values in found.items()}, ratios
+
+
+def move(models: Mapping[str, nn.Module], draw: random.Random) -> None:
+    """Give the models' parameters and buffers other memory, in an order and with gaps that are drawn."""
+    tensors = [tensor for model in models.values() for tensor in (*model.parameters(), *model.buffers())]
+    draw.shuffle(tensors)
+    gaps = []  # held until all have moved
+    for tensor in tensors:
+        gaps.append(torch.empty(draw.randrange(FARTHEST), dtype=torch.uint8))
+        tensor.data = tensor.data.clone()
 
 
 def cases() -> Iterator[ModelCase]:

@@ -71,16 +71,18 @@ class Result:
                 yield contender, self.seconds[OURS] / seconds, self.limits.get(contender)
 
 
-def times(calls: Mapping[str, Call], repeats: int) -> dict[str, list[float]]:
+def times(calls: Mapping[str, Call], repeats: int, before: Call | None = None) -> dict[str, list[float]]:
     """Return the times of each call by round; the first two rounds warm up and are left out.
 
     Every round runs each call once, so that other load on the machine disturbs all of them alike, in an order of its
-    own, so that none always runs after the same one.
+    own, so that none always runs after the same one. What is to be done before a round is not timed.
     """
     found: dict[str, list[float]] = {name: [] for name in calls}
     order, draw = list(calls), random.Random(0)
     for _ in range(repeats + 2):
         draw.shuffle(order)
+        if before:
+            before()
         for name in order:
             start = time.perf_counter()
             calls[name]()

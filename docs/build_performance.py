@@ -152,8 +152,9 @@ def whole_models(results: list[Result], folder: Path) -> list[str]:
         "`AddLayerNorm`) or apply the activation that follows, *lean* `memory_efficient=True`; *no norms* has "
         "identities: what norms that cost nothing would leave. fp32 and bf16 are the dtype of parameters and data; "
         "*compiled* is torch.compile, in bf16 alone, of the transformers by block. **≈1: the times cannot be told "
-        "apart** because the 90 % interval of the median ratio holds 1. Before, outputs and gradients were compared "
-        f"with those of torch's norms; {threads}.",
+        "apart** because the 90 % interval of the median ratio holds 1. Where tensors lie decides some percent of a "
+        "model's time, so parameters and buffers move to other memory before every round. Before all that, outputs and "
+        f"gradients were compared with those of torch's norms; {threads}.",
         "",
         *markdown(["case", "torch", *MODEL_OWNERS], rows),
         "",

@@ -125,6 +125,20 @@ def test_the_models_agree_whoever_makes_their_norms(models, name, shape):
     case.check(built, case.model.input(case.dtype))
 
 
+def test_all_of_a_model_moves_and_computes_the_same(models):
+    model = small_case(models, []).model.made("evenkeel", torch.float32)
+    model.to(memory_format=torch.channels_last)
+    x = torch.ones(2, 3, 4, 4)
+    expected, tensors = models.outcome(model, x), [*model.parameters(), *model.buffers()]
+    places, strides = ([of(tensor) for tensor in tensors] for of in (torch.Tensor.data_ptr, torch.Tensor.stride))
+    models.move({"evenkeel": model}, random.Random(0))
+    assert not set(places) & {tensor.data_ptr() for tensor in tensors}
+    assert strides == [tensor.stride() for tensor in tensors]
+    running = models.outcome(model, x)
+    torch.testing.assert_close(running["training output"], expected["training output"], rtol=0, atol=0)
+    torch.testing.assert_close(running["gradient"], expected["gradient"], rtol=0, atol=0)
+
+
 def test_each_storage_that_is_saved_counts_once_and_parameters_never(models):
     class Squares(torch.nn.Linear):
         def forward(self, x):
