@@ -73,11 +73,10 @@ inline void for_each_output(const T* y, int64_t n, const Body& body, bool stream
 // Calls body(position in y, factors) along runs that follow each other, of channels from one on: vectors go on from one
 // run to the next, none of which is shorter. Each of `factors` has a value for every channel.
 template <class C, class T, int K, class Body>
-EVENKEEL_INLINE void walk_runs(const ChannelsCall& a, const T* y, int64_t runs, int64_t channel,
+EVENKEEL_INLINE void walk_runs(const ChannelsGeometry& g, bool streamed, const T* y, int64_t runs, int64_t channel,
                                const C* const (&factors)[K], const Body& body) {
   using V = Vector<C>;
   constexpr int64_t width = Lanes<C>::width;
-  const ChannelsGeometry& g = a.geometry;
   const int64_t n = runs * g.positions;
   const auto walk = [&](auto at) __attribute__((always_inline)) {
     int64_t stop = g.positions;
@@ -112,7 +111,7 @@ EVENKEEL_INLINE void walk_runs(const ChannelsCall& a, const T* y, int64_t runs, 
       at.i += width;
     }
   };
-  a.streamed ? walk(Streamed<C>{{0}}) : walk(Whole<C>{0});
+  streamed ? walk(Streamed<C>{{0}}) : walk(Whole<C>{0});
 }
 
 // What is subtracted, multiplied and added in neighbouring channels.

@@ -60,7 +60,7 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
         return upstream.keep(at, project(gradient(at, value), value));
       });
     };
-    if (const C* kept = kept_at<C>(a, part)) return write([&](auto at, auto) { return at.load(kept); });
+    if (const C* kept = kept_at<C>(a, part.place)) return write([&](auto at, auto) { return at.load(kept); });
     write([&](auto at, auto value) { return upstream.at(at, value); });
   });
 }
@@ -71,26 +71,27 @@ bool has_whole_runs(const ChannelsCall& a) {
   return (!extras || is_plain(a)) && !a.remembered && a.geometry.parts == 1;
 }
 
-// dx of runs that follow each other; `ahead` elements further is what will be read next. project(factors, dy, x) is dx.
-template <class T, int K, class Project>
-void write_gradient_runs(const ChannelsCall& a, int64_t run, int64_t runs, int64_t ahead,
+// dx of runs that follow each other, of gradients from `upstream` on; `ahead` elements further is what will be read next.
+// project(factors, gradient, x) is dx.
+template <class T, int K, class Gradient, class Project>
+void write_gradient_runs(const ChannelsCall& a, int64_t offset, int64_t runs, int64_t ahead, const Gradient* upstream,
                          const Opmath<T>* const (&factors)[K], const Project& project) {
-  const int64_t offset = run * a.geometry.positions;
   const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
   T* dx = static_cast<T*>(a.out) + offset;
-  walk_runs(a, dx, runs, 0, factors, [&](const auto& at, const Vector<Opmath<T>>(&own)[K])
+  walk_runs(a.geometry, a.streamed, dx, runs, 0, factors, [&](const auto& at, const Vector<Opmath<T>>(&own)[K])
       __attribute__((always_inline)) {
     if (ahead) {
       fetch(x + at.i + ahead);
       fetch(dy + at.i + ahead);
     }
-    at.store(dx, project(own, at.load(dy), at.load(x)));
+    at.store(dx, project(own, at.load(upstream), at.load(x)));
   });
 }
 
 // Runs of a group, from one on: its channels differ in their weights alone, and in what an activation takes.
-template <Activation activation, class T>
-void write_group_gradient(const ChannelsCall& a, int64_t statistic, int64_t first, int64_t runs) {
+template <Activation activation, class T, class Gradient>
+void write_group_gradient(const ChannelsCall& a, int64_t statistic, int64_t first, int64_t runs,
+                          const Gradient* upstream) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const ChannelStatistics<C> s = restore_statistics<C>(a, statistic);
@@ -100,16 +101,19 @@ void write_group_gradient(const ChannelsCall& a, int64_t statistic, int64_t firs
   const MeasuredAffines<C> affines(a, channel, runs, s);
   const C* factors[K] = {affines.scale};
   if constexpr (K > 1) factors[1] = affines.shift;
-  write_gradient_runs<T, K>(a, statistic * g.sum_items + first, runs, fetched_ahead(a, false), factors,
-                            [&](const auto& own, auto dy, auto x) {
-    if constexpr (K > 1) dy = through_activation<activation, C>(dy, (x - s.mean) * own[0] + own[1]);
-    return project(own[0], dy, x);
+  const int64_t offset = (statistic * g.sum_items + first) * g.positions;
+  write_gradient_runs<T, K>(a, offset, runs, fetched_ahead(a, false), upstream, factors,
+                            [&](const auto& own, auto gradient, auto x) {
+    if constexpr (K > 1) gradient = through_activation<activation, C>(gradient, (x - s.mean) * own[0] + own[1]);
+    return project(own[0], gradient, x);
   });
 }
 
-// The runs of a channel in so many samples, from one on.
-template <Activation activation, class T>
-void write_channel_gradient(const ChannelsCall& a, int64_t channel, int64_t first, int64_t samples) {
+// The runs of a channel in so many samples, from one on, of gradients from `upstream` on, `apart` elements from sample to
+// sample.
+template <Activation activation, class T, class Gradient>
+void write_channel_gradient(const ChannelsCall& a, int64_t channel, int64_t first, int64_t samples,
+                            const Gradient* upstream, int64_t apart) {
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const ChannelStatistics<C> s = restore_statistics<C>(a, channel);
@@ -117,11 +121,10 @@ void write_channel_gradient(const ChannelsCall& a, int64_t channel, int64_t firs
   const Projection<C> project(s, weight, a.means[channel * 2], a.means[channel * 2 + 1]);
   const Affine<C> affine(s, weight, a.bias_of(channel));
   const int64_t ahead = fetched_ahead(a, false);
-  for (int64_t sample = first; sample < first + samples; ++sample) {
+  for (int64_t sample = first; sample < first + samples; ++sample, upstream += apart) {
     const int64_t offset = (sample * g.channels + channel) * g.positions;
-    const T* dy = static_cast<const T*>(a.dy) + offset;
     write_gradient_run<T>(a, offset, g.positions, ahead, [&](auto at, auto x) __attribute__((always_inline)) {
-      return project(through_activation<activation, C>(at.load(dy), affine(x)), x);
+      return project(through_activation<activation, C>(at.load(upstream), affine(x)), x);
     });
   }
 }
@@ -159,7 +162,9 @@ void write_gradients_together(const ChannelsCall& a, int64_t begin, int64_t end)
     const C* factors[K] = {own.mean, s.reciprocal, own.weight, own.gradient_shift, own.slope};
     if constexpr (K > 5) factors[5] = own.shift;
     for (int64_t sample = 0; sample < g.outer; ++sample) {
-      write_gradient_runs<T, K>(a, sample * g.channels + first, count, count * g.positions, factors,
+      const int64_t offset = (sample * g.channels + first) * g.positions;
+      const T* const dy = static_cast<const T*>(a.dy) + offset;
+      write_gradient_runs<T, K>(a, offset, count, count * g.positions, dy, factors,
                                 [](const auto& own, auto dy, auto x) {
         const auto centred = x - own[0];
         if constexpr (K > 5) dy = through_activation<decltype(activation)::value, C>(dy, centred * own[2] + own[5]);
@@ -184,8 +189,18 @@ void write_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
     for (int64_t runs; begin < end; begin += runs) {
       const int64_t statistic = begin / g.sum_items, first = begin - statistic * g.sum_items;
       runs = std::min({end - begin, g.sum_items - first, most_together});
-      g.groups ? write_group_gradient<decltype(activation)::value, T>(a, statistic, first, runs)
-               : write_channel_gradient<decltype(activation)::value, T>(a, statistic, first, runs);
+      if constexpr (decltype(activation)::value == Activation::silu) {
+        if (const C* const kept = kept_at<C>(a, first * g.positions)) {
+          g.groups ? write_group_gradient<Activation::none, T>(a, statistic, first, runs, kept)
+                   : write_channel_gradient<Activation::none, T>(a, statistic, first, runs, kept, g.positions);
+          continue;
+        }
+      }
+      const int64_t run = g.groups ? begin : first * g.channels + statistic;
+      const T* const dy = static_cast<const T*>(a.dy) + run * g.positions;
+      g.groups ? write_group_gradient<decltype(activation)::value, T>(a, statistic, first, runs, dy)
+               : write_channel_gradient<decltype(activation)::value, T>(a, statistic, first, runs, dy,
+                                                                        g.channels * g.positions);
     }
   });
 }

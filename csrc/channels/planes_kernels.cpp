@@ -127,7 +127,7 @@ void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t chann
   const bool fetches_output = !a.streamed && (a.together > 1 || fetches_much(g));
   with_activation_of<extras>(a, [&](auto activation) {
     with_known(ahead, [&](auto fetches) __attribute__((flatten)) {
-      walk_runs(a, y, end - begin, channel, affines.factors, [&](const auto& at, const V (&affine)[3]) {
+      walk_runs(a.geometry, a.streamed, y, end - begin, channel, affines.factors, [&](const auto& at, const V (&affine)[3]) {
         if (fetches) fetch(x + at.i + ahead);
         if (fetches && fetches_output) fetch_to_write(y + at.i + soon);
         const V v = (at.load(x) - affine[0]) * affine[1] + affine[2];

@@ -69,16 +69,14 @@ void with_upstream(const ChannelsCall& a, const Part& part, const ChannelStatist
   });
 }
 
-// Whether nothing is masked, kept or in double, so that runs may be treated together.
-inline bool is_plain(const ChannelsCall& a) {
-  return !a.mask && !a.kept && !a.remembered && !has_few_elements(a, 0);
-}
+// Whether nothing is masked or in double, so that runs may be treated together.
+inline bool is_plain(const ChannelsCall& a) { return !a.mask && !a.remembered && !has_few_elements(a, 0); }
 
-// Where the sums leave the gradient that went through the activation for dx: the slope costs more than memory in cache
-// does.
+// Where the sums leave a statistic's gradients that went through the activation for dx, from a place on: the slope costs
+// more than memory in cache does.
 template <class C>
-C* kept_at(const ChannelsCall& a, const Part& part) {
-  return a.kept && sums_are_short(a) ? static_cast<C*>(a.kept) + part.place : nullptr;
+C* kept_at(const ChannelsCall& a, int64_t place) {
+  return a.kept && sums_are_short(a) ? static_cast<C*>(a.kept) + place : nullptr;
 }
 
 // The sums of the gradient, and of its products with the differences from the mean. In double: terms of both signs
@@ -107,10 +105,11 @@ void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
 }
 
 // The terms of the same sums in floats, with the differences from the rounded mean. Lanes past the end have dy = 0.
-template <class T, Activation activation>
+template <class T, Activation activation, class Gradient = T>
 struct GradientTerms {
   using C = Opmath<T>;
-  const T *x, *dy;
+  const T* x;
+  const Gradient* dy;
   const Affine<C> affine;
   template <class At>
   EVENKEEL_INLINE void operator()(const At& at, Vector<C> (&out)[2]) const {
@@ -138,7 +137,7 @@ void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics
     for (int k = 0; k < 2; ++k) sums[k] = sum_of_lanes(lanes[k]);
     return;
   }
-  C* const kept = kept_at<C>(a, part);
+  C* const kept = kept_at<C>(a, part.place);
   const bool fetches = kept && !a.streamed;
   const T* dx = static_cast<const T*>(a.out) + part.offset;
   with_upstream<T, extras>(a, part, s, [&](auto activation, const auto& upstream) {
@@ -182,11 +181,13 @@ void sum_part(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
 
 // Runs that are summed in floats at once: to add the lanes of each by itself takes longer than short runs do.
 constexpr int abreast = 8;
+constexpr int64_t longest_abreast = 256;  // elements of a run that went through an activation to where it is kept
 template <class C>
 struct RunsAbreast {
   int64_t offset[abreast];
   C mean[abreast], mean_rest[abreast];
   C scale[abreast], shift[abreast];  // where there is an activation
+  C* kept;  // where the first one's gradients are kept, the others' behind them, or null
   int count = 0;
 
   // of those that are added from now on
@@ -196,20 +197,37 @@ struct RunsAbreast {
   }
 };
 
-// Their sums; whether floats hold all of them.
+// Leads the gradients of a statistic's runs through the activation, to where they are kept.
 template <Activation activation, class T>
-bool sum_abreast(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs, double* partial) {
+void keep_gradients(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs) {
   using C = Opmath<T>;
-  const int64_t length = a.geometry.positions;
-  const auto terms_of = [&](int i) __attribute__((always_inline)) {
-    constexpr bool is_active = activation != Activation::none;
-    return GradientTerms<T, activation>{
-        static_cast<const T*>(a.x) + runs.offset[i],
-        static_cast<const T*>(a.dy) + runs.offset[i],
-        {runs.mean[i], is_active ? runs.scale[i] : C(0), is_active ? runs.shift[i] : C(0)}};
+  const ChannelsGeometry& g = a.geometry;
+  const auto lead = [&](const auto& at, int64_t offset, C* kept, auto scale, auto shift) __attribute__((always_inline)) {
+    const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
+    if (!a.streamed) fetch_to_write(static_cast<const T*>(a.out) + offset + at.i);
+    fetch(x + at.i + soon);
+    fetch(dy + at.i + soon);
+    at.store(kept, through_activation<activation, C>(at.load(dy), (at.load(x) - runs.mean[0]) * scale + shift));
   };
+  if (g.groups) {
+    const C* const factors[] = {runs.scale, runs.shift};
+    walk_runs(g, false, runs.kept, abreast, 0, factors, [&](const auto& at, const auto& own) __attribute__((always_inline)) {
+      lead(at, runs.offset[0], runs.kept, own[0], own[1]);
+    });
+    return;
+  }
+  for (int i = 0; i < abreast; ++i) {
+    for_each_position<C>(g.positions, [&](auto at) __attribute__((always_inline)) {
+      lead(at, runs.offset[i], runs.kept + i * g.positions, runs.scale[i], runs.shift[i]);
+    });
+  }
+}
+
+// Their sums, of terms_of(run); whether floats hold all of them.
+template <bool after_activation, class C, class Terms>
+bool add_abreast(int64_t length, const RunsAbreast<C>& runs, double* partial, const Terms& terms_of) {
   Doubles gradient, product;
-  if (activation == Activation::none && length <= few_elements) {
+  if (!after_activation && length <= few_elements) {
     Vector<C> gradients[abreast], products[abreast];
 #pragma GCC unroll 8
     for (int i = 0; i < abreast; ++i) {
@@ -241,6 +259,25 @@ bool sum_abreast(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs, doub
   }
   return all_hold(sums[0], sums[1], abreast);
 }
+template <Activation activation, class T>
+bool sum_abreast(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs, double* partial) {
+  using C = Opmath<T>;
+  constexpr bool is_active = activation != Activation::none;
+  const int64_t length = a.geometry.positions;
+  const T *const x = static_cast<const T*>(a.x), *const dy = static_cast<const T*>(a.dy);
+  if constexpr (activation == Activation::silu) {
+    if (runs.kept) {
+      keep_gradients<activation, T>(a, runs);
+      return add_abreast<true>(length, runs, partial, [&](int i) __attribute__((always_inline)) {
+        return GradientTerms<T, Activation::none, C>{x + runs.offset[i], runs.kept + i * length, {runs.mean[i], 0, 0}};
+      });
+    }
+  }
+  return add_abreast<is_active>(length, runs, partial, [&](int i) __attribute__((always_inline)) {
+    const Affine<C> affine{runs.mean[i], is_active ? runs.scale[i] : C(0), is_active ? runs.shift[i] : C(0)};
+    return GradientTerms<T, activation>{x + runs.offset[i], dy + runs.offset[i], affine};
+  });
+}
 
 // Of a run of n elements what no processor foresees: where it is long, the rest follows by itself.
 template <class T>
@@ -260,6 +297,7 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
     });
   };
   if ((extras && !is_plain(a)) || g.parts > 1 || !sums_are_short(a)) return one_by_one(begin, end);
+  if (a.kept && g.positions > longest_abreast) return one_by_one(begin, end);
   with_activation_of<extras>(a, [&](auto known) {
     constexpr Activation activation = decltype(known)::value;
     RunsAbreast<C> several[2];  // the lines of one arrive while the other's are added
@@ -292,6 +330,7 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
           fetch_beginning(static_cast<const T*>(a.x) + offset, g.positions);
           fetch_beginning(static_cast<const T*>(a.dy) + offset, g.positions);
         }
+        if (together.count == 0) together.kept = kept_at<C>(a, run * g.positions);
         together.offset[together.count++] = offset;
         if (together.count < abreast) continue;
         sum_others();

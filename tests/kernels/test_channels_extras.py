@@ -132,11 +132,20 @@ def torch_activation(activation):
     return torch.relu if activation == "relu" else torch.nn.functional.silu
 
 
+# the last four: short runs of channels, eight at a time with and without a rest; what floats leave of SiLU's slope is up
+# to 3.6 ulps off there
 @every_layout
-@pytest.mark.parametrize("shape", [(6, 8, 20, 19), (40, 6, 7, 7)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "limit"),
+    [
+        *(((6, 8, 20, 19), 3.0), ((40, 6, 7, 7), 3.0)),
+        *(((11, 32, 7, 7), 4.0), ((8, 42, 5, 5), 4.0), ((19, 64, 14, 9), 4.0), ((3, 18, 16, 16), 4.0)),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize(("norm", "activation"), ACTIVATED)
-def test_activations(norm, activation, masked, shape, layout):
+def test_activations(norm, activation, masked, shape, limit, layout):
     """In ulps of what the norm alone gives, too: an activation may leave a row only its smallest values."""
     x = torch.randn(shape).contiguous(memory_format=LAYOUTS[layout])
     mask = some_mask(shape) if masked else None
@@ -145,7 +154,7 @@ def test_activations(norm, activation, masked, shape, layout):
     alone = results(norm, x, mask=mask)
     for index in range(4):
         a, b, scale = (rows(norm, t[index]) if index < 2 else t[index] for t in (mine, exact, alone))
-        assert ulp_error(torch.cat([a, scale], -1), torch.cat([b, scale.double()], -1)) <= 3.0
+        assert ulp_error(torch.cat([a, scale], -1), torch.cat([b, scale.double()], -1)) <= limit
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)

@@ -194,11 +194,14 @@ def test_runs_of_channels_with_and_without_parameters(shape, options):
             assert torch.equal(gradients(wanted=slice(i, i + 1))[0], gradient)
 
 
-@pytest.mark.parametrize(("size", "tolerance"), [(2e38, 1e-5), (1e-43, 0.015)])  # 0.015: of the smallest float
+@pytest.mark.parametrize(
+    ("size", "activation", "tolerance"),
+    [(2e38, None, 1e-5), (2e38, "relu", 1e-5), (2e38, "silu", 1e-5), (1e-43, None, 0.015)],  # 0.015: the smallest float
+)
 @pytest.mark.parametrize(
     ("shape", "first"), [((20, 1024, 3, 3), 1), ((21, 32, 7, 7), 1), ((35, 64, 5, 5), 0), ((9, 512), 0)]
 )
-def test_sums_of_groups_that_floats_do_not_hold(shape, first, size, tolerance):
+def test_sums_of_groups_that_floats_do_not_hold(shape, first, activation, size, tolerance):
     """The affine's gradients, and dx where it follows from such sums alone (first: of what is compared)."""
     x = drawn(shape)
     weight, bias, cotangent = tensors(x)
@@ -206,7 +209,7 @@ def test_sums_of_groups_that_floats_do_not_hold(shape, first, size, tolerance):
     found, exact = [], []
     for results_of, dtype, backend in ((found, torch.float32, "cpu"), (exact, torch.float64, "reference")):
         leaves = [t.to(dtype).requires_grad_() for t in (x, weight, bias)]
-        y = call("group_norm", *leaves, backend=backend)
+        y = call("group_norm", *leaves, activation=activation, backend=backend)
         results_of.extend(torch.autograd.grad(y, leaves[first:], cotangent.to(dtype)))
     for a, b in zip(found, exact, strict=True):
         assert torch.equal(a.isfinite(), b.float().isfinite())
