@@ -9,26 +9,42 @@
 
 namespace evenkeel::EVENKEEL_ISA {
 
+// The smaller or the larger of two; b where one of them is NaN. One instruction, for which g++ takes a comparison and a
+// choice.
+template <bool is_smaller, class V>
+EVENKEEL_INLINE V extreme(const V& a, const V& b) {
+  using E = ElementOf<V>;
+  if constexpr (is_joined<V>) {
+    return {extreme<is_smaller>(a.low, b.low), extreme<is_smaller>(a.high, b.high)};
+#if defined(__AVX512F__)
+  } else if constexpr (std::is_same_v<E, float>) {
+    const __m512 first = bits_as<__m512>(a), second = bits_as<__m512>(b);
+    return bits_as<V>(is_smaller ? _mm512_maskz_min_ps(0xffff, first, second) : _mm512_maskz_max_ps(0xffff, first, second));
+  } else {
+    const __m512d first = bits_as<__m512d>(a), second = bits_as<__m512d>(b);
+    return bits_as<V>(is_smaller ? _mm512_maskz_min_pd(0xff, first, second) : _mm512_maskz_max_pd(0xff, first, second));
+#elif defined(__AVX2__)
+  } else if constexpr (std::is_same_v<E, float>) {
+    const __m256 first = bits_as<__m256>(a), second = bits_as<__m256>(b);
+    return bits_as<V>(is_smaller ? _mm256_min_ps(first, second) : _mm256_max_ps(first, second));
+  } else {
+    const __m256d first = bits_as<__m256d>(a), second = bits_as<__m256d>(b);
+    return bits_as<V>(is_smaller ? _mm256_min_pd(first, second) : _mm256_max_pd(first, second));
+#else
+  } else {
+    return is_smaller ? choose(a < b, a, b) : choose(b < a, a, b);
+#endif
+  }
+}
+
 // v, or the bound where v is beyond it; NaN stays.
 template <class C>
-inline Vector<C> at_most(C bound, Vector<C> v) {
-  using V = Vector<C>;
-#if defined(__AVX512F__)  // one instruction, for which g++ takes a comparison and a choice
-  if constexpr (sizeof(C) == sizeof(float)) {
-    return bits_as<V>(_mm512_maskz_min_ps(0xffff, bits_as<__m512>(V{} + bound), bits_as<__m512>(v)));
-  }
-#endif
-  return choose(V{} + bound < v, V{} + bound, v);
+EVENKEEL_INLINE Vector<C> at_most(C bound, const Vector<C>& v) {
+  return extreme<true>(Vector<C>{} + bound, v);
 }
 template <class C>
-inline Vector<C> at_least(C bound, Vector<C> v) {
-  using V = Vector<C>;
-#if defined(__AVX512F__)
-  if constexpr (sizeof(C) == sizeof(float)) {
-    return bits_as<V>(_mm512_maskz_max_ps(0xffff, bits_as<__m512>(V{} + bound), bits_as<__m512>(v)));
-  }
-#endif
-  return choose(v < V{} + bound, V{} + bound, v);
+EVENKEEL_INLINE Vector<C> at_least(C bound, const Vector<C>& v) {
+  return extreme<false>(Vector<C>{} + bound, v);
 }
 
 // exp(-t) = 2^n exp(-r) with |r| <= ln(2)/2 and a polynomial for exp(-r); ln(2) in two parts, the first so short that n
