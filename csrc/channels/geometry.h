@@ -36,11 +36,12 @@ inline bool are_rows(int64_t positions, int64_t share, bool backward) {
 }
 
 // Groups that are treated side by side. Where channels lie innermost a run of them that fills vectors is best left as it
-// lies, and where each is a group they are lanes already: of columns, whose gradients in double take longer.
+// lies, of several groups one that fills more than a vector too. Where each channel is a group they are lanes already: of
+// columns, whose gradients in double take longer.
 inline bool are_small(const ChannelsGeometry& g, int64_t share, bool last, bool runs, bool backward) {
   constexpr int64_t vector = 16;
   if (!last) return share == 1 && g.count <= vector;
-  if (runs && share % vector == 0) return false;
+  if (runs && (share % vector == 0 || (share > vector && g.groups > 1))) return false;
   return g.positions <= few_positions && g.count <= most_of_small && (share > 1 || backward);
 }
 

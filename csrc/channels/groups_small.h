@@ -23,6 +23,7 @@ class SmallGroups {
   // of channel c of a lane at c * lanes + lane
   double weights[elements_together], biases[elements_together];
   double gradients[elements_together], products[elements_together];
+  int64_t places[most_lanes];  // of the lanes' channels at a position
 
   SmallGroups(const ChannelsCall& a, int64_t first_group, int64_t most_groups, int64_t most_samples)
       : call(a),
@@ -39,6 +40,9 @@ class SmallGroups {
       weights[at] = a.weight_of(channel * geometry.per_channel);
       biases[at] = a.bias_of(channel * geometry.per_channel);
     });
+    for (int64_t lane = 0; lane < groups * samples; ++lane) {
+      places[lane] = lane / groups * positions * geometry.channels + lane % groups * share;
+    }
   }
   // Calls body(channel, where its number of a lane is).
   template <class Body>
@@ -53,16 +57,18 @@ class SmallGroups {
   EVENKEEL_INLINE void for_each_position_of(int64_t channel, const Body& body) const {
     for (int64_t k = channel; k < count; k += share) body(k * lanes);
   }
-  // Calls body(offset in the tensor, offset among the lanes, rows, columns) for each matrix of some samples from a
-  // statistic on: its rows are groups, and turned they are lanes.
-  template <class Body>
-  void for_each_matrix(int64_t statistic, int64_t some_samples, const Body& body) const {
-    if (!geometry.innermost || geometry.groups == 1) return body(statistic * count, 0, groups * some_samples, count);
-    for (int64_t i = 0; i < some_samples; ++i) {
-      const int64_t row = (statistic / geometry.groups + i) * positions;
-      for (int64_t p = 0; p < positions; ++p) {
-        body((row + p) * geometry.channels + first * share, p * share * lanes + i * groups, groups, share);
-      }
+  // Calls body(matrix of rows, offset among the lanes, columns) for each matrix of a tensor's samples from a statistic on:
+  // its rows, of bits, are groups, and turned they are lanes.
+  template <class Element, class Body>
+  void for_each_matrix(Element* tensor, int64_t statistic, const Body& body) const {
+    using U = std::remove_pointer_t<decltype(bits_of(tensor))>;
+    if (!geometry.innermost || geometry.groups == 1) {
+      return body(EvenRows<U>{bits_of(tensor + statistic * count), count}, 0, count);
+    }
+    const int64_t row = statistic / geometry.groups * positions;
+    for (int64_t p = 0; p < positions; ++p) {
+      const int64_t offset = (row + p) * geometry.channels + first * share;
+      body(PlacedRows<U>{bits_of(tensor + offset), places}, p * share * lanes, share);
     }
   }
 };
@@ -72,10 +78,9 @@ template <class T>
 class TurnedElements {
  public:
   TurnedElements(const SmallGroups<T>& of, const void* tensor, int64_t statistic, int64_t samples) {
-    const T* const from = static_cast<const T*>(tensor);
     if (of.groups * samples < of.lanes) std::memset(elements_, 0, of.count * of.lanes * sizeof(T));
-    of.for_each_matrix(statistic, samples, [&](int64_t offset, int64_t at, int64_t rows, int64_t columns) {
-      turn_one(bits_of(from + offset), columns, bits_of(elements_ + at), of.lanes, rows, columns);
+    of.for_each_matrix(static_cast<const T*>(tensor), statistic, [&](const auto& rows, int64_t at, int64_t columns) {
+      turn_one(rows, EvenRows{bits_of(elements_ + at), of.lanes}, of.groups * samples, columns);
     });
     values_ = widen(elements_, wide_, of.count * of.lanes);
   }
@@ -93,9 +98,9 @@ void write_small(const SmallGroups<T>& of, int64_t statistic, int64_t samples, c
   using C = Opmath<T>;
   alignas(cache_line) T elements[elements_together];
   for (int64_t lane = 0; lane < of.groups * samples; lane += Lanes<C>::width) result(lane, elements + lane);
-  T* const to = static_cast<T*>(of.call.out);
-  of.for_each_matrix(statistic, samples, [&](int64_t offset, int64_t at, int64_t rows, int64_t columns) {
-    turn_one(bits_of(elements + at), of.lanes, bits_of(to + offset), columns, columns, rows);
+  of.for_each_matrix(static_cast<T*>(of.call.out), statistic, [&](const auto& rows, int64_t at, int64_t columns) {
+    const T* const turned = elements + at;
+    turn_one(EvenRows{bits_of(turned), of.lanes}, rows, columns, of.groups * samples);
   });
 }
 

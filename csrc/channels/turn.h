@@ -39,23 +39,39 @@ EVENKEEL_INLINE void take_in_turn(V (&v)[count]) {
   }
 }
 
+// The rows of a matrix: so many elements apart, or at given places.
+template <class U>
+struct EvenRows {
+  U* first;
+  int64_t stride;
+  EVENKEEL_INLINE U* operator()(int64_t row) const { return first + row * stride; }
+  EVENKEEL_INLINE EvenRows from(int64_t row) const { return {first + row * stride, stride}; }
+};
+template <class U>
+struct PlacedRows {
+  U* base;
+  const int64_t* places;
+  EVENKEEL_INLINE U* operator()(int64_t row) const { return base + places[row]; }
+  EVENKEEL_INLINE PlacedRows from(int64_t row) const { return {base, places + row}; }
+};
+
 // No fewer rows and columns than a square has.
-template <class U, int64_t side>
-void turn_by_squares(const U* from, int64_t from_stride, U* to, int64_t to_stride, int64_t rows, int64_t columns) {
+template <class U, int64_t side, class From, class To>
+void turn_by_squares(const From& from, const To& to, int64_t rows, int64_t columns) {
   using V = VectorOf<U, static_cast<int>(side * sizeof(U))>;
-  const auto turn_square = [=](const U* read, U* written) __attribute__((always_inline)) {
-    V square[side];
-    for (int64_t i = 0; i < side; ++i) std::memcpy(&square[i], read + i * from_stride, sizeof(V));
-    take_in_turn<side == 8 ? 3 : 2>(square);
-    for (int64_t i = 0; i < side; ++i) std::memcpy(written + i * to_stride, &square[i], sizeof(V));
-  };
   // the last square is not past the end, but over what others have done
   for (int64_t i = 0; i < columns; i += side) {
     const int64_t column = std::min(i, columns - side);
-    const U* read = from + column;
-    U *written = to + column * to_stride, *const end = written + (rows - side);
-    for (; written < end; written += side, read += side * from_stride) turn_square(read, written);
-    turn_square(from + (rows - side) * from_stride + column, end);
+    const To written = to.from(column);
+    const auto turn_square = [&](const From& read, int64_t row) __attribute__((always_inline)) {
+      V square[side];
+      for (int64_t k = 0; k < side; ++k) std::memcpy(&square[k], read(k) + column, sizeof(V));
+      take_in_turn<std::bit_width(static_cast<uint64_t>(side)) - 1>(square);
+      for (int64_t k = 0; k < side; ++k) std::memcpy(written(k) + row, &square[k], sizeof(V));
+    };
+    From read = from;
+    for (int64_t row = 0; row < rows - side; row += side, read = read.from(side)) turn_square(read, row);
+    turn_square(from.from(rows - side), rows - side);
   }
 }
 
@@ -142,30 +158,35 @@ bool with_few(int64_t count, const Body& body) {
   }(std::make_index_sequence<most - 1>{});
 }
 
-// to (columns, rows) <- from (rows, columns); a stride lies between the rows of each
-template <class U>
-void turn_one(const U* from, int64_t from_stride, U* to, int64_t to_stride, int64_t rows, int64_t columns) {
-  if (columns == 1 && from_stride == 1) return static_cast<void>(std::memcpy(to, from, rows * sizeof(U)));
-  if (rows == 1 && to_stride == 1) return static_cast<void>(std::memcpy(to, from, columns * sizeof(U)));
-  if constexpr (sizeof(U) < 8) {
-    constexpr int64_t side = sizeof(U) == 4 && turned_bytes == 16 ? 4 : 8, width = turned_bytes / sizeof(U);
-    constexpr size_t most = side == 4 ? 4 : side - 1;  // squares take what is more
-    if (to_stride == rows && columns >= width &&
-        with_few<most>(rows, [&](auto few) { turn_few_rows<few>(from, from_stride, to, columns); })) {
-      return;
-    }
-    if (from_stride == columns && rows >= width &&
-        with_few<most>(columns, [&](auto few) { turn_few_columns<few>(from, to, to_stride, rows); })) {
-      return;
-    }
-    if (rows >= side && columns >= side) {
-      return turn_by_squares<U, side>(from, from_stride, to, to_stride, rows, columns);
+// to (columns, rows) <- from (rows, columns)
+template <class From, class To>
+void turn_one(const From& from, const To& to, int64_t rows, int64_t columns) {
+  using U = std::remove_reference_t<decltype(*to(0))>;
+  if constexpr (std::is_same_v<From, EvenRows<const U>> && std::is_same_v<To, EvenRows<U>>) {
+    if (columns == 1 && from.stride == 1) return static_cast<void>(std::memcpy(to.first, from.first, rows * sizeof(U)));
+    if (rows == 1 && to.stride == 1) return static_cast<void>(std::memcpy(to.first, from.first, columns * sizeof(U)));
+    if constexpr (sizeof(U) < 8) {
+      constexpr int64_t width = turned_bytes / sizeof(U);
+      constexpr size_t most = sizeof(U) == 4 && turned_bytes == 16 ? 4 : 7;  // squares take what is more
+      if (to.stride == rows && columns >= width &&
+          with_few<most>(rows, [&](auto few) { turn_few_rows<few>(from.first, from.stride, to.first, columns); })) {
+        return;
+      }
+      if (from.stride == columns && rows >= width &&
+          with_few<most>(columns, [&](auto few) { turn_few_columns<few>(from.first, to.first, to.stride, rows); })) {
+        return;
+      }
     }
   }
+  const int64_t shorter = std::min(rows, columns);
+  if constexpr (sizeof(U) == 2 || (sizeof(U) == 4 && turned_bytes > 16)) {
+    if (shorter >= 8) return turn_by_squares<U, 8>(from, to, rows, columns);
+  }
+  if constexpr (sizeof(U) == 4) {
+    if (shorter >= 4) return turn_by_squares<U, 4>(from, to, rows, columns);
+  }
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t column = 0; column < columns; ++column) {
-      std::memcpy(to + column * to_stride + row, from + row * from_stride + column, sizeof(U));
-    }
+    for (int64_t column = 0; column < columns; ++column) std::memcpy(to(column) + row, from(row) + column, sizeof(U));
   }
 }
 
@@ -182,7 +203,8 @@ inline void turn(const void* from, void* to, int64_t size, int64_t count, int64_
     using U = decltype(element);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t offset = i * rows * columns;
-      turn_one(static_cast<const U*>(from) + offset, columns, static_cast<U*>(to) + offset, rows, rows, columns);
+      turn_one(EvenRows<const U>{static_cast<const U*>(from) + offset, columns},
+               EvenRows<U>{static_cast<U*>(to) + offset, rows}, rows, columns);
     }
   };
   size == 2 ? each(uint16_t{}) : size == 4 ? each(uint32_t{}) : each(uint64_t{});
