@@ -51,12 +51,18 @@ inline bool holds_scales(const ChannelsCall& a, int64_t statistic, const Channel
   const int64_t share = g.groups ? g.channels / g.groups : 1, columns = g.walk == Walk::columns ? g.fold : share;
   const int64_t first = statistic % (g.groups ? g.groups : g.channels) * columns;
   for (int64_t i = first; i < first + columns; ++i) {
-    const double weight = std::abs(a.weight_of(i));
+    const double weight = std::abs(a.weight_of(i * weights_of_channel(g)));
     if (is_normal(weight) && !holds_scale(s, weight, weight)) return false;
   }
   return true;
 }
 inline bool holds_scales(const ChannelsCall&, int64_t, const ChannelStatistics<double>&) { return true; }
+
+// Whether a walk makes a statistic's gradients, and not their repair. NaN spoils them either way.
+template <class C>
+bool is_own(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<C>& s) {
+  return is_nan(s) || (in_range(s) && holds_scales(a, statistic, s));
+}
 
 // Whether the sums of the backward may be of floats in their shortest parts. Where few channels share a parameter's
 // gradient, all of them may by chance be far smaller than their terms, and the terms' roundings show.

@@ -182,8 +182,7 @@ class GroupRuns {
         exact_reciprocal_(s_.exact_reciprocal()),
         reciprocal_(static_cast<Scalar>(exact_reciprocal_)),
         rest_(Numbers::mean_rest(s_)) {}
-  // else its repair makes it
-  bool is_own() const { return is_nan(s_) || (in_range(s_) && holds_scales(call_, statistic_, s_)); }
+  bool is_own() const { return EVENKEEL_ISA::is_own(call_, statistic_, s_); }
 
   EVENKEEL_INLINE void sum(double* gradients, double* products, double (&sums)[2]) const {
     Doubles total = {}, total_product = {};

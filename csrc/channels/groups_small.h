@@ -1,4 +1,4 @@
-// Groups of few elements: neighbouring ones side by side, a lane each, in double.
+// Groups of few elements: neighbouring ones side by side, a lane each. Sums are in double.
 #pragma once
 
 #include "channels/affine.h"
@@ -37,8 +37,8 @@ class SmallGroups {
         lanes(padded(groups * samples)) {
     for (double* each : {weights, biases, gradients, products}) std::fill_n(each, share * lanes, 0.0);
     for_each_channel([&](int64_t channel, int64_t at) {
-      weights[at] = a.weight_of(channel * geometry.per_channel);
-      biases[at] = a.bias_of(channel * geometry.per_channel);
+      weights[at] = a.weight_of(channel * weights_of_channel(geometry));
+      biases[at] = a.bias_of(channel * weights_of_channel(geometry));
     });
     for (int64_t lane = 0; lane < groups * samples; ++lane) {
       places[lane] = lane / groups * positions * geometry.channels + lane % groups * share;
@@ -85,6 +85,7 @@ class TurnedElements {
     values_ = widen(elements_, wide_, of.count * of.lanes);
   }
   EVENKEEL_INLINE Doubles operator()(int64_t at) const { return load_wide(values_ + at); }
+  EVENKEEL_INLINE Vector<Opmath<T>> narrow(int64_t at) const { return load(values_ + at); }
 
  private:
   alignas(cache_line) T elements_[elements_together];
@@ -92,17 +93,36 @@ class TurnedElements {
   const Opmath<T>* values_;
 };
 
-// Of some samples: result(lane, elements) stores those of a vector's lanes from one on.
-template <class T, class Body>
-void write_small(const SmallGroups<T>& of, int64_t statistic, int64_t samples, const Body& result) {
+// Of some samples. result(channel, lane) gives a function of where an element's lanes from that one on are: their results.
+template <class T, class Result>
+EVENKEEL_INLINE void write_small(const SmallGroups<T>& of, int64_t statistic, int64_t samples, const Result& result) {
   using C = Opmath<T>;
   alignas(cache_line) T elements[elements_together];
-  for (int64_t lane = 0; lane < of.groups * samples; lane += Lanes<C>::width) result(lane, elements + lane);
+  for (int64_t lane = 0; lane < of.groups * samples; lane += Lanes<C>::width) {
+    for (int64_t c = 0; c < of.share; ++c) {
+      const auto of_channel = result(c, lane);
+      of.for_each_position_of(c, [&](int64_t at) { Whole<C>{at + lane}.store(elements, of_channel(at + lane)); });
+    }
+  }
   of.for_each_matrix(static_cast<T*>(of.call.out), statistic, [&](const auto& rows, int64_t at, int64_t columns) {
     const T* const turned = elements + at;
     turn_one(EvenRows{bits_of(turned), of.lanes}, rows, columns, of.groups * samples);
   });
 }
+
+// The affines of a vector of lanes from one on, whose parameters are those of a channel.
+template <class C>
+struct LaneAffines {
+  Vector<C> mean, scale, shift;
+  EVENKEEL_INLINE LaneAffines(const StatisticsStrip<C>& s, const double* weights, const double* biases, int64_t lane) {
+    const auto wide = [&](const auto& eight) { return Wide<C>::of([&](int64_t i) { return eight(lane + i); }); };
+    const Wide<C> exact = wide([&](int64_t i) { return s.exact_reciprocal(i) * load(weights + i); });
+    mean = wide([&](int64_t i) { return s.wide_mean(i); }).rounded();
+    scale = exact.rounded();
+    shift = (Wide<C>(biases + lane) - wide([&](int64_t i) { return s.wide_mean_rest(i); }) * exact).rounded();
+  }
+  EVENKEEL_INLINE Vector<C> operator()(const Vector<C>& x) const { return (x - mean) * scale + shift; }
+};
 
 // y of some samples' groups
 template <Activation activation, class T>
@@ -133,39 +153,45 @@ __attribute__((flatten)) void measure_small(const SmallGroups<T>& of, int64_t st
   s.conclude(a, static_cast<double>(of.count), n, shifts, sums, squares, variances);
   s.save(a, statistic, n);
   for (int64_t i = 0; i < n; ++i) static_cast<C*>(a.variance)[statistic + i] = static_cast<C>(variances[i]);
-  write_small(of, statistic, samples, [&](int64_t lane, T* y) {
-    const auto wide = [lane](const auto& eight) { return Wide<C>::of([&](int64_t i) { return eight(lane + i); }); };
-    const Wide<C> mean = wide([&](int64_t i) { return s.wide_mean(i); });
-    for (int64_t c = 0; c < of.share; ++c) {
-      const int64_t channel = c * of.lanes;
-      const Wide<C> scale = wide([&](int64_t i) { return s.exact_reciprocal(i) * load(of.weights + channel + i); });
-      const Wide<C> shift = wide([&](int64_t i) { return load(of.biases + channel + i); }) -
-                            wide([&](int64_t i) { return s.wide_mean_rest(i); }) * scale;
-      of.for_each_position_of(c, [&](int64_t at) {
-        const Wide<C> v = (wide([&](int64_t i) { return x(at + i); }) - mean) * scale + shift;
-        Whole<C>{at}.store(y, activate<activation, C>(v.rounded()));
-      });
-    }
+  write_small(of, statistic, samples, [&](int64_t c, int64_t lane) {
+    return [&, own = LaneAffines<C>(s, of.weights + c * of.lanes, of.biases + c * of.lanes, lane)](int64_t at) {
+      return activate<activation, C>(own(x.narrow(at)));
+    };
   });
 }
 
-// dx of some samples' groups, and what they add to the gradients of the affine
-template <Activation activation, class T>
+// dx of some samples' groups, and what they add to the gradients of the affine. exact: that after the activation and dx
+// are computed in double, as of few elements.
+template <Activation activation, bool exact, class T>
 __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, int64_t samples) {
   using C = Opmath<T>;
+  using V = Vector<C>;
   constexpr bool is_active = activation != Activation::none;
   const ChannelsCall& a = of.call;
   const double count = static_cast<double>(of.count);
   const int64_t n = of.groups * samples;
   const TurnedElements<T> x(of, a.x, statistic, samples), dy(of, a.dy, statistic, samples);
-  double kept[is_active ? elements_together : 1];  // gradients led through the activation
+  std::conditional_t<exact, double, C> kept[is_active ? elements_together : 1];  // gradients led through the activation
   double shifts[most_lanes] = {}, slopes[most_lanes] = {}, reciprocals[most_lanes] = {};
-  if (is_active && n < of.lanes) std::fill_n(kept, of.count * of.lanes, 0.0);
   StatisticsStrip<C> s;
   s.restore(a, statistic, n);
+  int64_t own[most_lanes] = {};  // -1 where the repair adds nothing
+  for (int64_t lane = 0; lane < n; ++lane) own[lane] = -is_own(a, statistic + lane, s.at(lane));
+  if (is_active && exact && n < of.lanes) std::fill_n(kept, of.count * of.lanes, 0.0);
+  if constexpr (is_active && !exact) {
+    for (int64_t lane = 0; lane < n; lane += Lanes<C>::width) {
+      for (int64_t c = 0; c < of.share; ++c) {
+        const LaneAffines<C> affine(s, of.weights + c * of.lanes, of.biases + c * of.lanes, lane);
+        of.for_each_position_of(c, [&](int64_t at) {
+          at += lane;
+          store(kept + at, through_activation<activation, C>(dy.narrow(at), affine(x.narrow(at))));
+        });
+      }
+    }
+  }
   for (int64_t lane = 0; lane < n; lane += Lanes<double>::width) {
     const Doubles mean = s.wide_mean(lane), rest = s.wide_mean_rest(lane), reciprocal = s.exact_reciprocal(lane);
-    const LaneMask<double> repaired = lanes_to_repair(s, lane);  // which adds these
+    const auto added = load_bytes_of<LaneMask<double>>(own + lane);
     Doubles total = {}, total_product = {};
     for (int64_t c = 0; c < of.share; ++c) {
       const int64_t channel = c * of.lanes + lane;
@@ -173,8 +199,13 @@ __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, i
       Doubles sum = {}, product = {};
       of.for_each_position_of(c, [&](int64_t at) {
         const Doubles centred = (x(at + lane) - mean) - rest;
-        Doubles upstream = dy(at + lane);
-        if constexpr (is_active) {
+        Doubles upstream;
+        if constexpr (is_active && !exact) {
+          upstream = load_wide(kept + at + lane);
+        } else {
+          upstream = dy(at + lane);
+        }
+        if constexpr (is_active && exact) {
           const Doubles input = centred * reciprocal * weight + load(of.biases + channel);
           upstream = through_activation<activation, double>(upstream, input);
           store(kept + at + lane, upstream);
@@ -185,27 +216,41 @@ __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, i
       product *= reciprocal;
       total += weight * sum;
       total_product += weight * product;
-      store(of.gradients + channel, load(of.gradients + channel) + keep_lanes<double>(sum, ~repaired));
-      store(of.products + channel, load(of.products + channel) + keep_lanes<double>(product, ~repaired));
+      store(of.gradients + channel, load(of.gradients + channel) + keep_lanes<double>(sum, added));
+      store(of.products + channel, load(of.products + channel) + keep_lanes<double>(product, added));
     }
     // dx = ((g - mean(g)) - x_hat * bend * mean(g * x_hat)) / scale
     const Doubles along = reciprocal * s.wide_bend(lane) * (total_product / count);
     store(shifts + lane, (total / count - rest * along) * reciprocal);
-    store(slopes + lane, along * reciprocal);
+    store(slopes + lane, exact ? along * reciprocal : along);
     store(reciprocals + lane, reciprocal);
   }
   if (!a.out) return;
-  write_small(of, statistic, samples, [&](int64_t lane, T* dx) {
-    const auto wide = [lane](const auto& eight) { return Wide<C>::of([&](int64_t i) { return eight(lane + i); }); };
-    const Wide<C> mean = wide([&](int64_t i) { return s.wide_mean(i); });
+  const auto wide = [](int64_t lane, const auto& eight) { return Wide<C>::of([&](int64_t i) { return eight(lane + i); }); };
+  write_small(of, statistic, samples, [&](int64_t c, int64_t lane) {
+    const Wide<C> mean = wide(lane, [&](int64_t i) { return s.wide_mean(i); });
     const Wide<C> shift(shifts + lane), slope(slopes + lane), reciprocal(reciprocals + lane);
-    for (int64_t c = 0; c < of.share; ++c) {
-      const Wide<C> weight = reciprocal * Wide<C>(of.weights + c * of.lanes + lane);
-      of.for_each_position_of(c, [&](int64_t at) {
-        const Wide<C> upstream = wide([&](int64_t i) { return is_active ? load(kept + at + i) : dy(at + i); });
-        const Wide<C> centred = wide([&](int64_t i) { return x(at + i); }) - mean;
-        Whole<C>{at}.store(dx, ((upstream * weight - shift) - centred * slope).rounded());
-      });
+    const Wide<C> weight = reciprocal * Wide<C>(of.weights + c * of.lanes + lane);
+    if constexpr (exact) {
+      return [=, &x, &dy, &kept](int64_t at) {
+        const Wide<C> upstream = wide(at, [&](int64_t i) {
+          if constexpr (activation == Activation::none) return dy(i);
+          return load(kept + i);
+        });
+        const Wide<C> centred = wide(at, [&](int64_t i) { return x(i); }) - mean;
+        return ((upstream * weight - shift) - centred * slope).rounded();
+      };
+    } else {
+      return [&x, &dy, &kept, mean = mean.rounded(), weight = weight.rounded(), shift = shift.rounded(),
+              reciprocal = reciprocal.rounded(), slope = slope.rounded()](int64_t at) {
+        V upstream;
+        if constexpr (activation == Activation::none) {
+          upstream = dy.narrow(at);
+        } else {
+          upstream = load(kept + at);
+        }
+        return (upstream * weight - shift) - ((x.narrow(at) - mean) * reciprocal) * slope;
+      };
     }
   });
 }
@@ -241,8 +286,9 @@ void sum_all_small(const ChannelsCall& a, int64_t begin, int64_t end) {
   std::fill_n(sums, g.channels, 0.0);
   std::fill_n(products, g.channels, 0.0);
   with_activation(a.options.activation, [&](auto activation) {
-    for_each_small<T>(a, begin, end, [](auto& of, int64_t statistic, int64_t samples) {
-      sum_small<decltype(activation)::value>(of, statistic, samples);
+    for_each_small<T>(a, begin, end, [exact = has_few_elements(a, begin)](auto& of, int64_t statistic, int64_t samples) {
+      exact ? sum_small<decltype(activation)::value, true>(of, statistic, samples)
+            : sum_small<decltype(activation)::value, false>(of, statistic, samples);
     }, [&](const auto& of) {
       of.for_each_channel([&](int64_t channel, int64_t at) {
         sums[channel] += of.gradients[at];

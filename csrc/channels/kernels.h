@@ -131,7 +131,10 @@ struct ChannelsCall {
 };
 
 // Whether a channel's weight is divided by the scale before it multiplies, which has to be in float's range then.
-inline bool has_scales(const ChannelsGeometry& g) { return g.walk != Walk::groups || (g.innermost && !g.small); }
+inline bool has_scales(const ChannelsGeometry& g) { return g.walk != Walk::groups || g.innermost || g.small; }
+
+// Numbers of a channel's weight, as `weight` has them.
+inline int64_t weights_of_channel(const ChannelsGeometry& g) { return g.walk == Walk::groups ? g.per_channel : 1; }
 
 constexpr int64_t computed_in_double = 64;  // elements of a statistic whose gradient floats may not hold
 // Groups of few positions that are treated together: an addition or a division of one waits for no other's.

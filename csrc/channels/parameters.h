@@ -38,7 +38,8 @@ class OwnParameters {
     own.smallest_weight = own.largest_weight = 1;
     if (!own.weight || own.remembered || !has_scales(own.geometry)) return;
     double smallest, largest;
-    EVENKEEL_BEST(channels_kernels).bound(own.weight, channels_of(own.geometry), &smallest, &largest);
+    const int64_t count = channels_of(own.geometry) * weights_of_channel(own.geometry);
+    EVENKEEL_BEST(channels_kernels).bound(own.weight, count, &smallest, &largest);
     if (largest == 0) return;
     own.smallest_weight = smallest;
     own.largest_weight = largest;
@@ -50,7 +51,7 @@ class OwnParameters {
   }
   static WideValues of(const ChannelsCall& a, const Values& values, double offset) {
     const ChannelsGeometry& g = a.geometry;
-    return {values, offset, channels_of(g), g.walk == Walk::groups ? g.per_channel : 1, g.repeat};
+    return {values, offset, channels_of(g), weights_of_channel(g), g.repeat};
   }
   const WideValues weight_, bias_;
 };

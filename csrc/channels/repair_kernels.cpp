@@ -153,7 +153,7 @@ void for_each_out_of_range(const ChannelsCall& a, int64_t begin, int64_t end, co
   if (a.remembered || a.dtype == DType::float64) return;
   for (int64_t statistic = begin; statistic < end; ++statistic) {
     const auto s = restore_statistics<float>(a, statistic);
-    if ((in_range(s) && holds_scales(a, statistic, s)) || (a.dy && is_nan(s))) continue;
+    if (a.dy ? is_own(a, statistic, s) : in_range(s) && holds_scales(a, statistic, s)) continue;
     with_floating(a.dtype, [&](auto t) {
       if constexpr (sizeof(t) < sizeof(double)) body(t, statistic);
     });

@@ -235,12 +235,4 @@ struct StatisticsStrip {
   }
 };
 
-// Which of eight neighbouring statistics, from one on, are neither in range nor NaN.
-template <class C>
-LaneMask<double> lanes_to_repair(const StatisticsStrip<C>& s, int64_t first) {
-  if constexpr (sizeof(C) == sizeof(double)) return LaneMask<double>{};
-  const Doubles reciprocal = load_wide(s.reciprocal + first);
-  return (reciprocal <= smallest_in_range) | (reciprocal >= largest_in_range);
-}
-
 }  // namespace evenkeel::EVENKEEL_ISA

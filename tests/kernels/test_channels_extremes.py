@@ -87,7 +87,7 @@ def test_a_column_beyond_float_leaves_the_others_alone(layout):
 def test_weights_over_the_scale_are_no_floats(norm, spread, size, shape, layout):
     """One weight in two is so; dy is such that dx is a float."""
     if norm == "group_norm" and shape[2] == 1:
-        shape = (40, 4, 3, 1)
+        shape = (40, 4, 3, 1)  # side by side
     x = (spread * torch.randn(shape)).contiguous(memory_format=LAYOUTS[layout])
     weight, _, cotangent = tensors(x)
     sizes = torch.where(torch.arange(shape[1]) % 2 == 0, size, size**0.5)
