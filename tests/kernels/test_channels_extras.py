@@ -132,8 +132,8 @@ def torch_activation(activation):
     return torch.relu if activation == "relu" else torch.nn.functional.silu
 
 
-# the last four: short runs of channels, eight at a time with and without a rest; what floats leave of SiLU's slope is up
-# to 3.6 ulps off there
+# the last four: short runs of channels, eight at a time with and without a rest; SiLU's slope in floats errs by up to
+# 3.6 ulps there
 @every_layout
 @pytest.mark.parametrize(
     ("shape", "limit"),
