@@ -5,8 +5,8 @@ shares of torch's in the same round, with a 90 % interval of that median. What a
 "no norms": identities in their place. A profiler would miss what norms do to their neighbours' memory.
 
 Where a model's tensors lie decides some percent of its time, and stays the same as long as the process runs: of two
-processes that timed the same models, each found an interval that left out the other's. So all tensors move to other
-memory before every round.
+processes that timed the same models, each found an interval that left out the other's. So parameters and buffers move
+to other memory before every round.
 """
 
 import random
@@ -28,7 +28,7 @@ CHANNELS_LAST = torch.channels_last
 TURN = 2  # inferences in a row
 FEWEST = 5  # rounds that have a 90 % interval
 ROUNDS = 2  # a repeat: as many places in memory
-FARTHEST = 2**18  # bytes from a tensor that moves to the next, at most
+LARGEST_GAP = 2**18  # bytes, before a tensor that moves
 # A swapped model may be twice as far from the same model in float64 as torch's is: roundings in another order are
 # another draw of the same size. Below a quarter of the dtype's epsilon luck decides how far torch's is. A value within
 # rounding of 0 switches a ReLU's gradient: one in 5 million did in float32 and moved the gradient by 1.2e-4 of its
@@ -215,7 +215,7 @@ def move(models: Mapping[str, nn.Module], draw: random.Random) -> None:
     draw.shuffle(tensors)
     gaps = []  # held until all have moved
     for tensor in tensors:
-        gaps.append(torch.empty(draw.randrange(FARTHEST), dtype=torch.uint8))
+        gaps.append(torch.empty(draw.randrange(LARGEST_GAP), dtype=torch.uint8))
         tensor.data = tensor.data.clone()
 
 

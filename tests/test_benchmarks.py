@@ -132,7 +132,7 @@ def test_all_of_a_model_moves_and_computes_the_same(models):
     expected, tensors = models.outcome(model, x), [*model.parameters(), *model.buffers()]
     places, strides = ([of(tensor) for tensor in tensors] for of in (torch.Tensor.data_ptr, torch.Tensor.stride))
     models.move({"evenkeel": model}, random.Random(0))
-    assert not set(places) & {tensor.data_ptr() for tensor in tensors}
+    assert all(tensor.data_ptr() != place for tensor, place in zip(tensors, places, strict=True))
     assert strides == [tensor.stride() for tensor in tensors]
     running = models.outcome(model, x)
     torch.testing.assert_close(running["training output"], expected["training output"], rtol=0, atol=0)

@@ -109,14 +109,14 @@ class RowGradient {
 
   RowGradient(const ChannelsCall& a, int64_t statistic, Kept& kept)
       : statistics_(restore_statistics<C>(a, statistic)),
+        is_own_(EVENKEEL_ISA::is_own(a, statistic, statistics_)),
         group_(a, statistic),
         x_(static_cast<const T*>(a.x) + group_.offset),
         dy_(static_cast<const T*>(a.dy) + group_.offset),
         reciprocal_(statistics_.exact_reciprocal()),
         only_weight_(single ? a.weight_of(group_.column) : 1),
         kept_(kept) {}
-  // else its repair makes it
-  bool is_own() const { return in_range(statistics_) || is_nan(statistics_); }
+  bool is_own() const { return is_own_; }
   // The sums of dy and of dy * x_hat, times the weight; without it they are added to those of the columns, which lie a
   // stride apart, or where the row is a single channel to that channel's.
   void sum(double* gradients, double* products, double (&sums)[2]) const {
@@ -182,6 +182,7 @@ class RowGradient {
     return upstream;
   }
   const ChannelStatistics<C> statistics_;
+  const bool is_own_;
   const Group<T> group_;
   const T *x_, *dy_;
   const double reciprocal_, only_weight_;
@@ -247,7 +248,7 @@ class GroupColumns {
   // where floats do not hold its sums: dx is left to be written.
   bool add(int64_t statistic, int64_t next) const {
     const ChannelStatistics<C> s = restore_statistics<C>(call_, statistic);
-    if (!in_range(s) && !is_nan(s)) return true;  // its repair adds them
+    if (!is_own(call_, statistic, s)) return true;
     const int64_t offset = statistic * count_;
     const T *x = static_cast<const T*>(call_.x) + offset, *dy = static_cast<const T*>(call_.dy) + offset;
     const int64_t ahead = (next - statistic) * count_;

@@ -67,8 +67,9 @@ class SmallGroups {
     }
     const int64_t row = statistic / geometry.groups * positions;
     for (int64_t p = 0; p < positions; ++p) {
-      const int64_t offset = (row + p) * geometry.channels + first * share;
-      body(PlacedRows<U>{bits_of(tensor + offset), places}, p * share * lanes, share);
+      U* const rows = bits_of(tensor + (row + p) * geometry.channels + first * share);
+      const int64_t at = p * share * lanes;
+      samples == 1 ? body(EvenRows<U>{rows, share}, at, share) : body(PlacedRows<U>{rows, places}, at, share);
     }
   }
 };
@@ -160,8 +161,8 @@ __attribute__((flatten)) void measure_small(const SmallGroups<T>& of, int64_t st
   });
 }
 
-// dx of some samples' groups, and what they add to the gradients of the affine. exact: that after the activation and dx
-// are computed in double, as of few elements.
+// dx of some samples' groups, and what they add to the gradients of the affine. exact: dx, and the gradient after the
+// activation, are computed in double.
 template <Activation activation, bool exact, class T>
 __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, int64_t samples) {
   using C = Opmath<T>;
@@ -175,8 +176,8 @@ __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, i
   double shifts[most_lanes] = {}, slopes[most_lanes] = {}, reciprocals[most_lanes] = {};
   StatisticsStrip<C> s;
   s.restore(a, statistic, n);
-  int64_t own[most_lanes] = {};  // -1 where the repair adds nothing
-  for (int64_t lane = 0; lane < n; ++lane) own[lane] = -is_own(a, statistic + lane, s.at(lane));
+  int64_t added[most_lanes] = {};  // -1 where the repair adds nothing
+  for (int64_t lane = 0; lane < n; ++lane) added[lane] = -is_own(a, statistic + lane, s.at(lane));
   if (is_active && exact && n < of.lanes) std::fill_n(kept, of.count * of.lanes, 0.0);
   if constexpr (is_active && !exact) {
     for (int64_t lane = 0; lane < n; lane += Lanes<C>::width) {
@@ -191,7 +192,7 @@ __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, i
   }
   for (int64_t lane = 0; lane < n; lane += Lanes<double>::width) {
     const Doubles mean = s.wide_mean(lane), rest = s.wide_mean_rest(lane), reciprocal = s.exact_reciprocal(lane);
-    const auto added = load_bytes_of<LaneMask<double>>(own + lane);
+    const auto is_added = load_bytes_of<LaneMask<double>>(added + lane);
     Doubles total = {}, total_product = {};
     for (int64_t c = 0; c < of.share; ++c) {
       const int64_t channel = c * of.lanes + lane;
@@ -216,8 +217,8 @@ __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, i
       product *= reciprocal;
       total += weight * sum;
       total_product += weight * product;
-      store(of.gradients + channel, load(of.gradients + channel) + keep_lanes<double>(sum, added));
-      store(of.products + channel, load(of.products + channel) + keep_lanes<double>(product, added));
+      store(of.gradients + channel, load(of.gradients + channel) + keep_lanes<double>(sum, is_added));
+      store(of.products + channel, load(of.products + channel) + keep_lanes<double>(product, is_added));
     }
     // dx = ((g - mean(g)) - x_hat * bend * mean(g * x_hat)) / scale
     const Doubles along = reciprocal * s.wide_bend(lane) * (total_product / count);
@@ -286,7 +287,8 @@ void sum_all_small(const ChannelsCall& a, int64_t begin, int64_t end) {
   std::fill_n(sums, g.channels, 0.0);
   std::fill_n(products, g.channels, 0.0);
   with_activation(a.options.activation, [&](auto activation) {
-    for_each_small<T>(a, begin, end, [exact = has_few_elements(a, begin)](auto& of, int64_t statistic, int64_t samples) {
+    const bool exact = has_few_elements(a, begin) || !sums_are_short(a);
+    for_each_small<T>(a, begin, end, [=](auto& of, int64_t statistic, int64_t samples) {
       exact ? sum_small<decltype(activation)::value, true>(of, statistic, samples)
             : sum_small<decltype(activation)::value, false>(of, statistic, samples);
     }, [&](const auto& of) {

@@ -121,10 +121,11 @@ void write_channel_gradient(const ChannelsCall& a, int64_t channel, int64_t firs
   const Projection<C> project(s, weight, a.means[channel * 2], a.means[channel * 2 + 1]);
   const Affine<C> affine(s, weight, a.bias_of(channel));
   const int64_t ahead = fetched_ahead(a, false);
-  for (int64_t sample = first; sample < first + samples; ++sample, upstream += apart) {
-    const int64_t offset = (sample * g.channels + channel) * g.positions;
+  for (int64_t i = 0; i < samples; ++i) {
+    const int64_t offset = ((first + i) * g.channels + channel) * g.positions;
+    const Gradient* const own = upstream + i * apart;
     write_gradient_run<T>(a, offset, g.positions, ahead, [&](auto at, auto x) __attribute__((always_inline)) {
-      return project(through_activation<activation, C>(at.load(upstream), affine(x)), x);
+      return project(through_activation<activation, C>(at.load(own), affine(x)), x);
     });
   }
 }

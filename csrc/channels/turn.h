@@ -48,6 +48,8 @@ struct EvenRows {
   EVENKEEL_INLINE EvenRows from(int64_t row) const { return {first + row * stride, stride}; }
 };
 template <class U>
+EvenRows(U*, int64_t) -> EvenRows<U>;  // clang deduces it from version 17 on
+template <class U>
 struct PlacedRows {
   U* base;
   const int64_t* places;
