@@ -97,8 +97,9 @@ def test_small_groups_side_by_side(shape, groups, dtype, activation):
     for a, b, scale in zip(found[:2], exact[:2], alone[:2], strict=True):  # an activation may leave a row its smallest
         a, b, scale = (t.unflatten(1, (groups, -1)).flatten(2).double() for t in (a, b, scale))
         assert ulp_error(torch.cat([a, scale], -1).to(dtype), torch.cat([b, scale], -1)) <= limit
+    slope = 2 if activation == "silu" and dtype == torch.float32 else 1  # of more than 64 elements in floats
     for a, b in zip(found[2:], exact[2:], strict=True):
-        tolerance = 2 * max(torch.finfo(dtype).eps, 1e-14) * max(1, b.abs().max().item())
+        tolerance = slope * max(torch.finfo(dtype).eps, 1e-14) * max(1, b.abs().max().item())
         torch.testing.assert_close(a.double(), b, rtol=0, atol=tolerance)
 
 
