@@ -243,11 +243,10 @@ inline bool has_few_elements(const ChannelsCall& a, int64_t statistic) {
 
 // total[i] += v[i]
 template <class C>
-inline void add_lanes(Vector<C> v, double* total) {
-  const Wide<C> wide(v);
+inline void add_lanes(const Wide<C>& v, double* total) {
   for (int i = 0; i < Wide<C>::parts; ++i) {
     double* at = total + i * Lanes<double>::width;
-    store(at, load(at) + wide.part[i]);
+    store(at, load(at) + v.part[i]);
   }
 }
 

@@ -79,14 +79,25 @@ void measure_one(const ChannelsCall& a, int64_t item) {
     const double mean = sum_of(guess + lane, lanes) / (few * static_cast<double>(lanes));
     for (int64_t i = 0; i < lanes; ++i) lane_shift[lane + i] = static_cast<C>(mean);
   });
-  const auto pass = [&] {
-    if (each > 1) repeat_each(lane_shift, block.lanes, each, column_shift);
+  // of so few elements a gradient may be far smaller than its terms, and roundings of the statistics would show
+  constexpr int64_t measured_in_double = 32;
+  const bool is_double =
+      sizeof(C) < sizeof(double) && count_of(a, block.outer * g.statistics_per_block) <= measured_in_double;
+  const auto sum_about = [&](auto difference) {
+    using Number = decltype(difference(Whole<C>{}, x));
     sum_lanes<2>(block, each, {sum, square}, [&](auto& to) {
-      sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
-        out[0] = valid.has(row) ? at.load(x + row * g.row_stride) - factor_at(at, shift) : V{};
+      sum_columns<C, Number>(block.count, block.columns, to, [&](auto at, int64_t row, Number(&out)[2]) {
+        out[0] = valid.has(row) ? difference(at, x + row * g.row_stride) : Number{};
         out[1] = out[0] * out[0];
       }, [&](int64_t row, int64_t column) { fetch(x + row * g.row_stride + column); });
     });
+  };
+  const auto pass = [&] {
+    if (each > 1) repeat_each(lane_shift, block.lanes, each, column_shift);
+    if (!is_double) return sum_about([&](auto at, const T* row) { return at.load(row) - factor_at(at, shift); });
+    double wide_shift[longest_strip];
+    std::fill(std::copy_n(shift, block.columns, wide_shift), wide_shift + padded(block.columns), 0.0);
+    sum_about([&](auto at, const T* row) { return load_as_doubles<C>(at, row) - Wide<C>(wide_shift + at.i); });
   };
   for (bool fair = false, again = false; !fair; again = true) {
     pass();  // the sums of statistics that were fair come out as before

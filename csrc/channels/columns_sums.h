@@ -8,22 +8,21 @@ namespace {
 
 constexpr int64_t rows_per_flush = 16;  // sums in the compute dtype stay short
 
-// Sums of K terms for each of a strip's columns, padded to whole vectors. term(position, row, out) gives K vectors; the
-// sums of lanes past the last column are not used. Tiles leap from row to row, which no processor foresees: fetch(row,
+// Sums of K terms for each of a strip's columns, padded to whole vectors. term(position, row, out) gives K numbers, vectors
+// of the compute dtype or of doubles; the sums of lanes past the last column are not used. Tiles leap from row to row, which no processor foresees: fetch(row,
 // column) of the next rows is called in memory's order meanwhile.
-template <class C, int K, class Term, class Fetch>
+template <class C, class Number = Vector<C>, int K, class Term, class Fetch>
 inline void sum_columns(int64_t rows, int64_t columns, double* const (&total)[K], const Term& term,
                         const Fetch& fetch) {
-  using V = Vector<C>;
   for (int k = 0; k < K; ++k) std::memset(total[k], 0, padded(columns) * sizeof(double));
   for_each_tile<C>(rows, columns, rows_per_flush, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
     constexpr int vectors = decltype(tile)::value;
-    V part[K][vectors] = {};
+    Number part[K][vectors] = {};
     int64_t next_row = end + at(0).i * (end - begin) / columns, next_column = at(0).i * (end - begin) % columns;
     for (int64_t row = begin; row < end; ++row) {
       for (int t = 0; t < vectors; ++t) {
         if (vectors > 1) fetch(next_row, next_column + t * Lanes<C>::width);
-        V out[K];
+        Number out[K];
         term(at(t), row, out);
         for (int k = 0; k < K; ++k) part[k][t] += out[k];
       }
@@ -34,7 +33,7 @@ inline void sum_columns(int64_t rows, int64_t columns, double* const (&total)[K]
       }
     }
     for (int k = 0; k < K; ++k) {
-      for (int t = 0; t < vectors; ++t) add_lanes<C>(part[k][t], total[k] + at(t).i);
+      for (int t = 0; t < vectors; ++t) add_lanes(Wide<C>(part[k][t]), total[k] + at(t).i);
     }
   });
 }

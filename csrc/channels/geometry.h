@@ -23,16 +23,15 @@ inline int64_t repeats_of(int64_t rows, int64_t columns) {
 }
 
 // Contiguous groups of few positions are rows of their own: short runs, of a channel each, would take longer. From 16
-// positions on that is so for short rows alone, longer ones in the backward, where with several samples a block it takes
-// less time and with one more: the samples' number must not change the bits. A group of one channel where all of it is
-// computed in double.
+// positions on that is so in the backward, and elsewhere for short rows alone; whatever the number of samples: it must not
+// change the bits. A group of one channel where all of it is computed in double.
 inline bool are_rows(int64_t positions, int64_t share, bool backward) {
+  constexpr int64_t several_vectors = 2 * few_positions;
   if (share == 1) return positions <= computed_in_double;
   const int64_t count = share * positions;
-  if (positions < few_positions) return true;
-  if (!backward) return count <= (positions < 2 * few_positions ? 512 : 160);
-  const int64_t longest = positions < 25 ? 6144 : positions <= 2 * few_positions ? 1024 : positions < 100 ? 400 : 0;
-  return count <= longest;
+  if (positions < few_positions || (backward && positions <= several_vectors)) return true;
+  if (!backward) return count <= (positions < several_vectors ? 512 : 160);
+  return positions < 100 && count <= 400;
 }
 
 // Groups that are treated side by side. Where channels lie innermost a run of them that fills vectors is best left as it

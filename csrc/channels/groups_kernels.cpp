@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <initializer_list>
 
-#include "channels/factors.h"
+#include "channels/groups_gradient.h"
 #include "channels/groups_runs.h"
 #include "channels/groups_small.h"
 #include "channels/phases.h"
@@ -222,120 +222,8 @@ void sum_all_rows(const ChannelsCall& a, int64_t begin, int64_t end) {
   });
 }
 
-// Whether floats do for the gradient of a row, and for the sums over a block's samples of each of its columns.
+// Whether floats do for the gradient of a row, and for its sums.
 inline bool is_short(const ChannelsCall& a) { return sums_are_short(a) && !has_few_elements(a, 0); }
-
-// The columns of a group in the compute dtype: parameters, sums over samples, a gradient. They stay in cache while
-// that group of one sample after the other is treated.
-template <class T, bool extras>
-class GroupColumns {
- public:
-  using C = Opmath<T>;
-  using V = Vector<C>;
-  GroupColumns(const ChannelsCall& a, int64_t group) : call_(a), count_(a.geometry.count) {
-    const int64_t stride = padded(count_), column = group * count_;
-    C* at = reinterpret_cast<C*>(static_cast<double*>(a.factors) + 2 * column_stride(a.geometry));  // behind sums in double
-    for (C** row : {&weight_, &bias_, &gradients_, &products_, &kept_}) {
-      *row = at;
-      at += stride;
-    }
-    fill(weight_, [&](int64_t i) { return a.weight_of(column + i); });
-    if (a.options.activation != Activation::none) fill(bias_, [&](int64_t i) { return a.bias_of(column + i); });
-    std::memset(gradients_, 0, 2 * stride * sizeof(C));
-  }
-
-  // dx of a sample's group, and what it adds to the columns' sums; next: the one that follows, which is elsewhere. False
-  // where floats do not hold its sums: dx is left to be written.
-  bool add(int64_t statistic, int64_t next) const {
-    const ChannelStatistics<C> s = restore_statistics<C>(call_, statistic);
-    if (!is_own(call_, statistic, s)) return true;
-    const int64_t offset = statistic * count_;
-    const T *x = static_cast<const T*>(call_.x) + offset, *dy = static_cast<const T*>(call_.dy) + offset;
-    const int64_t ahead = (next - statistic) * count_;
-    const double reciprocal = s.exact_reciprocal(), unsummed = static_cast<double>(s.mean_rest) * reciprocal;
-    const C rest = static_cast<C>(unsummed);
-    double sums[2];
-    with_activation_of<extras>(call_, [&](auto activation) {
-      constexpr Activation known = decltype(activation)::value;
-      sum_terms<C>(count_, sums, [&](auto at, V(&out)[2]) {
-        fetch(x + at.i + ahead);
-        fetch(dy + at.i + ahead);
-        const V normalized = at.keep((at.load(x) - s.mean) * s.reciprocal - rest), weight = at.load(weight_);
-        V upstream = at.load(dy);
-        if constexpr (known != Activation::none) {
-          upstream = through_activation<known, C>(upstream, normalized * weight + at.load(bias_));
-          at.store(kept_, upstream);
-        }
-        const V along = upstream * normalized;
-        at.store(gradients_, at.load(gradients_) + upstream);
-        at.store(products_, at.load(products_) + along);
-        out[0] = upstream * weight;
-        out[1] = along * weight;
-      });
-    });
-    if (!sums_hold<C>(sums[0], sums[1]) && !is_nan(s)) return false;
-    if (!call_.out) return true;
-    T* dx = static_cast<T*>(call_.out) + offset;
-    const double n = static_cast<double>(count_);
-    const double along = static_cast<double>(s.bend) * (sums[1] / n);
-    const C mean_g = static_cast<C>(sums[0] / n - unsummed * along), slope = static_cast<C>(reciprocal * along);
-    const auto write = [&](const auto* upstream) {
-      for_each_position<C>(count_, [&](auto at) {
-        fetch_to_write(dx + at.i + ahead);
-        const V centred = at.load(x) - s.mean;
-        at.store(dx, ((at.load(upstream) * at.load(weight_) - mean_g) - centred * slope) * s.reciprocal);
-      });
-    };
-    call_.options.activation == Activation::none ? write(dy) : write(kept_);
-    return true;
-  }
-
-  // The channels' sums; a sum of the compute dtype is of 16 elements at most. False where floats do not hold them.
-  bool finish(double* gradients, double* products) const {
-    constexpr int64_t longest = 16;
-    const ChannelsGeometry& g = call_.geometry;
-    const int64_t each = g.per_channel, channels = count_ / each, samples = g.statistics_per_block / g.groups;
-    const int64_t together = std::max<int64_t>(1, longest / samples) * Lanes<C>::width;
-    for (auto [columns, out] : {std::pair{gradients_, gradients}, {products_, products}}) {
-      if (each == 1) {
-        std::copy_n(columns, count_, out);
-        continue;
-      }
-      const auto lanes_of = [&](const C* own) __attribute__((always_inline)) {
-        Doubles total = {};
-        if (each == Lanes<C>::width) return total + as_doubles(load(own));  // maps of 4 by 4
-        for (int64_t begin = 0; begin < each; begin += together) {
-          V part = {};
-          for_each_position<C>(std::min(together, each - begin), [&](auto at) { part += at.load(own + begin); });
-          total += as_doubles(part);
-        }
-        return total;
-      };
-      for (int64_t first = 0; first < channels; first += 8) {
-        const int64_t some = std::min<int64_t>(channels - first, 8);
-        Doubles lanes[8];
-        for (int64_t k = 0; k < 8; ++k) lanes[k] = k < some ? lanes_of(columns + (first + k) * each) : Doubles{};
-        double sums[8];
-        store(sums, sums_of_lanes(lanes));
-        std::copy_n(sums, some, out + first);
-      }
-    }
-    return sizeof(C) == sizeof(double) || all_hold(gradients, products, channels);
-  }
-
- private:
-  // The parameter of each column, which those of a channel share.
-  template <class Parameter>
-  void fill(C* columns, const Parameter& parameter) const {
-    const int64_t each = call_.geometry.per_channel;
-    C* const channels = each == 1 ? columns : kept_;  // where nothing is kept yet
-    for (int64_t i = 0; i < count_ / each; ++i) channels[i] = static_cast<C>(parameter(i * each));
-    if (each > 1) repeat_each(channels, count_ / each, each, columns);
-  }
-  const ChannelsCall& call_;
-  const int64_t count_;
-  C *weight_, *bias_, *gradients_, *products_, *kept_;
-};
 
 // The sums of a block's channels, some from one on, in double: add_rows() adds rows to those of their columns.
 template <class AddRows>
@@ -359,12 +247,12 @@ template <class T, bool extras>
 void sum_group(const ChannelsCall& a, int64_t lane, int64_t begin, int64_t end, int64_t group) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t share = g.channels / g.groups, channel = group * share;
-  const GroupColumns<T, extras> columns(a, group);
+  const GroupGradient<T, extras> gradient(a, group, a.sums + lane + channel, a.products + lane + channel);
   for (int64_t i = begin + group; i < end; i += g.groups) {
     const int64_t next = i + g.groups < end ? i + g.groups : begin + group + 1;
-    if (!columns.add(i, next)) sum_all_rows<T, extras, false>(a, i, i + 1);  // dx alone: the sums are not used
+    if (!gradient.add(i, next)) sum_all_rows<T, extras, false>(a, i, i + 1);  // dx alone: the sums are not used
   }
-  if (columns.finish(a.sums + lane + channel, a.products + lane + channel)) return;
+  if (gradient.finish()) return;
   ChannelsCall sums = a;
   sums.out = nullptr;
   sum_columns(a, lane, channel, share, [&] {
@@ -382,6 +270,7 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   } else if (g.innermost) {
     is_short(a) ? sum_runs<T, extras, false>(a, begin, end) : sum_runs<T, extras, true>(a, begin, end);
   } else if (is_short(a)) {
+    if (a.is_first) ColumnsOfRow<Opmath<T>>(a).fill(a);
     for (int64_t group = 0; group < g.groups; ++group) sum_group<T, extras>(a, lane, begin, end, group);
   } else if (share == 1) {
     std::memset(a.sums + lane, 0, g.channels * sizeof(double));

@@ -123,6 +123,7 @@ struct ChannelsCall {
   // with remembered statistics, the factors of each channel.
   void* factors;
   int64_t first_block;
+  bool is_first;  // whether that is the first of a thread
   double* partial;  // sums of the items from first_item on
   int64_t first_item;
   double *sums, *products;  // backward: of dy, and of dy * x_hat, for each lane

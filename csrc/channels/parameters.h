@@ -2,10 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 
 #include "channels/kernels.h"
 #include "core/runtime.h"
+#include "core/scratch.h"
 
 namespace evenkeel {
 
@@ -14,18 +14,17 @@ namespace evenkeel {
 class WideValues {
  public:
   // `each` times in a row, and the whole `times` times
-  WideValues(const Values& values, double offset, int64_t channels, int64_t each, int64_t times) {
-    constexpr int64_t vector = 16;
+  WideValues(const Values& values, double offset, int64_t channels, int64_t each, int64_t times)
+      : wide_(values.data ? channels * each * times + vector : 0) {
     if (!values.data) return;
-    const int64_t count = channels * each * times;
-    wide_.reset(new double[static_cast<size_t>(count + vector)]);
-    EVENKEEL_BEST(channels_kernels).widen(values.data, values.dtype, offset, channels, each, times, wide_.get());
-    std::fill_n(wide_.get() + count, vector, 0.0);
+    EVENKEEL_BEST(channels_kernels).widen(values.data, values.dtype, offset, channels, each, times, wide_.data());
+    std::fill_n(wide_.data() + channels * each * times, vector, 0.0);
   }
-  const double* data() const { return wide_.get(); }
+  const double* data() const { return wide_.data(); }
 
  private:
-  std::unique_ptr<double[]> wide_;
+  static constexpr int64_t vector = 16;
+  const Scratch wide_;
 };
 
 // A thread's own, and its call with them: what another core wrote last takes it longer to read than to compute.

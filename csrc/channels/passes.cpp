@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <numeric>
 #include <vector>
 
@@ -72,16 +71,12 @@ class Mask {
 // A place for results that nobody asks for.
 class Place {
  public:
-  Place(void* given, int64_t count) : data_(given) {
-    if (given) return;
-    own_.reset(new double[static_cast<size_t>(count)]);
-    data_ = own_.get();
-  }
+  Place(void* given, int64_t count) : own_(given ? 0 : count), data_(given ? given : own_.data()) {}
   void* data() const { return data_; }
 
  private:
-  std::unique_ptr<double[]> own_;
-  void* data_;
+  const Scratch own_;
+  void* const data_;
 };
 
 // y from remembered statistics: rows or parts of runs, which any thread may take; the factors are each thread's own.

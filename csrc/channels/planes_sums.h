@@ -1,6 +1,7 @@
 // Channels as planes, backward: the gradient that comes from above, through an activation, and its sums.
 #pragma once
 
+#include "channels/abreast.h"
 #include "channels/planes.h"
 
 namespace evenkeel::EVENKEEL_ISA {
@@ -104,25 +105,6 @@ void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
   }
 }
 
-// The terms of the same sums in floats, with the differences from the rounded mean. Lanes past the end have dy = 0.
-template <class T, Activation activation, class Gradient = T>
-struct GradientTerms {
-  using C = Opmath<T>;
-  const T* x;
-  const Gradient* dy;
-  const Affine<C> affine;
-  template <class At>
-  EVENKEEL_INLINE void operator()(const At& at, Vector<C> (&out)[2]) const {
-    const Vector<C> value = at.load(x);
-    out[0] = through_activation<activation, C>(at.load(dy), affine(value));
-    out[1] = out[0] * (value - affine.mean);
-  }
-};
-
-// Runs of so many elements have few additions a lane, and their lanes are added up as they are. Not those that went
-// through an activation: what it leaves may be small against its terms.
-constexpr int64_t few_elements = 64;
-
 template <class T, bool extras>
 void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s,
                 double (&sums)[2]) {
@@ -179,8 +161,6 @@ void sum_part(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
   partial[1] = sums[1];
 }
 
-// Runs that are summed in floats at once: to add the lanes of each by itself takes longer than short runs do.
-constexpr int abreast = 8;
 constexpr int64_t longest_abreast = 256;  // elements of a run that went through an activation to where it is kept
 template <class C>
 struct RunsAbreast {
@@ -226,29 +206,7 @@ void keep_gradients(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs) {
 // Their sums, of terms_of(run); whether floats hold all of them.
 template <bool after_activation, class C, class Terms>
 bool add_abreast(int64_t length, const RunsAbreast<C>& runs, double* partial, const Terms& terms_of) {
-  Doubles gradient, product;
-  if (!after_activation && length <= few_elements) {
-    Vector<C> gradients[abreast], products[abreast];
-#pragma GCC unroll 8
-    for (int i = 0; i < abreast; ++i) {
-      Vector<C> lanes[2];
-      add_block<C, 1>(0, length, lanes, terms_of(i));
-      gradients[i] = lanes[0];
-      products[i] = lanes[1];
-    }
-    gradient = as_doubles(sums_of_lanes(gradients));
-    product = as_doubles(sums_of_lanes(products));
-  } else {
-    Doubles gradients[abreast], products[abreast];
-    for (int i = 0; i < abreast; ++i) {
-      Doubles lanes[2] = {};
-      add_terms<C>(length, lanes, terms_of(i));
-      gradients[i] = lanes[0];
-      products[i] = lanes[1];
-    }
-    gradient = sums_of_lanes(gradients);
-    product = sums_of_lanes(products);
-  }
+  const auto [gradient, product] = sums_abreast<after_activation, C>(length, terms_of);
   double sums[3][abreast];
   store(sums[0], gradient);
   store(sums[1], product);

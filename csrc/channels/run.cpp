@@ -65,6 +65,7 @@ void run_alone(const ChannelsCall& a, int64_t begin, int64_t end, int64_t items,
   for (int64_t block = begin, next; block < end; block = next) {
     next = std::min(block + at_once, end);
     own.first_block = block;
+    own.is_first = block == begin;
     own.first_item = block * items;
     // what follows the last block is another thread's
     own.fetched = a.fetched && (g.walk == Walk::columns || next < end);

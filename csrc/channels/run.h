@@ -1,28 +1,11 @@
 // Runs the phases of a channel operator over a tensor's blocks.
 #pragma once
 
-#include <memory>
-
 #include "channels/kernels.h"
 #include "core/caches.h"
+#include "core/scratch.h"
 
 namespace evenkeel {
-
-// Memory for numbers of the compute dtype, on a cache line; null for none.
-class Scratch {
- public:
-  explicit Scratch(int64_t count) {
-    if (count == 0) return;
-    memory_.reset(new double[static_cast<size_t>(count + 7)]);
-    const auto start = reinterpret_cast<uintptr_t>(memory_.get());
-    data_ = memory_.get() + (cache_line - start % cache_line) % cache_line / sizeof(double);
-  }
-  double* data() const { return data_; }
-
- private:
-  std::unique_ptr<double[]> memory_;
-  double* data_ = nullptr;
-};
 
 struct ChannelsPhases {
   ChannelsPhase prepare, measure, merge, write, repair;  // null where there is nothing to do

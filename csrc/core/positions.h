@@ -1,27 +1,20 @@
 // Walking along a row: a vector at a time, and the elements that do not fill one; sums in a fixed order.
 #pragma once
 
-#include <new>
-
 #include "core/doubles.h"
+#include "core/scratch.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 
-// Memory for one call, freed at its end, on a cache line: a vector across two lines takes two accesses. Not
-// std::unique_ptr: its code would be shared between instruction sets.
+// Memory for one call. Aligned: a vector across two cache lines takes two accesses.
 template <class C>
 class Buffer {
  public:
-  explicit Buffer(int64_t count)
-      : data_(count > 0 ? static_cast<C*>(::operator new(static_cast<size_t>(count) * sizeof(C), line)) : nullptr) {}
-  ~Buffer() { ::operator delete(data_, line); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  C* data() const { return data_; }
+  explicit Buffer(int64_t count) : memory_(count * static_cast<int64_t>(sizeof(C))) {}
+  C* data() const { return static_cast<C*>(memory_.data()); }
 
  private:
-  static constexpr std::align_val_t line{64};
-  C* data_;
+  const ScratchMemory memory_;
 };
 
 #if !defined(__AVX512F__)

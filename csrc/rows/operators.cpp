@@ -3,9 +3,9 @@
 #include <atomic>
 #include <cmath>
 #include <initializer_list>
-#include <memory>
 
 #include "core/caches.h"
+#include "core/scratch.h"
 #include "rows/direct.h"
 #include "rows/operators.h"
 
@@ -78,17 +78,19 @@ class Contiguous {
 // weight + offset or bias in the compute dtype: its own memory where nothing changes.
 class Parameter {
  public:
-  Parameter(const Values& parameter, double offset, int64_t features, bool to_double) : data_(parameter.data) {
-    if (!data_ || (offset == 0 && parameter.dtype == (to_double ? DType::float64 : DType::float32))) return;
-    converted_.reset(new double[static_cast<size_t>(to_double ? features : ceil_divide(features, 2))]);
-    kernels().widen(data_, parameter.dtype, offset, features, to_double, converted_.get());
-    data_ = converted_.get();
+  Parameter(const Values& parameter, double offset, int64_t features, bool to_double)
+      : is_as_given_(!parameter.data ||
+                     (offset == 0 && parameter.dtype == (to_double ? DType::float64 : DType::float32))),
+        converted_(is_as_given_ ? 0 : to_double ? features : ceil_divide(features, 2)),
+        data_(is_as_given_ ? parameter.data : converted_.data()) {
+    if (!is_as_given_) kernels().widen(parameter.data, parameter.dtype, offset, features, to_double, converted_.data());
   }
   const void* data() const { return data_; }
 
  private:
-  std::unique_ptr<double[]> converted_;
-  const void* data_ = nullptr;
+  const bool is_as_given_;
+  const Scratch converted_;
+  const void* const data_;
 };
 
 // A thread's own, and its call with them: what another core wrote last takes it longer to read than to compute.
@@ -225,12 +227,10 @@ void run_backward(RowsBackward& a, const Values& weight, const Values& bias, con
   const int64_t tasks = ceil_divide(a.spec.rows, a.rows_per_task);
   if (run_few(a, weight, dweight, dbias)) return;
   a.padded_features = padded(features);
-  const auto sums = [&](const Values& gradient) {
-    return std::unique_ptr<double[]>(gradient.data ? new double[tasks * a.padded_features] : nullptr);
-  };
-  const auto dweight_partial = sums(dweight), dbias_partial = sums(dbias);
-  a.dweight_partial = dweight_partial.get();
-  a.dbias_partial = dbias_partial.get();
+  const int64_t sums = tasks * a.padded_features;
+  const Scratch dweight_partial(dweight.data ? sums : 0), dbias_partial(dbias.data ? sums : 0);
+  a.dweight_partial = dweight_partial.data();
+  a.dbias_partial = dbias_partial.data();
   const int64_t tasks_per_chunk = ceil_divide(rows_per_chunk(features), a.rows_per_task);
   parallel_for(tasks, tasks_per_chunk, [&](int64_t begin, int64_t end) {
     RowsBackward own = a;

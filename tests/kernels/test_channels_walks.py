@@ -14,6 +14,7 @@ from evenkeel.testing import ulp_error
 FEW_POSITIONS = (
     *((5, 32), (40, 12), (49, 34, 3), (3, 6, 7, 7), (33, 8, 5, 3), (2, 256, 8, 7)),
     *((21, 32, 7, 7), (35, 64, 5, 5), (3, 24, 9, 11), (3, 1100, 5, 4), (9, 512)),  # gradients in floats
+    *((9, 360, 3, 3), (2, 1280, 4, 4), (19, 96, 4, 4)),  # sums of channels, eight at a time, with some left over
 )
 # The same channels-last: a vector of channels, several, with a part of one; gradients in double, then in floats. Then
 # vectors not much more than half full.
@@ -72,6 +73,26 @@ def test_a_group_of_few_positions_depends_on_neither_the_batch_nor_the_threads(n
     y_alone = call(norm, alone, weight, bias)
     assert torch.equal(y[1:2], y_alone)
     assert torch.equal(dx[1:2], torch.autograd.grad(y_alone, alone, cotangent[1:2])[0])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("norm", "shape"),
+    [
+        *(("batch_norm", shape) for shape in ((8, 512), (21, 77), (32, 65), (3, 130, 3, 3), (2, 40, 4, 4))),
+        *(("instance_norm", shape) for shape in ((6, 130, 3, 3), (21, 24, 4, 4), (5, 40, 5, 4))),
+    ],
+    ids=str,
+)
+def test_gradients_of_few_elements_are_the_exact_ones_rounded(norm, shape, layout):
+    """However far they cancel: the statistics that the forward saves must not be those of sums of floats."""
+    x = torch.randn(shape)
+    x = x.contiguous(memory_format=LAYOUTS[layout]) if x.ndim == 4 else x
+    for activation in (None, "relu", "silu") if norm == "batch_norm" else (None,):
+        extras = {"activation": activation} if activation else {}
+        found = results(norm, x, **extras)[1]
+        exact = results(norm, x, torch.float64, backend="reference", **extras)[1]
+        assert ulp_error(rows(norm, found), rows(norm, exact)) <= 0.51
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "silu"])

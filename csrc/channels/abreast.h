@@ -1,0 +1,60 @@
+// The sums of a gradient's short runs, in floats: of several at once.
+#pragma once
+
+#include "channels/affine.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// The terms of the sums of dy, and of its products with the differences from the rounded mean. Lanes past the end have
+// dy = 0.
+template <class T, Activation activation, class Gradient = T>
+struct GradientTerms {
+  using C = Opmath<T>;
+  const T* x;
+  const Gradient* dy;
+  const Affine<C> affine;
+  template <class At>
+  EVENKEEL_INLINE void operator()(const At& at, Vector<C> (&out)[2]) const {
+    const Vector<C> value = at.load(x);
+    out[0] = through_activation<activation, C>(at.load(dy), affine(value));
+    out[1] = out[0] * (value - affine.mean);
+  }
+};
+
+// Runs of so many elements have few additions a lane, and their lanes are added up as they are. Not those that went
+// through an activation: what it leaves may be small against its terms.
+constexpr int64_t few_elements = 64;
+
+// To add the lanes of each run by itself takes longer than short runs do.
+constexpr int abreast = 8;
+
+// The sums of eight runs, of terms_of(run).
+struct SumsAbreast {
+  Doubles gradient, product;
+};
+template <bool after_activation, class C, class Terms>
+EVENKEEL_INLINE SumsAbreast sums_abreast(int64_t length, const Terms& terms_of) {
+  if (!after_activation && length <= few_elements) {
+    Vector<C> gradients[abreast], products[abreast];
+#pragma GCC unroll 8
+    for (int i = 0; i < abreast; ++i) {
+      Vector<C> lanes[2];
+      add_block<C, 1>(0, length, lanes, terms_of(i));
+      gradients[i] = lanes[0];
+      products[i] = lanes[1];
+    }
+    return {as_doubles(sums_of_lanes(gradients)), as_doubles(sums_of_lanes(products))};
+  }
+  Doubles gradients[abreast], products[abreast];
+  for (int i = 0; i < abreast; ++i) {
+    Doubles lanes[2] = {};
+    add_terms<C>(length, lanes, terms_of(i));
+    gradients[i] = lanes[0];
+    products[i] = lanes[1];
+  }
+  return {sums_of_lanes(gradients), sums_of_lanes(products)};
+}
+
+}  // namespace
+}  // namespace evenkeel::EVENKEEL_ISA

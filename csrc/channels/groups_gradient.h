@@ -1,0 +1,227 @@
+// The gradient of contiguous groups of few positions in the compute dtype: a group of one sample after the other.
+#pragma once
+
+#include <algorithm>
+
+#include "channels/abreast.h"
+#include "channels/factors.h"
+#include "channels/groups_runs.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+// What is stored of the columns of a sample's row: the parameters of all of them, for all blocks of a thread; of a group
+// the gradients led through the activation, and the sums of columns over a block's samples.
+template <class C>
+struct ColumnsOfRow {
+  double* channel_weights;
+  C *weight, *bias, *kept, *gradients, *products;
+  explicit ColumnsOfRow(const ChannelsCall& a) {
+    const ChannelsGeometry& g = a.geometry;
+    channel_weights = static_cast<double*>(a.factors) + 2 * column_stride(g);  // behind sums in double
+    C* at = reinterpret_cast<C*>(channel_weights + padded(g.channels));
+    for (C** row : {&weight, &bias}) {
+      *row = at;
+      at += padded(g.width);
+    }
+    for (C** row : {&kept, &gradients, &products}) {
+      *row = at;
+      at += padded(g.count);
+    }
+  }
+  void fill(const ChannelsCall& a) const {
+    const ChannelsGeometry& g = a.geometry;
+    const auto repeat = [&](C* columns, const auto& parameter) {
+      C* const channels = g.per_channel == 1 ? columns : gradients;  // where nothing is yet
+      for (int64_t i = 0; i < g.channels; ++i) channels[i] = static_cast<C>(parameter(i * g.per_channel));
+      if (g.per_channel > 1) repeat_each(channels, g.channels, g.per_channel, columns);
+    };
+    for (int64_t i = 0; i < g.channels; ++i) channel_weights[i] = a.weight_of(i * g.per_channel);
+    repeat(weight, [&](int64_t i) { return a.weight_of(i); });
+    if (a.options.activation != Activation::none) repeat(bias, [&](int64_t i) { return a.bias_of(i); });
+  }
+};
+
+// Whether channels fill vectors, and so many of them as are summed at once: then their sums take less time than those of
+// columns, which are read and written for each. Not after SiLU: those would be in double.
+inline bool fill_vectors(const ChannelsCall& a, int64_t channels) {
+  constexpr int64_t half_vector = 8;
+  const int64_t summed = ceil_divide(channels, abreast) * abreast;
+  return a.geometry.per_channel >= half_vector && 4 * summed <= 5 * channels &&
+         a.options.activation != Activation::silu;
+}
+
+// dx of a group, and what it adds to the gradients of the affine. Sums of long runs are those of each channel; of short
+// ones of each column, over a block's samples.
+template <class T, bool extras>
+class GroupGradient {
+ public:
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  GroupGradient(const ChannelsCall& a, int64_t group, double* gradients, double* products)
+      : call_(a),
+        count_(a.geometry.count),
+        each_(a.geometry.per_channel),
+        channels_(count_ / each_),
+        columns_(a),
+        weight_(columns_.weight + group * count_),
+        bias_(columns_.bias + group * count_),
+        channel_weights_(columns_.channel_weights + group * channels_),
+        sums_{gradients, products},
+        sums_channels_(fill_vectors(a, channels_)) {
+    if (sums_channels_) {
+      for (double* sums : sums_) std::memset(sums, 0, channels_ * sizeof(double));
+    } else {
+      std::memset(columns_.gradients, 0, 2 * padded(count_) * sizeof(C));
+    }
+  }
+
+  // next: the statistic that follows, which is elsewhere. False where floats do not hold the sums of a sample's group: dx
+  // is left to be written.
+  bool add(int64_t statistic, int64_t next) const {
+    const ChannelStatistics<C> s = restore_statistics<C>(call_, statistic);
+    if (!is_own(call_, statistic, s)) return true;
+    const int64_t offset = statistic * count_;
+    const T *x = static_cast<const T*>(call_.x) + offset, *dy = static_cast<const T*>(call_.dy) + offset;
+    const int64_t ahead = (next - statistic) * count_;
+    double sums[2];
+    with_activation_of<extras>(call_, [&](auto activation) {
+      constexpr Activation known = decltype(activation)::value;
+      sums_channels_ ? add_channels<known>(s, x, dy, ahead, sums) : add_columns<known>(s, x, dy, ahead, sums);
+    });
+    if (!sums_hold<C>(sums[0], sums[1]) && !is_nan(s)) return false;
+    if (!call_.out) return true;
+    T* dx = static_cast<T*>(call_.out) + offset;
+    const double n = static_cast<double>(count_), reciprocal = s.exact_reciprocal();
+    const double along = static_cast<double>(s.bend) * (sums[1] / n);
+    const C mean_g = static_cast<C>(sums[0] / n - static_cast<double>(s.mean_rest) * reciprocal * along);
+    const C slope = static_cast<C>(reciprocal * along);
+    const auto write = [&](const auto* upstream) {
+      for_each_position<C>(count_, [&](auto at) {
+        fetch_to_write(dx + at.i + ahead);
+        const V centred = at.load(x) - s.mean;
+        at.store(dx, ((at.load(upstream) * at.load(weight_) - mean_g) - centred * slope) * s.reciprocal);
+      });
+    };
+    call_.options.activation == Activation::none ? write(dy) : write(columns_.kept);
+    return true;
+  }
+
+  // The channels' sums; a sum of the compute dtype is of 16 elements at most. False where floats do not hold them.
+  bool finish() const {
+    if (!sums_channels_) add_lanes_of_columns();
+    return sizeof(C) == sizeof(double) || all_hold(sums_[0], sums_[1], channels_);
+  }
+
+ private:
+  // The gradient led through the activation, which is kept.
+  template <Activation activation, class At>
+  EVENKEEL_INLINE V keep_upstream(const At& at, V upstream, V normalized, const C* weight, const C* bias, C* kept) const {
+    if constexpr (activation == Activation::none) return upstream;
+    upstream = through_activation<activation, C>(upstream, normalized * at.load(weight) + at.load(bias));
+    at.store(kept, upstream);
+    return upstream;
+  }
+
+  template <Activation activation>
+  void add_columns(const ChannelStatistics<C>& s, const T* x, const T* dy, int64_t ahead, double (&sums)[2]) const {
+    const C rest = static_cast<C>(static_cast<double>(s.mean_rest) * s.exact_reciprocal());
+    sum_terms<C>(count_, sums, [&](auto at, V(&out)[2]) {
+      fetch(x + at.i + ahead);
+      fetch(dy + at.i + ahead);
+      const V normalized = at.keep((at.load(x) - s.mean) * s.reciprocal - rest), weight = at.load(weight_);
+      const V upstream = keep_upstream<activation>(at, at.load(dy), normalized, weight_, bias_, columns_.kept);
+      const V along = upstream * normalized;
+      at.store(columns_.gradients, at.load(columns_.gradients) + upstream);
+      at.store(columns_.products, at.load(columns_.products) + along);
+      out[0] = upstream * weight;
+      out[1] = along * weight;
+    });
+  }
+
+  // Some channels at a time, whose gradients stay near.
+  template <Activation activation>
+  void add_channels(const ChannelStatistics<C>& s, const T* x, const T* dy, int64_t ahead, double (&sums)[2]) const {
+    constexpr int64_t most = 32;
+    constexpr bool is_active = activation != Activation::none;
+    const double reciprocal = s.exact_reciprocal(), mean_rest = static_cast<double>(s.mean_rest);
+    const C rest = static_cast<C>(mean_rest * reciprocal);
+    Doubles total = {}, total_product = {};
+    for (int64_t first = 0; first < channels_; first += most) {
+      const int64_t some = std::min(most, channels_ - first), offset = first * each_;
+      if constexpr (is_active) {
+        for_each_position<C>(some * each_, [&](auto at) {
+          fetch(x + offset + at.i + ahead);
+          fetch(dy + offset + at.i + ahead);
+          const V normalized = (at.load(x + offset) - s.mean) * s.reciprocal - rest;
+          keep_upstream<activation>(at, at.load(dy + offset), normalized, weight_ + offset, bias_ + offset, columns_.kept + offset);
+        });
+      }
+      const auto* const upstream = [&] {
+        if constexpr (is_active) return static_cast<const C*>(columns_.kept);
+        else return dy;
+      }();
+      for_each_position<double>(some, [&](auto at) __attribute__((always_inline)) {
+        const auto terms_of = [&](int i) __attribute__((always_inline)) {
+          const int64_t run = std::min(first + at.i + i, channels_ - 1) * each_;
+          if constexpr (!is_active) {
+            fetch(x + run + ahead);
+            fetch(dy + run + ahead);
+          }
+          return GradientTerms<T, Activation::none, std::decay_t<decltype(*upstream)>>{x + run, upstream + run, {s.mean, 0, 0}};
+        };
+        const SumsAbreast found = sums_abreast<activation == Activation::silu, C>(each_, terms_of);
+        const Doubles gradient = at.keep(found.gradient);
+        const Doubles product = at.keep((found.product - mean_rest * found.gradient) * reciprocal);
+        const Doubles weight = at.load(channel_weights_ + first);
+        total += gradient * weight;
+        total_product += product * weight;
+        at.store(sums_[0] + first, at.load(sums_[0] + first) + gradient);
+        at.store(sums_[1] + first, at.load(sums_[1] + first) + product);
+      });
+    }
+    sums[0] = sum_of_lanes(total);
+    sums[1] = sum_of_lanes(total_product);
+  }
+
+  void add_lanes_of_columns() const {
+    constexpr int64_t longest = 16;
+    const ChannelsGeometry& g = call_.geometry;
+    const int64_t samples = g.statistics_per_block / g.groups;
+    const int64_t together = std::max<int64_t>(1, longest / samples) * Lanes<C>::width;
+    for (auto [columns, out] : {std::pair{columns_.gradients, sums_[0]}, {columns_.products, sums_[1]}}) {
+      if (each_ == 1) {
+        std::copy_n(columns, count_, out);
+        continue;
+      }
+      const auto lanes_of = [&](const C* own) __attribute__((always_inline)) {
+        Doubles total = {};
+        for (int64_t begin = 0; begin < each_; begin += together) {
+          V part = {};
+          for_each_position<C>(std::min(together, each_ - begin), [&](auto at) { part += at.load(own + begin); });
+          total += as_doubles(part);
+        }
+        return total;
+      };
+      for (int64_t first = 0; first < channels_; first += 8) {
+        const int64_t some = std::min<int64_t>(channels_ - first, 8);
+        Doubles lanes[8];
+        for (int64_t k = 0; k < 8; ++k) lanes[k] = k < some ? lanes_of(columns + (first + k) * each_) : Doubles{};
+        double sums[8];
+        store(sums, sums_of_lanes(lanes));
+        std::copy_n(sums, some, out + first);
+      }
+    }
+  }
+
+  const ChannelsCall& call_;
+  const int64_t count_, each_, channels_;
+  const ColumnsOfRow<C> columns_;
+  const C *weight_, *bias_;
+  const double* channel_weights_;
+  double* const sums_[2];
+  const bool sums_channels_;
+};
+
+}  // namespace
+}  // namespace evenkeel::EVENKEEL_ISA
