@@ -120,9 +120,10 @@ ChannelsCall part_of(const ChannelsCall& a, int64_t block, int64_t first, int64_
 
 // Lanes that one thread takes of each block, whole cache lines in every row: such that all threads have equally much to
 // do. 0 where that cannot be, or where the sums of a part would not be added as those of the whole. Processors fetch
-// ahead what another core writes then, at the end of each row: so long rows, or few that stay in a cache.
+// ahead what another core writes then, at the end of each row: so long rows, or few that stay in a cache; or such as are
+// computed for so long that it is of no account.
 int64_t lanes_of_part(const ChannelsCall& a) {
-  constexpr int64_t shortest = 1024, long_row = 8192, bytes_to_a_row = 20;
+  constexpr int64_t shortest = 512, short_row = 1024, long_row = 8192, bytes_to_a_row = 20;
   const ChannelsGeometry& g = a.geometry;
   if (g.walk != Walk::columns || g.repeat > 1) return 0;
   if (g.lanes_of_strip % g.fold && g.fold % g.lanes_of_strip) return 0;
@@ -134,7 +135,9 @@ int64_t lanes_of_part(const ChannelsCall& a) {
   if (g.blocks * ceil_divide(g.lanes_of_row, lanes) < threads) return 0;
   const int64_t row = lanes * g.per_channel * element, tensors = a.dy ? 3 : 2;
   const bool stays = 2 * tensors * size / threads * element <= caches().second;
-  return row >= long_row || (row >= std::max(shortest, bytes_to_a_row * g.rows) && stays) ? lanes : 0;
+  const bool computes_long = a.dy && g.count <= computed_in_double;
+  const bool is_alone = computes_long ? row >= shortest : stays && row >= std::max(short_row, bytes_to_a_row * g.rows);
+  return row >= long_row || is_alone ? lanes : 0;
 }
 
 // With few blocks of columns: parts of them.
