@@ -188,16 +188,17 @@ EVENKEEL_INLINE Wide<C> load_as_doubles(const At& at, const T* p) {
   }
 }
 
+// The lanes whose sums floats do not hold.
+inline LaneMask<double> lanes_lost(Doubles gradient, Doubles product) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const Doubles g = size_of(gradient), p = size_of(product);
+  return ~((g < infinity) & (p < infinity) & ((p >= 0x1p-90) | ((p == 0.0) & (g == 0.0))));
+}
 // The same of a vector of sums.
 template <class C>
 inline bool sums_hold(const Wide<C>& gradient, const Wide<C>& product) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
   LaneMask<double> lost{};
-  for (int i = 0; i < Wide<C>::parts; ++i) {
-    const Doubles g = size_of(gradient.part[i]), p = size_of(product.part[i]);
-    const LaneMask<double> finite = (g < infinity) & (p < infinity);
-    lost |= ~(finite & ((p >= 0x1p-90) | ((p == 0.0) & (g == 0.0))));
-  }
+  for (int i = 0; i < Wide<C>::parts; ++i) lost |= lanes_lost(gradient.part[i], product.part[i]);
   return !any(lost);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 
 #include "channels/abreast.h"
 #include "channels/factors.h"
@@ -78,39 +79,45 @@ class GroupGradient {
 
   // next: the statistic that follows, which is elsewhere. False where floats do not hold the sums of a sample's group: dx
   // is left to be written.
-  bool add(int64_t statistic, int64_t next) const {
+  bool add(int64_t statistic, int64_t next) {
     const ChannelStatistics<C> s = restore_statistics<C>(call_, statistic);
     if (!is_own(call_, statistic, s)) return true;
     const int64_t offset = statistic * count_;
     const T *x = static_cast<const T*>(call_.x) + offset, *dy = static_cast<const T*>(call_.dy) + offset;
     const int64_t ahead = (next - statistic) * count_;
     double sums[2];
+    bool hold = true;
     with_activation_of<extras>(call_, [&](auto activation) {
       constexpr Activation known = decltype(activation)::value;
-      sums_channels_ ? add_channels<known>(s, x, dy, ahead, sums) : add_columns<known>(s, x, dy, ahead, sums);
+      if (!sums_channels_) return add_columns<known>(s, x, dy, ahead, sums);
+      hold = add_channels<known>(s, x, dy, ahead, sums) || is_nan(s);
     });
-    if (!sums_hold<C>(sums[0], sums[1]) && !is_nan(s)) return false;
+    if (!hold) lost_ = true;
+    if (!hold || (!sums_hold<C>(sums[0], sums[1]) && !is_nan(s))) return false;
     if (!call_.out) return true;
     T* dx = static_cast<T*>(call_.out) + offset;
     const double n = static_cast<double>(count_), reciprocal = s.exact_reciprocal();
     const double along = static_cast<double>(s.bend) * (sums[1] / n);
     const C mean_g = static_cast<C>(sums[0] / n - static_cast<double>(s.mean_rest) * reciprocal * along);
     const C slope = static_cast<C>(reciprocal * along);
+    V total = {};  // not finite where a product with the weight left float's range
     const auto write = [&](const auto* upstream) {
       for_each_position<C>(count_, [&](auto at) {
         fetch_to_write(dx + at.i + ahead);
         const V centred = at.load(x) - s.mean;
-        at.store(dx, ((at.load(upstream) * at.load(weight_) - mean_g) - centred * slope) * s.reciprocal);
+        const V v = ((at.load(upstream) * at.load(weight_) - mean_g) - centred * slope) * s.reciprocal;
+        total += v;
+        at.store(dx, v);
       });
     };
     call_.options.activation == Activation::none ? write(dy) : write(columns_.kept);
-    return true;
+    return sizeof(C) == sizeof(double) || is_nan(s) || std::isfinite(sum_of_lanes(as_doubles(total)));
   }
 
   // The channels' sums; a sum of the compute dtype is of 16 elements at most. False where floats do not hold them.
   bool finish() const {
     if (!sums_channels_) add_lanes_of_columns();
-    return sizeof(C) == sizeof(double) || all_hold(sums_[0], sums_[1], channels_);
+    return sizeof(C) == sizeof(double) || (!lost_ && all_hold(sums_[0], sums_[1], channels_));
   }
 
  private:
@@ -139,14 +146,15 @@ class GroupGradient {
     });
   }
 
-  // Some channels at a time, whose gradients stay near.
+  // Some channels at a time, whose gradients stay near; whether floats hold their sums.
   template <Activation activation>
-  void add_channels(const ChannelStatistics<C>& s, const T* x, const T* dy, int64_t ahead, double (&sums)[2]) const {
+  bool add_channels(const ChannelStatistics<C>& s, const T* x, const T* dy, int64_t ahead, double (&sums)[2]) const {
     constexpr int64_t most = 32;
     constexpr bool is_active = activation != Activation::none;
     const double reciprocal = s.exact_reciprocal(), mean_rest = static_cast<double>(s.mean_rest);
     const C rest = static_cast<C>(mean_rest * reciprocal);
     Doubles total = {}, total_product = {};
+    LaneMask<double> lost = {};
     for (int64_t first = 0; first < channels_; first += most) {
       const int64_t some = std::min(most, channels_ - first), offset = first * each_;
       if constexpr (is_active) {
@@ -172,6 +180,7 @@ class GroupGradient {
         };
         const SumsAbreast found = sums_abreast<activation == Activation::silu, C>(each_, terms_of);
         const Doubles gradient = at.keep(found.gradient);
+        lost |= lanes_lost(gradient, at.keep(found.product));
         const Doubles product = at.keep((found.product - mean_rest * found.gradient) * reciprocal);
         const Doubles weight = at.load(channel_weights_ + first);
         total += gradient * weight;
@@ -182,6 +191,7 @@ class GroupGradient {
     }
     sums[0] = sum_of_lanes(total);
     sums[1] = sum_of_lanes(total_product);
+    return sizeof(C) == sizeof(double) || !any(lost);
   }
 
   void add_lanes_of_columns() const {
@@ -221,6 +231,7 @@ class GroupGradient {
   const double* channel_weights_;
   double* const sums_[2];
   const bool sums_channels_;
+  bool lost_ = false;  // whether floats did not hold the sums of a sample's channels
 };
 
 }  // namespace

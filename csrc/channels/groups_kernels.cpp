@@ -247,7 +247,7 @@ template <class T, bool extras>
 void sum_group(const ChannelsCall& a, int64_t lane, int64_t begin, int64_t end, int64_t group) {
   const ChannelsGeometry& g = a.geometry;
   const int64_t share = g.channels / g.groups, channel = group * share;
-  const GroupGradient<T, extras> gradient(a, group, a.sums + lane + channel, a.products + lane + channel);
+  GroupGradient<T, extras> gradient(a, group, a.sums + lane + channel, a.products + lane + channel);
   for (int64_t i = begin + group; i < end; i += g.groups) {
     const int64_t next = i + g.groups < end ? i + g.groups : begin + group + 1;
     if (!gradient.add(i, next)) sum_all_rows<T, extras, false>(a, i, i + 1);  // dx alone: the sums are not used

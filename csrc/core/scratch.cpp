@@ -7,11 +7,10 @@ namespace evenkeel {
 namespace {
 
 constexpr std::align_val_t line{64};
-constexpr int64_t page = 4096;
 #if defined(__SANITIZE_ADDRESS__)
-constexpr int64_t most_kept = 0;  // so that what is used after its end is found
+constexpr int64_t page = 1, most_kept = 0;  // so that what is used past its end or after it is found
 #else
-constexpr int64_t most_kept = int64_t{4} << 20;  // bytes, of a thread
+constexpr int64_t page = 4096, most_kept = int64_t{4} << 20;  // bytes; kept by a thread
 #endif
 
 struct Block {

@@ -202,3 +202,26 @@ def digests():
 def test_threads_do_not_change_a_bit():
     one, three = on_threads(digests, (1, 3))
     assert one == three
+
+
+# what is multiplied leaves float's range above, below where it is summed and where it is summed after the scale
+@pytest.mark.parametrize("activation", [None, "relu"])
+@pytest.mark.parametrize(
+    ("of_x", "of_dy", "of_weight"), [(1e10, 1e21, 1e25), (2.0**-46, 2.0**-100, 2.0**12), (2.0**-46, 2.0**-90, 1.0)]
+)
+@pytest.mark.parametrize("shape", [(5, 32, 5, 3), (3, 64, 4, 4)], ids=str)
+def test_sums_of_channels_that_floats_do_not_hold(shape, of_x, of_dy, of_weight, activation):
+    """Contiguous groups whose channels are summed at once: in double where products leave float's range."""
+    x, dy = torch.randn(shape) * of_x, torch.randn(shape) * of_dy
+    x[1] = torch.randn(shape[1:])  # beside a sample of another size
+    parameters = (torch.rand(shape[1]) + 0.5) * of_weight, torch.zeros(shape[1])
+
+    def gradients(dtype, backend):
+        leaves = [t.to(dtype).detach().requires_grad_() for t in (x, *parameters)]
+        y = F.group_norm(leaves[0], 2, *leaves[1:], eps=1e-80, activation=activation, backend=backend)
+        return torch.autograd.grad(y, leaves, dy.to(dtype))
+
+    for found, exact in zip(gradients(torch.float32, "cpu"), gradients(torch.float64, "reference"), strict=True):
+        for mine, true in zip(found, exact, strict=True) if found.ndim > 1 else [(found, exact)]:
+            if true.abs().max() < 3e38:
+                assert ((mine.double() - true).abs().max() / true.abs().max()).item() <= 1e-6
