@@ -2,6 +2,7 @@
 #pragma once
 
 #include "channels/affine.h"
+#include "core/caches.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
@@ -23,19 +24,26 @@ struct GradientTerms {
 };
 
 // Runs of so many elements have few additions a lane, and their lanes are added up as they are. Not those that went
-// through an activation: what it leaves may be small against its terms.
+// through SiLU, and in planes through ReLU: what it leaves may be small against its terms.
 constexpr int64_t few_elements = 64;
 
-// To add the lanes of each run by itself takes longer than short runs do.
+// Runs that are summed at once: to add the lanes of each by itself takes longer than a short run does.
 constexpr int abreast = 8;
 
-// The sums of eight runs, of terms_of(run).
+// Of a run of n elements what no processor foresees: where it is long, the rest follows by itself.
+template <class T>
+EVENKEEL_INLINE void fetch_beginning(const T* run, int64_t n) {
+  constexpr int64_t line = cache_line / sizeof(T);
+  for (int64_t i = 0; i < std::min(n, 4 * line); i += line) fetch(run + i);
+}
+
+// The sums of eight runs, of terms_of(run). in_double: from a vector's lanes on.
 struct SumsAbreast {
   Doubles gradient, product;
 };
-template <bool after_activation, class C, class Terms>
+template <bool in_double, class C, class Terms>
 EVENKEEL_INLINE SumsAbreast sums_abreast(int64_t length, const Terms& terms_of) {
-  if (!after_activation && length <= few_elements) {
+  if (!in_double && length <= few_elements) {
     Vector<C> gradients[abreast], products[abreast];
 #pragma GCC unroll 8
     for (int i = 0; i < abreast; ++i) {

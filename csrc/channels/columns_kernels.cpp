@@ -79,8 +79,6 @@ void measure_one(const ChannelsCall& a, int64_t item) {
     const double mean = sum_of(guess + lane, lanes) / (few * static_cast<double>(lanes));
     for (int64_t i = 0; i < lanes; ++i) lane_shift[lane + i] = static_cast<C>(mean);
   });
-  // of so few elements a gradient may be far smaller than its terms, and roundings of the statistics would show
-  constexpr int64_t measured_in_double = 32;
   const bool is_double =
       sizeof(C) < sizeof(double) && count_of(a, block.outer * g.statistics_per_block) <= measured_in_double;
   const auto sum_about = [&](auto difference) {

@@ -9,8 +9,8 @@ namespace {
 constexpr int64_t rows_per_flush = 16;  // sums in the compute dtype stay short
 
 // Sums of K terms for each of a strip's columns, padded to whole vectors. term(position, row, out) gives K numbers, vectors
-// of the compute dtype or of doubles; the sums of lanes past the last column are not used. Tiles leap from row to row, which no processor foresees: fetch(row,
-// column) of the next rows is called in memory's order meanwhile.
+// of the compute dtype or of doubles; the sums of lanes past the last column are not used. Tiles leap from row to row,
+// which no processor foresees: fetch(row, column) of the next rows is called in memory's order meanwhile.
 template <class C, class Number = Vector<C>, int K, class Term, class Fetch>
 inline void sum_columns(int64_t rows, int64_t columns, double* const (&total)[K], const Term& term,
                         const Fetch& fetch) {

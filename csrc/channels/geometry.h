@@ -23,8 +23,8 @@ inline int64_t repeats_of(int64_t rows, int64_t columns) {
 }
 
 // Contiguous groups of few positions are rows of their own: short runs, of a channel each, would take longer. From 16
-// positions on that is so in the backward, and elsewhere for short rows alone; whatever the number of samples: it must not
-// change the bits. A group of one channel where all of it is computed in double.
+// positions on that is so for short rows alone, in the backward up to 32 positions for all; whatever the number of samples:
+// it must not change the bits. A group of one channel where all of it is computed in double.
 inline bool are_rows(int64_t positions, int64_t share, bool backward) {
   constexpr int64_t several_vectors = 2 * few_positions;
   if (share == 1) return positions <= computed_in_double;

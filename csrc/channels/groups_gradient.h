@@ -11,8 +11,9 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-// What is stored of the columns of a sample's row: the parameters of all of them, for all blocks of a thread; of a group
-// the gradients led through the activation, and the sums of columns over a block's samples.
+// What is stored of the columns of a sample's row, in fewer than factors_size(width) doubles: the parameters of all of
+// them, for all blocks of a thread; of a group the gradients led through the activation, and the sums of columns over a
+// block's samples.
 template <class C>
 struct ColumnsOfRow {
   double* channel_weights;
@@ -32,28 +33,25 @@ struct ColumnsOfRow {
   }
   void fill(const ChannelsCall& a) const {
     const ChannelsGeometry& g = a.geometry;
-    const auto repeat = [&](C* columns, const auto& parameter) {
-      C* const channels = g.per_channel == 1 ? columns : gradients;  // where nothing is yet
-      for (int64_t i = 0; i < g.channels; ++i) channels[i] = static_cast<C>(parameter(i * g.per_channel));
-      if (g.per_channel > 1) repeat_each(channels, g.channels, g.per_channel, columns);
-    };
     for (int64_t i = 0; i < g.channels; ++i) channel_weights[i] = a.weight_of(i * g.per_channel);
-    repeat(weight, [&](int64_t i) { return a.weight_of(i); });
-    if (a.options.activation != Activation::none) repeat(bias, [&](int64_t i) { return a.bias_of(i); });
+    for_each_position<double>(g.width, [&](auto at) {
+      store_rounded(at, weight, parameter_at(at, a.weight, 1));
+      store_rounded(at, bias, parameter_at(at, a.bias, 0));
+    });
   }
 };
 
-// Whether channels fill vectors, and so many of them as are summed at once: then their sums take less time than those of
-// columns, which are read and written for each. Not after SiLU: those would be in double.
-inline bool fill_vectors(const ChannelsCall& a, int64_t channels) {
+// Whether channels are summed by themselves, eight at a time: they fill half a vector of floats, and at most a fifth is
+// summed in vain. Sums of columns are read and written for each sample. Not after SiLU, whose sums would be in double.
+inline bool sums_channels(const ChannelsCall& a, int64_t channels) {
   constexpr int64_t half_vector = 8;
   const int64_t summed = ceil_divide(channels, abreast) * abreast;
   return a.geometry.per_channel >= half_vector && 4 * summed <= 5 * channels &&
          a.options.activation != Activation::silu;
 }
 
-// dx of a group, and what it adds to the gradients of the affine. Sums of long runs are those of each channel; of short
-// ones of each column, over a block's samples.
+// dx of a group, and what it adds to the gradients of the affine: sums of its channels, or of its columns over a block's
+// samples.
 template <class T, bool extras>
 class GroupGradient {
  public:
@@ -69,16 +67,16 @@ class GroupGradient {
         bias_(columns_.bias + group * count_),
         channel_weights_(columns_.channel_weights + group * channels_),
         sums_{gradients, products},
-        sums_channels_(fill_vectors(a, channels_)) {
-    if (sums_channels_) {
+        by_channels_(sums_channels(a, channels_)) {
+    if (by_channels_) {
       for (double* sums : sums_) std::memset(sums, 0, channels_ * sizeof(double));
     } else {
       std::memset(columns_.gradients, 0, 2 * padded(count_) * sizeof(C));
     }
   }
 
-  // next: the statistic that follows, which is elsewhere. False where floats do not hold the sums of a sample's group: dx
-  // is left to be written.
+  // next: the statistic that follows, which is elsewhere. False where floats do not hold the sums of a sample's group, or
+  // its dx: that is left to be written.
   bool add(int64_t statistic, int64_t next) {
     const ChannelStatistics<C> s = restore_statistics<C>(call_, statistic);
     if (!is_own(call_, statistic, s)) return true;
@@ -89,11 +87,15 @@ class GroupGradient {
     bool hold = true;
     with_activation_of<extras>(call_, [&](auto activation) {
       constexpr Activation known = decltype(activation)::value;
-      if (!sums_channels_) return add_columns<known>(s, x, dy, ahead, sums);
-      hold = add_channels<known>(s, x, dy, ahead, sums) || is_nan(s);
+      if constexpr (known != Activation::silu) {
+        if (by_channels_) return static_cast<void>(hold = add_channels<known>(s, x, dy, ahead, sums));
+      }
+      add_columns<known>(s, x, dy, ahead, sums);
     });
-    if (!hold) lost_ = true;
-    if (!hold || (!sums_hold<C>(sums[0], sums[1]) && !is_nan(s))) return false;
+    if (!is_nan(s)) {
+      lost_ |= !hold;
+      if (!hold || !sums_hold<C>(sums[0], sums[1])) return false;
+    }
     if (!call_.out) return true;
     T* dx = static_cast<T*>(call_.out) + offset;
     const double n = static_cast<double>(count_), reciprocal = s.exact_reciprocal();
@@ -114,19 +116,19 @@ class GroupGradient {
     return sizeof(C) == sizeof(double) || is_nan(s) || std::isfinite(sum_of_lanes(as_doubles(total)));
   }
 
-  // The channels' sums; a sum of the compute dtype is of 16 elements at most. False where floats do not hold them.
+  // The channels' sums are complete. False where floats did not hold them.
   bool finish() const {
-    if (!sums_channels_) add_lanes_of_columns();
+    if (!by_channels_) add_lanes_of_columns();
     return sizeof(C) == sizeof(double) || (!lost_ && all_hold(sums_[0], sums_[1], channels_));
   }
 
  private:
   // The gradient led through the activation, which is kept.
   template <Activation activation, class At>
-  EVENKEEL_INLINE V keep_upstream(const At& at, V upstream, V normalized, const C* weight, const C* bias, C* kept) const {
+  EVENKEEL_INLINE V keep_upstream(const At& at, V upstream, V normalized) const {
     if constexpr (activation == Activation::none) return upstream;
-    upstream = through_activation<activation, C>(upstream, normalized * at.load(weight) + at.load(bias));
-    at.store(kept, upstream);
+    upstream = through_activation<activation, C>(upstream, normalized * at.load(weight_) + at.load(bias_));
+    at.store(columns_.kept, upstream);
     return upstream;
   }
 
@@ -137,7 +139,7 @@ class GroupGradient {
       fetch(x + at.i + ahead);
       fetch(dy + at.i + ahead);
       const V normalized = at.keep((at.load(x) - s.mean) * s.reciprocal - rest), weight = at.load(weight_);
-      const V upstream = keep_upstream<activation>(at, at.load(dy), normalized, weight_, bias_, columns_.kept);
+      const V upstream = keep_upstream<activation>(at, at.load(dy), normalized);
       const V along = upstream * normalized;
       at.store(columns_.gradients, at.load(columns_.gradients) + upstream);
       at.store(columns_.products, at.load(columns_.products) + along);
@@ -151,34 +153,37 @@ class GroupGradient {
   bool add_channels(const ChannelStatistics<C>& s, const T* x, const T* dy, int64_t ahead, double (&sums)[2]) const {
     constexpr int64_t most = 32;
     constexpr bool is_active = activation != Activation::none;
+    using Gradient = std::conditional_t<is_active, C, T>;
     const double reciprocal = s.exact_reciprocal(), mean_rest = static_cast<double>(s.mean_rest);
     const C rest = static_cast<C>(mean_rest * reciprocal);
+    const Gradient* upstream;
+    if constexpr (is_active) {
+      upstream = columns_.kept;
+    } else {
+      upstream = dy;
+    }
     Doubles total = {}, total_product = {};
     LaneMask<double> lost = {};
     for (int64_t first = 0; first < channels_; first += most) {
       const int64_t some = std::min(most, channels_ - first), offset = first * each_;
       if constexpr (is_active) {
         for_each_position<C>(some * each_, [&](auto at) {
-          fetch(x + offset + at.i + ahead);
-          fetch(dy + offset + at.i + ahead);
-          const V normalized = (at.load(x + offset) - s.mean) * s.reciprocal - rest;
-          keep_upstream<activation>(at, at.load(dy + offset), normalized, weight_ + offset, bias_ + offset, columns_.kept + offset);
+          at.i += offset;
+          fetch(x + at.i + ahead);
+          fetch(dy + at.i + ahead);
+          keep_upstream<activation>(at, at.load(dy), (at.load(x) - s.mean) * s.reciprocal - rest);
         });
       }
-      const auto* const upstream = [&] {
-        if constexpr (is_active) return static_cast<const C*>(columns_.kept);
-        else return dy;
-      }();
       for_each_position<double>(some, [&](auto at) __attribute__((always_inline)) {
         const auto terms_of = [&](int i) __attribute__((always_inline)) {
           const int64_t run = std::min(first + at.i + i, channels_ - 1) * each_;
           if constexpr (!is_active) {
-            fetch(x + run + ahead);
-            fetch(dy + run + ahead);
+            fetch_beginning(x + run + ahead, each_);
+            fetch_beginning(dy + run + ahead, each_);
           }
-          return GradientTerms<T, Activation::none, std::decay_t<decltype(*upstream)>>{x + run, upstream + run, {s.mean, 0, 0}};
+          return GradientTerms<T, Activation::none, Gradient>{x + run, upstream + run, {s.mean, 0, 0}};
         };
-        const SumsAbreast found = sums_abreast<activation == Activation::silu, C>(each_, terms_of);
+        const SumsAbreast found = sums_abreast<false, C>(each_, terms_of);
         const Doubles gradient = at.keep(found.gradient);
         lost |= lanes_lost(gradient, at.keep(found.product));
         const Doubles product = at.keep((found.product - mean_rest * found.gradient) * reciprocal);
@@ -195,7 +200,7 @@ class GroupGradient {
   }
 
   void add_lanes_of_columns() const {
-    constexpr int64_t longest = 16;
+    constexpr int64_t longest = 16;  // additions in the compute dtype
     const ChannelsGeometry& g = call_.geometry;
     const int64_t samples = g.statistics_per_block / g.groups;
     const int64_t together = std::max<int64_t>(1, longest / samples) * Lanes<C>::width;
@@ -213,11 +218,11 @@ class GroupGradient {
         }
         return total;
       };
-      for (int64_t first = 0; first < channels_; first += 8) {
-        const int64_t some = std::min<int64_t>(channels_ - first, 8);
-        Doubles lanes[8];
-        for (int64_t k = 0; k < 8; ++k) lanes[k] = k < some ? lanes_of(columns + (first + k) * each_) : Doubles{};
-        double sums[8];
+      for (int64_t first = 0; first < channels_; first += abreast) {
+        const int64_t some = std::min<int64_t>(channels_ - first, abreast);
+        Doubles lanes[abreast];
+        for (int64_t k = 0; k < abreast; ++k) lanes[k] = k < some ? lanes_of(columns + (first + k) * each_) : Doubles{};
+        double sums[abreast];
         store(sums, sums_of_lanes(lanes));
         std::copy_n(sums, some, out + first);
       }
@@ -230,7 +235,7 @@ class GroupGradient {
   const C *weight_, *bias_;
   const double* channel_weights_;
   double* const sums_[2];
-  const bool sums_channels_;
+  const bool by_channels_;
   bool lost_ = false;  // whether floats did not hold the sums of a sample's channels
 };
 

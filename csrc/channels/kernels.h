@@ -119,11 +119,11 @@ struct ChannelsCall {
   // backward: room for a gradient of each element of the block, or null: planes' in the compute dtype, columns' in
   // double; of groups that are runs for those that are treated together, in the numbers in which they are computed
   void* kept;
-  // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums. Planes:
-  // with remembered statistics, the factors of each channel.
+  // Columns: the factors of each, in the compute dtype, for the blocks from first_block on. Groups: their sums, and
+  // what else is stored of their columns. Planes: with remembered statistics, the factors of each channel.
   void* factors;
   int64_t first_block;
-  bool is_first;  // whether that is the first of a thread
+  bool is_first;  // whether it is that of the first block in these factors: what stays there is to be filled in
   double* partial;  // sums of the items from first_item on
   int64_t first_item;
   double *sums, *products;  // backward: of dy, and of dy * x_hat, for each lane
@@ -138,6 +138,9 @@ inline bool has_scales(const ChannelsGeometry& g) { return g.walk != Walk::group
 inline int64_t weights_of_channel(const ChannelsGeometry& g) { return g.walk == Walk::groups ? g.per_channel : 1; }
 
 constexpr int64_t computed_in_double = 64;  // elements of a statistic whose gradient floats may not hold
+// Of columns, elements of a statistic that is summed in double: a gradient may be far smaller than its terms, and show the
+// roundings of the statistics. For more elements it would cost a forward a quarter.
+constexpr int64_t measured_in_double = 32;
 // Groups of few positions that are treated together: an addition or a division of one waits for no other's.
 constexpr int64_t most_groups_together = 8;
 inline int64_t groups_together(const ChannelsGeometry& g) {

@@ -237,13 +237,6 @@ bool sum_abreast(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs, doub
   });
 }
 
-// Of a run of n elements what no processor foresees: where it is long, the rest follows by itself.
-template <class T>
-EVENKEEL_INLINE void fetch_beginning(const T* run, int64_t n) {
-  constexpr int64_t line = cache_line / sizeof(T);
-  for (int64_t i = 0; i < std::min(n, 4 * line); i += line) fetch(run + i);
-}
-
 template <class T, bool extras>
 void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;

@@ -5,8 +5,8 @@
 
 namespace evenkeel {
 
-// So many bytes, on a cache line; null for none. A thread keeps what its last calls took: freed, large memory goes back to
-// the system, and the next call faults its pages in again, which takes longer than a kernel.
+// So many bytes, on a cache line; null for none. A thread keeps what its last calls took, unless pool_limit() is 0: freed,
+// large memory goes back to the system, and the next call faults its pages in again, which takes longer than a kernel.
 class ScratchMemory {
  public:
   explicit ScratchMemory(int64_t bytes);

@@ -204,7 +204,7 @@ def test_threads_do_not_change_a_bit():
     assert one == three
 
 
-# what is multiplied leaves float's range above, below where it is summed and where it is summed after the scale
+# products with the weight are above float's range; products with x are below it, their sums over the scale are not
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize(
     ("of_x", "of_dy", "of_weight"), [(1e10, 1e21, 1e25), (2.0**-46, 2.0**-100, 2.0**12), (2.0**-46, 2.0**-90, 1.0)]
@@ -221,7 +221,8 @@ def test_sums_of_channels_that_floats_do_not_hold(shape, of_x, of_dy, of_weight,
         y = F.group_norm(leaves[0], 2, *leaves[1:], eps=1e-80, activation=activation, backend=backend)
         return torch.autograd.grad(y, leaves, dy.to(dtype))
 
-    for found, exact in zip(gradients(torch.float32, "cpu"), gradients(torch.float64, "reference"), strict=True):
-        for mine, true in zip(found, exact, strict=True) if found.ndim > 1 else [(found, exact)]:
-            if true.abs().max() < 3e38:
-                assert ((mine.double() - true).abs().max() / true.abs().max()).item() <= 1e-6
+    (dx, *mine), (exact_dx, *exact) = gradients(torch.float32, "cpu"), gradients(torch.float64, "reference")
+    is_held = exact_dx.flatten(1).abs().amax(1) < 3e38
+    assert is_held.sum() >= shape[0] - 1
+    assert ulp_error(dx.flatten(1)[is_held], exact_dx.flatten(1)[is_held]) <= 3.0
+    assert all(ulp_error(a, b) <= 3.0 for a, b in zip(mine, exact, strict=True))

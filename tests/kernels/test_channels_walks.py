@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from channel_calls import FLOATS, LAYOUTS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
+from channel_calls import FLOATS, GROUPS, LAYOUTS, MEASURED, NORMS, call, errors, results, rows, same_bits, tensors
 from settings import on_threads
 
 from evenkeel import functional as F
@@ -81,6 +81,7 @@ def test_a_group_of_few_positions_depends_on_neither_the_batch_nor_the_threads(n
     [
         *(("batch_norm", shape) for shape in ((8, 512), (21, 77), (32, 65), (3, 130, 3, 3), (2, 40, 4, 4))),
         *(("instance_norm", shape) for shape in ((6, 130, 3, 3), (21, 24, 4, 4), (5, 40, 5, 4))),
+        *(("group_norm", (60, GROUPS, *sides)) for sides in ((3, 3), (4, 4), (5, 4))),  # of each channel
     ],
     ids=str,
 )
