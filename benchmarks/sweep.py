@@ -45,9 +45,15 @@ WIDTHS = (64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1280, 1536, 2048
 RARE_WIDTHS = (65, 77, 100, 127, 257, 333, 500, 777, 1000, 1023, 1025, 3001, 4097, 11008, 16384, 32768, 65535, 65536)
 CHANNELS = (3, 16, 24, 32, 40, 48, 64, 80, 96, 128, 144, 192, 256, 320, 384, 512, 768, 960, 1024, 2048)
 SIDES = (1, 2, 3, 4, 7, 8, 14, 16, 28, 32, 56, 64, 112)
+SHORT_SIDES = (1, 2, 4, 7, 8, 16, 28)  # of volumes
+LONGEST = 4096  # of sequences
 GROUPS = (1, 2, 4, 8, 16, 32)
 LARGEST = 2**24  # elements: 64 MB in float32
-DTYPES = {torch.float32: 5, torch.bfloat16: 3, torch.float16: 2}
+DTYPES = {"float32": 10, "bfloat16": 6, "float16": 4, "float64": 1}
+WIDE = "float32"  # what parameters may be beside an input of 16 bits
+ROW_LAYOUTS = {"contiguous": 4, "sliced": 1, "transposed": 1}
+CHANNEL_LAYOUTS = {"contiguous": 5, "channels-last": 5, "sliced": 1}
+FROZEN = "frozen forward + backward"  # gradients with the statistics of inference
 SHORT, SLACK, SLACK_WITH_GRADIENTS = 100e-6, 10e-6, 25e-6  # seconds: what counts as a short call, and what it may cost
 SLOWER = 1.02  # of torch's time: what seems to take longer is measured again
 MOST_DRAWS = 1000  # for each case that is asked for: what may be sought among rare ones
@@ -62,14 +68,22 @@ class Drawn:
     shape: tuple[int, ...]
     dtype: str
     layout: str
-    mode: str  # "inference", "forward" (statistics of the input, no gradients) or "forward + backward"
+    mode: str  # "inference", "forward" (statistics of the input), "forward + backward" or FROZEN
     affine: bool = True
+    parameters: str = ""  # their dtype, where it is not the input's
+    trains: str = ""  # what alone has a gradient: "input" or "parameters"
     groups: int = 0
     activation: str | None = None
 
     def __str__(self) -> str:
         size = "x".join(map(str, self.shape))
-        extras = [f"{self.groups} groups" if self.groups else "", self.activation or "", "" if self.affine else "plain"]
+        extras = [
+            f"{self.groups} groups" if self.groups else "",
+            self.activation or "",
+            "" if self.affine else "plain",
+            f"{self.parameters} parameters" if self.parameters else "",
+            f"gradient of {self.trains}" if self.trains else "",
+        ]
         return ", ".join(filter(None, [f"{self.norm} {self.mode}", f"{self.dtype} {size} {self.layout}", *extras]))
 
 
@@ -98,58 +112,79 @@ def draw_rows(draw: random.Random, norm: str) -> Drawn:
     """Draw a row norm's case."""
     features = draw.choice(WIDTHS if draw.random() < 0.7 else RARE_WIDTHS)
     rows = min(log_uniform(draw, 1, 100_000), max(1, LARGEST // features))
-    return Drawn(
-        norm=norm,
-        shape=(rows, features),
-        dtype=draw_dtype(draw),
-        layout=draw.choices(("contiguous", "sliced", "transposed"), (4, 1, 1))[0],
-        mode=draw.choice(("inference", "forward + backward")),
-        affine=draw.random() < 0.85,
-    )
+    mode = draw.choice(("inference", "forward + backward"))
+    return Drawn(norm=norm, shape=(rows, features), mode=mode, **draw_tensors(draw, norm, mode, ROW_LAYOUTS))
+
+
+def draw_space(draw: random.Random) -> tuple[int, ...]:
+    """Return the positions of a channel: of a map, seldom of a sequence or a volume."""
+    axes = draw.choices((2, 1, 3), (8, 1, 1))[0]
+    if axes == 1:
+        return (log_uniform(draw, 1, LONGEST),)
+    side = draw.choice(SIDES if axes == 2 else SHORT_SIDES)
+    return (side if draw.random() < 0.8 else draw.choice(SHORT_SIDES), *[side] * (axes - 1))
 
 
 def draw_channels(draw: random.Random, norm: str) -> Drawn:
     """Draw a channel norm's case, in which every statistic has two values at least."""
     while True:
-        batch, channels, side = log_uniform(draw, 1, 64), draw.choice(CHANNELS), draw.choice(SIDES)
+        batch, channels, space = log_uniform(draw, 1, 64), draw.choice(CHANNELS), draw_space(draw)
+        positions = math.prod(space)
         groups = draw.choice([g for g in GROUPS if channels % g == 0]) if norm == "group" else 0
-        shared = {"batch": batch * side * side, "instance": side * side}.get(norm, channels // max(groups, 1) * side**2)
-        if shared > 1 and batch * channels * side * side <= LARGEST:
+        shared = {"batch": batch * positions, "instance": positions}.get(norm, channels // max(groups, 1) * positions)
+        if shared > 1 and batch * channels * positions <= LARGEST:
             break
-    modes = ("inference", "forward", "forward + backward") if norm == "batch" else ("inference", "forward + backward")
+    modes = ["inference", "forward + backward"]
+    if norm == "batch":
+        modes += ["forward", FROZEN]
+    mode = draw.choice(modes)
     return Drawn(
         norm=norm,
-        shape=(batch, channels, side, side),
-        dtype=draw_dtype(draw),
-        layout=draw.choice(("contiguous", "channels-last")),
-        mode=draw.choice(modes),
-        affine=draw.random() < 0.85,
+        shape=(batch, channels, *space),
+        mode=mode,
         groups=groups,
         activation=None if norm == "instance" else draw.choices((None, "relu", "silu"), (3, 1, 1))[0],
+        **draw_tensors(draw, norm, mode, CHANNEL_LAYOUTS),
     )
 
 
-def draw_dtype(draw: random.Random) -> str:
-    """Return the name of a dtype."""
-    return str(draw.choices(list(DTYPES), list(DTYPES.values()))[0]).removeprefix("torch.")
+def draw_tensors(draw: random.Random, norm: str, mode: str, layouts: dict[str, int]) -> dict[str, Any]:
+    """Draw a case's dtypes and layout, its parameters, and what has a gradient."""
+    dtype = draw_of(draw, DTYPES)
+    affine = draw.random() < 0.85
+    mixed = affine and dtype in ("bfloat16", "float16") and draw.random() < 0.2
+    part = affine and "backward" in mode and not norm.startswith("add") and draw.random() < 0.2
+    return {
+        "dtype": dtype,
+        "layout": draw_of(draw, layouts),
+        "affine": affine,
+        "parameters": WIDE if mixed else "",
+        "trains": draw.choice(("input", "parameters")) if part else "",
+    }
+
+
+def draw_of(draw: random.Random, weights: dict[str, int]) -> str:
+    """Return one of the names, as often as its weight says."""
+    return draw.choices(list(weights), list(weights.values()))[0]
 
 
 def draw_case(draw: random.Random) -> Drawn:
     """Draw a norm and a case of it."""
-    norm = draw.choices(list(NORMS), list(NORMS.values()))[0]
+    norm = draw_of(draw, NORMS)
     return draw_rows(draw, norm) if norm in ROW_NORMS else draw_channels(draw, norm)
 
 
 def laid_out(case: Drawn) -> Tensor:
     """Return an input of the case's shape in its layout."""
     shape, dtype = case.shape, getattr(torch, case.dtype)
-    if case.layout == "sliced":  # as q and k of a fused projection
-        return torch.randn(shape[0], shape[1] * 3, dtype=dtype)[:, shape[1] : 2 * shape[1]]
+    if case.layout == "sliced":  # as q and k of a fused projection, or a part of the channels
+        return torch.randn(shape[0], shape[1] * 3, *shape[2:], dtype=dtype)[:, shape[1] : 2 * shape[1]]
     if case.layout == "transposed":  # (batch, sequence) of (sequence, batch)
         inner = next(n for n in (4, 3, 2, 1) if shape[0] % n == 0)
         return torch.randn(shape[0] // inner, inner, shape[1], dtype=dtype).transpose(0, 1)
-    x = torch.randn(shape, dtype=dtype)
-    return x.contiguous(memory_format=torch.channels_last) if case.layout == "channels-last" else x
+    if case.layout == "channels-last":
+        return torch.randn(shape[0], *shape[2:], shape[1], dtype=dtype).movedim(-1, 1)
+    return torch.randn(shape, dtype=dtype)
 
 
 def norm_calls(case: Drawn) -> tuple[Norm, Norm]:
@@ -180,8 +215,8 @@ def norm_calls(case: Drawn) -> tuple[Norm, Norm]:
             lambda x, *p: ours.group_norm(x, case.groups, *p, activation=activation),
             lambda x, *p: squash(theirs.group_norm(x, case.groups, *p)),
         )
-    training = case.mode != "inference"
-    dtype = getattr(torch, case.dtype)
+    training = case.mode not in ("inference", FROZEN)
+    dtype = getattr(torch, case.parameters or case.dtype)
     mine, running = ([torch.zeros(width, dtype=dtype), torch.ones(width, dtype=dtype)] for _ in range(2))
     return (
         lambda x, *p: ours.batch_norm(x, *mine, *(p or (None, None)), training, activation=activation),
@@ -194,18 +229,22 @@ def drawn_tensors(case: Drawn) -> tuple[list[Tensor], list[Tensor]]:
     inputs = [laid_out(case) for _ in range(2 if case.norm.startswith("add") else 1)]
     width = case.shape[-1] if case.norm in ROW_NORMS else case.shape[1]
     count = 0 if not case.affine else 1 if case.norm.endswith("rms") else 2
-    return inputs, [torch.rand(width, dtype=inputs[0].dtype) + 0.5 for _ in range(count)]
+    dtype = getattr(torch, case.parameters or case.dtype)
+    return inputs, [torch.rand(width, dtype=dtype) + 0.5 for _ in range(count)]
 
 
 def calls_of(case: Drawn) -> tuple[Call, Call]:
     """Return evenkeel's and torch's call of a case, on the same tensors."""
     inputs, parameters = drawn_tensors(case)
-    leaves = (*inputs, *parameters)
     functions = norm_calls(case)
     if "backward" not in case.mode:
-        return forward(functions[0], *leaves), forward(functions[1], *leaves)
+        return tuple(forward(norm, *inputs, *parameters) for norm in functions)
     dy = [torch.randn_like(x) for x in inputs]  # a gradient of each result
-    return both_passes(functions[0], dy, *leaves), both_passes(functions[1], dy, *leaves)
+    if case.trains == "input":
+        return tuple(both_passes(lambda *x, norm=norm: norm(*x, *parameters), dy, *inputs) for norm in functions)
+    if case.trains == "parameters":
+        return tuple(both_passes(lambda *p, norm=norm: norm(*inputs, *p), dy, *parameters) for norm in functions)
+    return tuple(both_passes(norm, dy, *inputs, *parameters) for norm in functions)
 
 
 def pair_up(calls: tuple[Call, Call], seconds: float) -> list[tuple[float, float]]:

@@ -23,15 +23,13 @@ std::vector<int64_t> channels_last_strides(const std::vector<int64_t>& sizes) {
   return strides;
 }
 
+bool is_innermost(const Tensor& t) {
+  return has_channels_innermost(t.sizes().data(), t.strides().data(), t.dim());
+}
+
+// What torch calls channels-last; of other numbers of axes it lays results out contiguously.
 bool has_channels_last(const Tensor& t) {
-  const auto sizes = sizes_of(t);
-  if (sizes.size() != 4 && sizes.size() != 5) return false;
-  const auto dense_strides = channels_last_strides(sizes);
-  const auto strides = t.strides();
-  for (size_t axis = 0; axis < sizes.size(); ++axis) {
-    if (sizes[axis] != 1 && strides[axis] != dense_strides[axis]) return false;
-  }
-  return true;
+  return (t.dim() == 4 || t.dim() == 5) && is_innermost(t);
 }
 
 Tensor empty_in_format(const Tensor& x, bool last, int64_t tensors = 2) {
@@ -57,12 +55,11 @@ ChannelsShape shape_of(const Tensor& x, bool last) {
 
 // Contiguous, or channels-last where the input is that alone.
 Tensor dense(const Tensor& t, bool last) {
-  const bool has_last = has_channels_last(t);
   if (last) {
-    const MemoryFormat format = t.sizes().size() == 4 ? MemoryFormat::ChannelsLast : MemoryFormat::ChannelsLast3d;
-    return has_last ? t : torch::stable::contiguous(t, format);
+    const MemoryFormat format = t.dim() == 4 ? MemoryFormat::ChannelsLast : MemoryFormat::ChannelsLast3d;
+    return has_channels_last(t) ? t : torch::stable::contiguous(t, format);
   }
-  if (t.is_contiguous() || !has_last || t.numel() == 0) return as_contiguous(t);
+  if (t.is_contiguous() || !is_innermost(t) || t.numel() == 0) return as_contiguous(t);
   const Tensor out = empty(sizes_of(t), t.scalar_type());
   lay_channels_outermost(memory_of(t), memory_of(out), shape_of(t, true), floating_dtype_of(t));
   return out;

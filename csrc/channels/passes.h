@@ -39,6 +39,17 @@ struct ChannelsBackward {
   Values dweight, dbias;
 };
 
+// Whether memory is dense with its channels, the second axis, innermost.
+inline bool has_channels_innermost(const int64_t* sizes, const int64_t* strides, int64_t axes) {
+  int64_t stride = 1;
+  for (int64_t i = 0; i < axes; ++i) {
+    const int64_t axis = i == 0 ? 1 : i == axes - 1 ? 0 : axes - i;
+    if (sizes[axis] != 1 && strides[axis] != stride) return false;
+    stride *= sizes[axis];
+  }
+  return true;
+}
+
 inline int64_t statistics_of(const ChannelsShape& shape, int64_t groups) {
   return groups ? shape.batch * groups : shape.channels;
 }

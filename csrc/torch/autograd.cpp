@@ -28,15 +28,15 @@ ChannelsShape shape_of(const Tensor& x) {
   return {x.size(0), x.size(1), x.numel() / x.size(0) / x.size(1), !x.is_contiguous()};
 }
 
-// A contiguous tensor of the same values, without a node; from channels-last memory torch's copy takes several times as
-// long.
+// A contiguous tensor of the same values, without a node; where channels are innermost torch's copy takes several times
+// as long.
 Tensor laid_out(const Tensor& t) {
-  Values from, to;
-  const at::MemoryFormat format = format_of(t);
-  if (format == at::MemoryFormat::Contiguous || !read(t, format, from)) return t.detach().contiguous();
+  DType dtype;
+  const bool is_turned = is_plain(t) && t.numel() && t.data_ptr() && find_dtype(t.scalar_type(), dtype) &&
+                         !t.is_contiguous() && has_channels_innermost(t.sizes().data(), t.strides().data(), t.dim());
+  if (!is_turned) return t.detach().contiguous();
   const Tensor out = make(t.sizes(), t.scalar_type());
-  read(out, at::MemoryFormat::Contiguous, to);
-  const bool done = direct_channels->lay_channels_outermost(from.data, to.data, shape_of(t), from.dtype);
+  const bool done = direct_channels->lay_channels_outermost(t.data_ptr(), out.data_ptr(), shape_of(t), dtype);
   return done ? out : t.detach().contiguous();
 }
 
@@ -303,7 +303,8 @@ PyObject* normalize_channels(PyObject*, PyObject* const* args, Py_ssize_t count)
       compute_requires_grad(running_mean, running_var)) {
     Py_RETURN_NONE;
   }
-  if (args[8] == Py_True && !x.is_contiguous()) x = make_contiguous(x);
+  const bool is_dense = x.is_contiguous(format_of(x)) && !(args[8] == Py_True && !x.is_contiguous());
+  if (!is_dense) x = make_contiguous(x);
   const at::MemoryFormat format = format_of(x);
   Values of_x, of_y;
   if (!read(x, format, of_x)) Py_RETURN_NONE;

@@ -224,6 +224,56 @@ def test_symbolic_trace_of_modules(training):
             torch.testing.assert_close(running[key], value)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_a_traced_module_keeps_its_modes_and_its_counter(training, momentum):
+    def models():
+        torch.manual_seed(0)
+        norms = [nn.BatchNorm2d(4, momentum=momentum), nn.InstanceNorm2d(4, momentum=0.1, track_running_stats=True)]
+        return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), *norms).train(training)
+
+    model, traced = models(), torch.fx.symbolic_trace(models())
+    traced.load_state_dict(model.state_dict())
+    for mode in (True, False, True):
+        x = torch.randn(2, 3, 8, 8)
+        assert torch.equal(traced.train(mode)(x), model.train(mode)(x))
+    for name, value in model.state_dict().items():
+        assert torch.equal(traced.state_dict()[name], value), name
+
+
+def test_a_trace_follows_a_module_where_it_would_follow_torchs():
+    class Inside(torch.fx.Tracer):
+        def is_leaf_module(self, m, module_qualified_name):
+            return False
+
+    model = torch.nn.Sequential(nn.BatchNorm2d(4)).eval()
+    assert [node.op for node in Inside().trace(model).nodes].count("call_module") == 0
+    model[0].register_forward_hook(lambda module, inputs, y: 2 * y)  # fx records it beside the module
+    x = torch.randn(2, 4, 3, 3)
+    assert torch.equal(torch.fx.symbolic_trace(model)(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+@pytest.mark.parametrize("how", ["trace", "export"])
+def test_the_running_statistics_of_a_traced_training_module_are_in_no_graph(how, backend):
+    norms = [nn.BatchNorm1d(6, backend=backend), nn.InstanceNorm1d(6, track_running_stats=True, backend=backend)]
+    model, x = torch.nn.Sequential(torch.nn.Conv1d(6, 6, 1), *norms), torch.randn(4, 6, 8)
+    eager = copy.deepcopy(model)
+    if how == "trace":
+        traced = torch.jit.trace(model, x, check_trace=False)
+        eager(x)  # as the tracing does
+    else:
+        traced = torch.export.export(model, (x,)).module()
+    for _ in range(2):
+        traced(x).sum().backward()
+        eager(x)
+    for name, value in traced.named_buffers():
+        assert not value.requires_grad, name
+        torch.testing.assert_close(value, dict(eager.named_buffers())[name])
+    copy.deepcopy(model)
+
+
 def test_symbolic_trace_records_the_functions():
     traced, x = torch.fx.symbolic_trace(Functions()), torch.randn(4, 6, 8)
     targets = {node.target for node in traced.graph.nodes if node.op == "call_function"}

@@ -197,6 +197,7 @@ def update_running(
     mean, variance and count are (channels,), or (samples, channels): then each sample that has valid elements
     counts once. A channel without any valid element keeps its running statistics. A single count is everyone's.
     """
+    mean, variance = mean.detach(), variance.detach()  # traced, they are results of a graph
     if type(count) is int and type(momentum) is float and mean.ndim == 1:  # four operators instead of fifteen
         unbias = count / max(count - 1, 1)
         for remembered, statistic, factor in zip(running, (mean, variance), (1.0, unbias), strict=True):

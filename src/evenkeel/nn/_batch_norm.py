@@ -8,7 +8,7 @@ import torch
 
 from evenkeel import functional as F
 from evenkeel.nn._lazy import LazyNormOptions
-from evenkeel.nn._options import NormOptions, held, without_default_bias
+from evenkeel.nn._options import NormOptions, held, recorded_call, without_default_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +33,8 @@ class BatchNormForward(NormOptions):
         is_batch = isinstance(input, torch.Tensor)  # FX's proxy can neither be asked nor counted
         if is_batch:
             self._check_input_dim(input)
+        elif (call := recorded_call(self, input, mask)) is not None:
+            return call
         momentum = 0.0 if self.momentum is None else self.momentum
         counter = held(self, "num_batches_tracked")
         if self.training and counter is not None and is_batch:

@@ -10,7 +10,7 @@ import torch
 from evenkeel import functional as F
 from evenkeel._errors import InvalidInputError
 from evenkeel.nn._lazy import LazyNormOptions
-from evenkeel.nn._options import NormOptions, without_default_bias
+from evenkeel.nn._options import NormOptions, recorded_call, without_default_bias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,8 @@ class InstanceNormForward(NormOptions):
         r"""Normalize (batch, channels, \*positions) or the same without batch; mask likewise."""
         if not isinstance(input, torch.Tensor) or input.layout is not torch.strided or input.is_nested:
             # FX's proxy cannot be asked: taken for a batch; the function refuses the others
-            return self._apply_instance_norm(input, mask)
+            call = recorded_call(self, input, mask)
+            return self._apply_instance_norm(input, mask) if call is None else call
         self._check_input_dim(input)
         unbatched = input.ndim == self._get_no_batch_dim()
         axis = input.ndim - self._get_no_batch_dim()

@@ -50,6 +50,23 @@ def refuse_script(module: torch.nn.Module) -> torch.nn.Module:
     raise BackendError(f"{type(module).__name__}: {NO_SCRIPT}")
 
 
+def recorded_call(module: torch.nn.Module, *arguments: Any) -> Any:
+    """A module's call as one node of the graph that `torch.fx` traces, as it records torch.nn's modules.
+
+    Followed inside, the module would keep the mode of that moment and lose its counter of batches. None where nothing
+    is traced or the module itself is, by a tracer that goes into torch.nn's modules, or with hooks, which fx has
+    recorded already.
+    """
+    traced = arguments[0]
+    if not isinstance(traced, torch.fx.Proxy) or module._forward_hooks or module._forward_pre_hooks:
+        return None
+    name = traced.tracer.path_of_module(module)  # type: ignore[attr-defined]  # of tracers of modules
+    if not name or not traced.tracer.is_leaf_module(torch.nn.Identity(), name):  # type: ignore[attr-defined]
+        return None
+    given = tuple(argument for argument in arguments if argument is not None)
+    return traced.tracer.create_proxy("call_module", name, given, {})
+
+
 class NormOptions(torch.nn.Module):
     """Mixin before a torch.nn norm: the options that torch.nn leaves implicit, and the module's `NormSpec`."""
 
