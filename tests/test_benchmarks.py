@@ -191,7 +191,7 @@ def test_drawn_cases_are_calls_that_both_take_with_one_result(sweep):
         assert {x.shape.numel() for x in inputs} == {math.prod(case.shape)}
         ours, theirs = (norm(*inputs, *parameters) for norm in sweep.norm_calls(case))
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
-    assert len(kinds) == 15
+    assert len(kinds) == 16
 
 
 def test_a_short_call_may_take_a_little_more(sweep):

@@ -68,7 +68,7 @@ bool is_own(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<C>
 // gradient, all of them may by chance be far smaller than their terms, and the terms' roundings show.
 inline bool sums_are_short(const ChannelsCall& a) {
   constexpr int64_t many_channels = 16;
-  return a.dtype == DType::float64 || (!a.remembered && a.geometry.channels >= many_channels);
+  return a.dtype == DType::float64 || a.geometry.channels >= many_channels;
 }
 
 // Whether sums of floats hold: none left float's range, nor did terms that add up to so little leave it below.
@@ -235,10 +235,13 @@ inline Wide<C> wide_centred(Wide<C> v, const ChannelStatistics<C>& s) {
 }
 
 // With few elements a gradient may by chance be far smaller than the terms that it is the difference of, and their
-// float roundings show: then it is computed in double. Where statistics are given, only the activation's slope is at
-// stake, and a sample's gradient must not depend on the batch.
+// float roundings show: then it is computed in double. Where statistics are given, only SiLU's slope is at stake, near
+// where it is 0, which 16 bits do not show; and a sample's gradient must not depend on the batch.
 inline bool has_few_elements(const ChannelsCall& a, int64_t statistic) {
-  if (a.remembered) return a.options.activation != Activation::none && a.geometry.positions <= computed_in_double;
+  if (a.remembered) {
+    return a.options.activation == Activation::silu && a.dtype == DType::float32 &&
+           a.geometry.positions <= computed_in_double;
+  }
   return count_of(a, statistic) <= computed_in_double;
 }
 

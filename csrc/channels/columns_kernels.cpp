@@ -202,9 +202,13 @@ void sum_one(const ChannelsCall& a, int64_t item) {
   const Block block = block_of(a.geometry, a.geometry.sum_items, item);
   double* gradient = a.partial + (item - a.first_item) * sum_partial(a.geometry);
   double* product = gradient + strip_stride(a.geometry);
-  if (!is_short<extras>(a, block.outer)) return sum_wide<T, extras>(a, block, gradient, product);
-  sum_short<T, extras>(a, block, gradient, product);
-  sum_again<T, extras>(a, block, gradient, product);
+  const auto sum = [&](const auto& written) {
+    if (!is_short<extras>(a, block.outer)) return sum_wide<T, extras>(a, block, gradient, product, written);
+    if (may_cancel<T, extras>(a, block)) return sum_about_rounded<T, extras>(a, block, gradient, product, written);
+    sum_short<T, extras>(a, block, gradient, product, written);
+    sum_again<T, extras>(a, block, gradient, product);
+  };
+  writes_with_sums(a) ? sum(RememberedGradient<T>(a, block)) : sum(NothingWritten{});
 }
 
 // The gradient of measured statistics in double, of a vector of columns.
@@ -256,6 +260,32 @@ void write_exact_gradient(const ChannelsCall& a, const Block& block) {
   });
 }
 
+// The same in the compute dtype, where the statistics are remembered.
+template <class T, bool extras>
+void write_remembered_gradient(const ChannelsCall& a, const Block& block) {
+  using C = Opmath<T>;
+  const int64_t stride = a.geometry.row_stride;
+  const ValidRows<extras> valid(a, block);
+  const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
+  const RememberedGradient<T> write(a, block);
+  const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
+  with_activation_of<extras>(a, [&](auto activation) {
+    for_each_tile<C>(block.count, block.columns, a.rows_at_a_time, [&](auto tile, const auto& at, int64_t begin,
+                                                                       int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        for (int t = 0; t < decltype(tile)::value; ++t) {
+          Vector<C> v = at(t).load(dy + row * stride);
+          if constexpr (decltype(activation)::value != Activation::none) {
+            const auto input = factors.affine(at(t), at(t).load(x + row * stride));
+            v = through_activation<decltype(activation)::value, C>(v, input);
+          }
+          write(at(t), row, valid.has(row) ? v : Vector<C>{});
+        }
+      }
+    });
+  });
+}
+
 // dx = (g - mean(g) - x_hat * bend * mean(g * x_hat)) / scale with g = dy * weight
 template <class T, bool extras>
 void write_gradient_one(const ChannelsCall& a, int64_t item) {
@@ -264,8 +294,12 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   const int64_t stride = a.geometry.row_stride;
   const Written written(a, item, static_cast<const T*>(nullptr));
   const Block& block = written.rows;
-  if (a.remembered || is_exact<extras>(a, block.outer)) {
-    return written.for_each_strip(a.geometry, [&](const Block& part) { write_exact_gradient<T, extras>(a, part); });
+  const bool exact = is_exact<extras>(a, block.outer);
+  if (a.remembered || exact) {
+    return written.for_each_strip(a.geometry, [&](const Block& part) {
+      exact || may_cancel<T, extras>(a, part) ? write_exact_gradient<T, extras>(a, part)
+                                              : write_remembered_gradient<T, extras>(a, part);
+    });
   }
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer);

@@ -7,15 +7,16 @@ namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
 constexpr int64_t rows_per_flush = 16;  // sums in the compute dtype stay short
+constexpr int64_t rows_of_few_terms = 4, few_terms = 1024;
 
 // Sums of K terms for each of a strip's columns, padded to whole vectors. term(position, row, out) gives K numbers, vectors
 // of the compute dtype or of doubles; the sums of lanes past the last column are not used. Tiles leap from row to row,
 // which no processor foresees: fetch(row, column) of the next rows is called in memory's order meanwhile.
 template <class C, class Number = Vector<C>, int K, class Term, class Fetch>
 inline void sum_columns(int64_t rows, int64_t columns, double* const (&total)[K], const Term& term,
-                        const Fetch& fetch) {
+                        const Fetch& fetch, int64_t rows_at_once = rows_per_flush) {
   for (int k = 0; k < K; ++k) std::memset(total[k], 0, padded(columns) * sizeof(double));
-  for_each_tile<C>(rows, columns, rows_per_flush, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+  for_each_tile<C>(rows, columns, rows_at_once, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
     constexpr int vectors = decltype(tile)::value;
     Number part[K][vectors] = {};
     int64_t next_row = end + at(0).i * (end - begin) / columns, next_column = at(0).i * (end - begin) % columns;
@@ -93,10 +94,28 @@ class Upstream {
   const bool exactly_;
 };
 
+// dx of a block with remembered statistics, through which nothing flows back.
+template <class T>
+struct RememberedGradient {
+  using C = Opmath<T>;
+  const int64_t stride;
+  T* const dx;
+  const Factors<C> factors;
+  RememberedGradient(const ChannelsCall& a, const Block& block)
+      : stride(a.geometry.row_stride),
+        dx(block.at(static_cast<T*>(a.out), stride)),
+        factors(column_factors<C>(a, block.outer, block.first)) {}
+  template <class At>
+  EVENKEEL_INLINE void operator()(const At& at, int64_t row, const Vector<C>& upstream) const {
+    at.store(dx + row * stride, upstream * factor_at(at, factors.scale));
+  }
+};
+
 // The sums of the gradient, and of its products with the differences from the mean. In double: terms of both signs
 // cancel. Few rows at a time, so that sums stay short.
-template <class T, bool extras>
-void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, double* product) {
+template <class T, bool extras, class Written = NothingWritten>
+void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, double* product,
+              const Written& written = {}) {
   using C = Opmath<T>;
   constexpr int parts = Wide<C>::parts;
   const int64_t stride = a.geometry.row_stride;
@@ -113,8 +132,12 @@ void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, doubl
       for (int t = 0; t < decltype(tile)::value; ++t) {
         Doubles sums[parts] = {}, products[parts] = {};
         for (int64_t row = begin; row < end; ++row) {
-          if (!valid.has(row)) continue;
+          if (!valid.has(row)) {
+            written(at(t), row, Vector<C>{});
+            continue;
+          }
           const Wide<C> wide = upstream.wide(at(t), dy + row * stride, x + row * stride);
+          written(at(t), row, wide.rounded());
           const Wide<C> difference = s.wide_centred(at(t), x + row * stride);
           if (kept) wide.store(kept + row * kept_row + at(t).i);
           for (int i = 0; i < parts; ++i) {
@@ -133,14 +156,16 @@ void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, doubl
 }
 
 // The same with short sums of floats, and the differences from the rounded mean.
-template <class T, bool extras>
-void sum_short(const ChannelsCall& a, const Block& block, double* gradient, double* product) {
+template <class T, bool extras, class Written>
+void sum_short(const ChannelsCall& a, const Block& block, double* gradient, double* product, const Written& written) {
   using C = Opmath<T>;
   using V = Vector<C>;
   const int64_t stride = a.geometry.row_stride;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
+  // of remembered statistics terms are as large as x is far from the mean, and few do not hide how they were rounded
+  const int64_t rows_at_once = a.remembered && a.geometry.count <= few_terms ? rows_of_few_terms : rows_per_flush;
   with_activation_of<extras>(a, [&](auto activation) {
     sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
       sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
@@ -152,12 +177,40 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
         }
         out[0] = valid.has(row) ? upstream : V{};
         out[1] = valid.has(row) ? upstream * centred : V{};
+        written(at, row, out[0]);
       }, [&](int64_t row, int64_t column) {
         fetch(x + row * stride + column);
         fetch(dy + row * stride + column);
-      });
+      }, rows_at_once);
     });
   });
+}
+
+// The same in double, but of the differences from the rounded mean too.
+template <class T, bool extras, class Written = NothingWritten>
+void sum_about_rounded(const ChannelsCall& a, const Block& block, double* gradient, double* product,
+                       const Written& written = {}) {
+  const ColumnStatistics<Opmath<T>> s(a, block);
+  sum_wide<T, extras>(a, block, gradient, product, written);
+  for (int64_t i = 0; i < block.lanes; ++i) {
+    product[i] += static_cast<double>(s.mean_rest[i * a.geometry.per_channel]) * gradient[i];
+  }
+}
+
+// Whether what enters the activation may cancel in some channel of a block, with remembered statistics.
+template <class T, bool extras>
+bool may_cancel(const ChannelsCall& a, const Block& block) {
+  if (!extras || !a.remembered || a.options.activation == Activation::none) return false;
+  const bool repeats = a.geometry.repeat > 1;
+  const int64_t first = repeats ? 0 : block.first_lane, count = repeats ? a.geometry.channels : block.lanes;
+  StatisticsStrip<Opmath<T>> s;
+  s.restore(a, first, count);
+  LaneMask<double> any_lane{};
+  for_each_position<double>(count, [&](auto at) {
+    const Doubles weight = parameter_at(at, a.weights_from(first), 1), bias = parameter_at(at, a.biases_from(first), 0);
+    any_lane |= may_cancel(s, at.i, weight, bias);
+  });
+  return any(any_lane);
 }
 
 // Lanes whose sums floats do not hold, in double.
@@ -178,12 +231,11 @@ void sum_again(const ChannelsCall& a, const Block& block, double* gradient, doub
   const auto again = [&](int64_t i) { return is_lost(i) && !std::isnan(s.exact_reciprocal[i * each]); };
   if (!any(again)) return;
   double wide_gradient[longest_strip], wide_product[longest_strip];
-  sum_wide<T, extras>(a, block, wide_gradient, wide_product);
+  sum_about_rounded<T, extras>(a, block, wide_gradient, wide_product);
   for (int64_t i = 0; i < block.lanes; ++i) {
     if (!again(i)) continue;
     gradient[i] = wide_gradient[i];
-    // as from the rounded mean
-    product[i] = wide_product[i] + static_cast<double>(s.mean_rest[i * each]) * wide_gradient[i];
+    product[i] = wide_product[i];
   }
 }
 

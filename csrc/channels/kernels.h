@@ -131,6 +131,9 @@ struct ChannelsCall {
   int64_t statistics_width() const { return evenkeel::statistics_width(options.eps_mode); }
 };
 
+// Backward: remembered statistics need no sums for dx, which is written in the pass that sums.
+inline bool writes_with_sums(const ChannelsCall& a) { return a.remembered && a.out; }
+
 // Whether a channel's weight is divided by the scale before it multiplies, which has to be in float's range then.
 inline bool has_scales(const ChannelsGeometry& g) { return g.walk != Walk::groups || g.innermost || g.small; }
 

@@ -231,7 +231,7 @@ void run_backward(const ChannelsBackward& backward) {
   const bool sum = backward.dweight.data || backward.dbias.data || !backward.remembered;
   run(a, g.sum_items, sum_partial(g),
       {phases.prepare, sum ? phases.sum : nullptr, sum ? phases.merge_sums : nullptr,
-       backward.dx ? phases.write_gradient : nullptr, kernels().repair_gradient});
+       backward.dx && !(sum && writes_with_sums(a)) ? phases.write_gradient : nullptr, kernels().repair_gradient});
   int which = 0;
   for (const Values& gradient : {backward.dbias, backward.dweight}) {
     if (gradient.data) kernels().finish(a, which, g.channels, gradient.dtype, gradient.data);

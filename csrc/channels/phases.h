@@ -45,6 +45,12 @@ struct ValidLanes {
   }
 };
 
+// What is written meanwhile where a gradient is summed.
+struct NothingWritten {
+  template <class... Arguments>
+  void operator()(const Arguments&...) const {}
+};
+
 // The activation known at compile time; without extras there is none.
 template <bool extras, class Body>
 inline void with_activation_of(const ChannelsCall& a, const Body& body) {

@@ -162,6 +162,9 @@ Span measure_span(const ChannelsGeometry& g, int64_t item) {
   return {item / g.measure_items, begin, end < g.count ? end : g.count};
 }
 
+// Whether each run is a lane of the backward's sums, which are complete with it.
+inline bool sums_runs(const ChannelsCall& a) { return a.remembered && a.geometry.parts == 1; }
+
 // An item of the backward is one part of one run: the sums are kept for each channel of each sample.
 struct Part {
   int64_t statistic, channel, offset, length;

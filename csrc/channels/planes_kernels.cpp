@@ -5,6 +5,7 @@
 // spread of 0.01 costs no accuracy, a constant channel gives exactly 0, and memory is read once. The items of a
 // statistic are merged in double.
 #include "channels/planes_gradient.h"
+#include "channels/planes_remembered.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
@@ -223,12 +224,17 @@ void write_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   }
 }
 
+template <class T, bool extras>
+void sum_gradient_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  sums_runs(a) ? sum_remembered<T, extras>(a, begin, end) : sum_range<T, extras>(a, begin, end);
+}
+
 }  // namespace
 
 const ChannelsWalk planes_walk = {.measure = EVENKEEL_PHASE_OF_EACH(measure_one),
                                   .merge = EVENKEEL_PHASE_OF_EACH(merge_one),
                                   .write = EVENKEEL_PHASE(write_range),
-                                  .sum = EVENKEEL_PHASE(sum_range),
+                                  .sum = EVENKEEL_PHASE(sum_gradient_range),
                                   .merge_sums = EVENKEEL_PHASE_OF_EACH(merge_sums_one),
                                   .write_gradient = EVENKEEL_PHASE(write_gradient_range)};
 

@@ -80,10 +80,25 @@ C* kept_at(const ChannelsCall& a, int64_t place) {
   return a.kept && sums_are_short(a) ? static_cast<C*>(a.kept) + place : nullptr;
 }
 
+// dx of a part with remembered statistics, through which nothing flows back.
+template <class T>
+struct RememberedGradient {
+  using C = Opmath<T>;
+  T* const dx;
+  const C scale;
+  RememberedGradient(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s)
+      : dx(static_cast<T*>(a.out) + part.offset), scale(scale_of(s, a.weight_of(part.channel))) {}
+  template <class At>
+  EVENKEEL_INLINE void operator()(const At& at, const Vector<C>& upstream) const {
+    at.store(dx, upstream * scale);
+  }
+};
+
 // The sums of the gradient, and of its products with the differences from the mean. In double: terms of both signs
 // cancel.
-template <class T, bool extras>
-void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, double (&sums)[2]) {
+template <class T, bool extras, class Written = NothingWritten>
+void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, double (&sums)[2],
+              const Written& written = {}) {
   using C = Opmath<T>;
   constexpr int parts = Wide<C>::parts;
   const T* x = static_cast<const T*>(a.x) + part.offset;
@@ -92,6 +107,7 @@ void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
     for_each_position<C>(part.length, [&](auto at) {
       const auto value = upstream.keep(at, at.load(x));
       const Wide<C> wide = upstream.wide(at, value), difference = wide_centred(Wide<C>(value), s);
+      written(at, wide.rounded());
       for (int i = 0; i < parts; ++i) {
         gradient[i] += wide.part[i];
         product[i] += wide.part[i] * difference.part[i];
@@ -105,13 +121,13 @@ void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
   }
 }
 
-template <class T, bool extras>
-void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s,
-                double (&sums)[2]) {
+template <class T, bool extras, class Written>
+void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, double (&sums)[2],
+                const Written& written) {
   using C = Opmath<T>;
   using V = Vector<C>;
   const T *x = static_cast<const T*>(a.x) + part.offset, *dy = static_cast<const T*>(a.dy) + part.offset;
-  if constexpr (!extras) {
+  if constexpr (!extras && std::is_same_v<Written, NothingWritten>) {
     const GradientTerms<T, Activation::none> terms{x, dy, {s.mean, 0, 0}};
     if (part.length > few_elements) return sum_terms<C>(part.length, sums, terms);
     V lanes[2];
@@ -133,16 +149,17 @@ void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics
       const V value = upstream.keep(at, at.load(x));
       out[0] = upstream.at(at, value);
       if (is_silu && kept) at.store(kept, out[0]);
+      written(at, out[0]);
       out[1] = out[0] * (value - s.mean);
     });
   });
 }
 
 // The same, but in double where floats do not hold the sums.
-template <class T, bool extras>
-void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s,
-               double (&sums)[2]) {
-  sum_floats<T, extras>(a, part, s, sums);
+template <class T, bool extras, class Written>
+void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, double (&sums)[2],
+               const Written& written) {
+  sum_floats<T, extras>(a, part, s, sums, written);
   if (sums_hold<Opmath<T>>(sums[0], sums[1]) || is_nan(s)) return;
   sum_wide<T, extras>(a, part, s, sums);
   sums[1] += static_cast<double>(s.mean_rest) * sums[0];
@@ -151,12 +168,14 @@ void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<
 template <class T, bool extras>
 void sum_part(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, double* partial) {
   double sums[2];
-  if (sums_are_short(a) && !(extras && is_exact(a, part, s))) {
-    sum_short<T, extras>(a, part, s, sums);
+  const auto sum = [&](const auto& written) {
+    if (!sums_are_short(a) || (extras && is_exact(a, part, s))) {
+      return sum_wide<T, extras>(a, part, s, sums, written);
+    }
+    sum_short<T, extras>(a, part, s, sums, written);
     sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
-  } else {
-    sum_wide<T, extras>(a, part, s, sums);
-  }
+  };
+  writes_with_sums(a) ? sum(RememberedGradient<T>(a, part, s)) : sum(NothingWritten{});
   partial[0] = sums[0];
   partial[1] = sums[1];
 }
@@ -296,6 +315,7 @@ void sum_range(const ChannelsCall& a, int64_t begin, int64_t end) {
 
 template <class T, bool>
 void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
+  if (sums_runs(a)) return;
   using C = Opmath<T>;
   const ChannelsGeometry& g = a.geometry;
   const Runs runs = runs_of(g, statistic);
