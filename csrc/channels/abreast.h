@@ -37,12 +37,12 @@ EVENKEEL_INLINE void fetch_beginning(const T* run, int64_t n) {
   for (int64_t i = 0; i < std::min(n, 4 * line); i += line) fetch(run + i);
 }
 
-// The sums of eight runs, of terms_of(run). in_double: from a vector's lanes on.
+// The sums of eight runs, of terms_of(run), or of `count` and of some more. in_double: from a vector's lanes on.
 struct SumsAbreast {
   Doubles gradient, product;
 };
 template <bool in_double, class C, class Terms>
-EVENKEEL_INLINE SumsAbreast sums_abreast(int64_t length, const Terms& terms_of) {
+EVENKEEL_INLINE SumsAbreast sums_abreast(int64_t length, const Terms& terms_of, int count = abreast) {
   if (!in_double && length <= few_elements) {
     Vector<C> gradients[abreast], products[abreast];
 #pragma GCC unroll 8
@@ -54,8 +54,8 @@ EVENKEEL_INLINE SumsAbreast sums_abreast(int64_t length, const Terms& terms_of) 
     }
     return {as_doubles(sums_of_lanes(gradients)), as_doubles(sums_of_lanes(products))};
   }
-  Doubles gradients[abreast], products[abreast];
-  for (int i = 0; i < abreast; ++i) {
+  Doubles gradients[abreast] = {}, products[abreast] = {};
+  for (int i = 0; i < count; ++i) {
     Doubles lanes[2] = {};
     add_terms<C>(length, lanes, terms_of(i));
     gradients[i] = lanes[0];

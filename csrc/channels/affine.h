@@ -122,6 +122,17 @@ LaneMask<double> may_cancel(const StatisticsStrip<C>& s, int64_t first, Doubles 
   return lanes;
 }
 
+// A gradient's product with the differences from the exact mean, of that from the rounded one and of what this lost. The
+// loss is none where an infinite gradient has made the product infinite.
+inline Doubles about_exact_mean(Doubles product, Doubles rest, Doubles gradient) {
+  const Doubles lost = rest * gradient;
+  return product - keep_lanes<double>(lost, size_of(lost) < std::numeric_limits<double>::infinity());
+}
+inline double about_exact_mean(double product, double rest, double gradient) {
+  const double lost = rest * gradient;
+  return std::isfinite(lost) ? product - lost : product;
+}
+
 // A vector as doubles, lane by lane.
 template <class C>
 struct Wide {

@@ -213,7 +213,6 @@ struct ColumnStatistics {
   C mean[longest_strip], mean_rest[longest_strip];
   double weight[longest_strip], bias[longest_strip], exact_mean[longest_strip], exact_scale[longest_strip],
       exact_reciprocal[longest_strip], exact_mean_g[longest_strip], exact_slope[longest_strip];
-  bool any_cancels = false;
 
   // `for_sums`: only what the sums of a gradient need
   ColumnStatistics(const ChannelsCall& a, const Block& b, bool for_sums = false) : for_sums_(for_sums) {
@@ -299,10 +298,6 @@ struct ColumnStatistics {
       spread(exact_reciprocal, reciprocal);
       spread(exact_mean_g, [&](auto at) { return at.load(means_g); });
       spread(exact_slope, [&](auto at) { return reciprocal(at) * s.wide_bend(at.i) * at.load(means_gx); });
-    }
-    for (int64_t i = begin; a.remembered && i < end; ++i) {
-      const auto own = restore_statistics<C>(a, first + (i - begin) * step);
-      any_cancels |= may_cancel(own, a.weight_of(b.first_lane + i), a.bias_of(b.first_lane + i));
     }
   }
 };

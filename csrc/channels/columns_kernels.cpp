@@ -202,13 +202,15 @@ void sum_one(const ChannelsCall& a, int64_t item) {
   const Block block = block_of(a.geometry, a.geometry.sum_items, item);
   double* gradient = a.partial + (item - a.first_item) * sum_partial(a.geometry);
   double* product = gradient + strip_stride(a.geometry);
-  const auto sum = [&](const auto& written) {
+  const CancellingColumns<T, extras> cancelling(a, block);
+  const auto sum = [&](const auto& written, const auto& written_again) {
     if (!is_short<extras>(a, block.outer)) return sum_wide<T, extras>(a, block, gradient, product, written);
-    if (may_cancel<T, extras>(a, block)) return sum_about_rounded<T, extras>(a, block, gradient, product, written);
     sum_short<T, extras>(a, block, gradient, product, written);
-    sum_again<T, extras>(a, block, gradient, product);
+    sum_again<T, extras>(a, block, gradient, product, cancelling, written_again);
   };
-  writes_with_sums(a) ? sum(RememberedGradient<T>(a, block)) : sum(NothingWritten{});
+  if (!writes_with_sums(a)) return sum(NothingWritten{}, NothingWritten{});
+  const RememberedGradient<T> written(a, block);
+  cancelling.any() ? sum(written, CancellingGradient<T, extras>{written, cancelling}) : sum(written, NothingWritten{});
 }
 
 // The gradient of measured statistics in double, of a vector of columns.
@@ -229,8 +231,8 @@ struct ExactGradient {
 };
 
 // dx of a block where terms may cancel, in double. The factors of a few columns stay in registers for some rows.
-template <class T, bool extras>
-void write_exact_gradient(const ChannelsCall& a, const Block& block) {
+template <class T, bool extras, class Remembered>
+void write_exact_gradient(const ChannelsCall& a, const Block& block, const Remembered& remembered) {
   using C = Opmath<T>;
   using V = Vector<C>;
   const int64_t stride = a.geometry.row_stride;
@@ -243,16 +245,15 @@ void write_exact_gradient(const ChannelsCall& a, const Block& block) {
   T* dx = block.at(static_cast<T*>(a.out), stride);
   const auto write = [&](const auto& at, int64_t begin, int64_t end) {
     const ExactGradient<C> gradient(s, at.i);
-    const V scale = factor_at(at, factors.scale);
     for (int64_t row = begin; row < end; ++row) {
       const T *own_dy = dy + row * stride, *own_x = x + row * stride;
       V v{};
       if (valid.has(row)) {  // else nothing was kept of it
         const Wide<C> own =
             kept ? Wide<C>(kept + row * kept_stride(a.geometry) + at.i) : upstream.wide(at, own_dy, own_x);
-        v = a.remembered ? own.rounded() * scale : gradient(own, s.wide_centred(at, own_x));
+        v = a.remembered ? own.rounded() : gradient(own, s.wide_centred(at, own_x));
       }
-      at.store(dx + row * stride, v);
+      a.remembered ? remembered(at, row, v, valid.has(row)) : at.store(dx + row * stride, v);
     }
   };
   for_each_tile<C>(block.count, block.columns, rows_of_tile, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
@@ -279,7 +280,7 @@ void write_remembered_gradient(const ChannelsCall& a, const Block& block) {
             const auto input = factors.affine(at(t), at(t).load(x + row * stride));
             v = through_activation<decltype(activation)::value, C>(v, input);
           }
-          write(at(t), row, valid.has(row) ? v : Vector<C>{});
+          write(at(t), row, v, valid.has(row));
         }
       }
     });
@@ -294,12 +295,19 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   const int64_t stride = a.geometry.row_stride;
   const Written written(a, item, static_cast<const T*>(nullptr));
   const Block& block = written.rows;
-  const bool exact = is_exact<extras>(a, block.outer);
-  if (a.remembered || exact) {
+  if (a.remembered) {
     return written.for_each_strip(a.geometry, [&](const Block& part) {
-      exact || may_cancel<T, extras>(a, part) ? write_exact_gradient<T, extras>(a, part)
-                                              : write_remembered_gradient<T, extras>(a, part);
+      const RememberedGradient<T> write(a, part);
+      if (!is_short<extras>(a, block.outer)) return write_exact_gradient<T, extras>(a, part, write);
+      write_remembered_gradient<T, extras>(a, part);
+      const CancellingColumns<T, extras> cancelling(a, part);
+      if (!cancelling.any()) return;
+      write_exact_gradient<T, extras>(a, part, CancellingGradient<T, extras>{write, cancelling});
     });
+  }
+  if (is_exact<extras>(a, block.outer)) {
+    return written.for_each_strip(
+        a.geometry, [&](const Block& part) { write_exact_gradient<T, extras>(a, part, NothingWritten{}); });
   }
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer);

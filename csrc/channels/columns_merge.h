@@ -115,7 +115,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
     double* products = a.products + outer * g.lanes_of_row + lane;
     const double* weights = a.weights_from(lane);
     for_each_position<double>(lanes, [&](auto at) {
-      const Doubles sum = at.load(gradients), product = (at.load(products) - rest * sum) * reciprocal;
+      const Doubles sum = at.load(gradients), product = about_exact_mean(at.load(products), Doubles{} + rest, sum) * reciprocal;
       at.store(products, product);
       const Doubles weight = parameter_at(at, weights, 1);
       total += weight * sum;
@@ -151,7 +151,7 @@ void merge_sums_range(const ChannelsCall& a, int64_t begin, int64_t end) {
     s.restore(a, first, lanes);
     for_each_position<double>(lanes, [&](auto at) {
       const Doubles sum = at.load(sums), rest = rest_counts * load_wide(s.mean_rest + at.i);
-      const Doubles product = (at.load(products) - rest * sum) * s.exact_reciprocal(at.i);
+      const Doubles product = about_exact_mean(at.load(products), rest, sum) * s.exact_reciprocal(at.i);
       const Doubles weight = parameter_at(at, weights, 1);
       at.store(products, product);
       at.store(mean_g, weight * sum / n);

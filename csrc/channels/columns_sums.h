@@ -69,7 +69,7 @@ class Upstream {
       : factors_(factors),
         statistics_(s),
         activation_(a.options.activation),
-        exactly_(is_exact<extras>(a, block.outer) || (extras && s.any_cancels)) {}
+        exactly_(is_exact<extras>(a, block.outer) || (extras && a.remembered)) {}
   template <class At>
   Wide<C> wide(const At& at, const T* dy, const T* x) const {
     if constexpr (extras) {
@@ -94,6 +94,43 @@ class Upstream {
   const bool exactly_;
 };
 
+// The channels of a block in which what enters the activation may cancel, with remembered statistics: a byte a column.
+template <class T, bool extras>
+class CancellingColumns {
+ public:
+  CancellingColumns(const ChannelsCall& a, const Block& block) {
+    if (!extras || !a.remembered || a.options.activation == Activation::none) return;
+    const ChannelsGeometry& g = a.geometry;
+    const bool repeats = g.repeat > 1;
+    const int64_t first = repeats ? 0 : block.first_lane, count = repeats ? g.channels : block.lanes;
+    StatisticsStrip<Opmath<T>> s;
+    s.restore(a, first, count);
+    uint8_t lanes[longest_strip];
+    for_each_position<double>(count, [&](auto at) {
+      const Doubles weight = parameter_at(at, a.weights_from(first), 1), bias = parameter_at(at, a.biases_from(first), 0);
+      const auto bytes = convert<VectorOf<uint8_t, 8>>(-EVENKEEL_ISA::may_cancel(s, at.i, weight, bias));
+      std::memcpy(lanes + at.i, &bytes, std::min<int64_t>(count - at.i, sizeof(bytes)));
+    });
+    any_ = std::memchr(lanes, 1, count);
+    if (!any_) return;
+    for (int64_t lane = 0; lane < block.lanes; ++lane) {
+      const int64_t channel = repeats ? (block.first_lane + lane) % g.channels : lane;
+      std::fill_n(columns_ + lane * g.per_channel, g.per_channel, lanes[channel]);
+    }
+    std::fill(columns_ + block.columns, columns_ + padded(block.columns), 0);
+  }
+  bool any() const { return any_; }
+  bool has(int64_t column) const { return any_ && columns_[column]; }
+  template <class C>
+  LaneMask<C> lanes(int64_t i) const {
+    return -convert<LaneMask<C>>(load_bytes_of<VectorOf<uint8_t, Lanes<C>::width>>(columns_ + i));
+  }
+
+ private:
+  bool any_ = false;
+  uint8_t columns_[longest_strip];
+};
+
 // dx of a block with remembered statistics, through which nothing flows back.
 template <class T>
 struct RememberedGradient {
@@ -106,8 +143,20 @@ struct RememberedGradient {
         dx(block.at(static_cast<T*>(a.out), stride)),
         factors(column_factors<C>(a, block.outer, block.first)) {}
   template <class At>
-  EVENKEEL_INLINE void operator()(const At& at, int64_t row, const Vector<C>& upstream) const {
-    at.store(dx + row * stride, upstream * factor_at(at, factors.scale));
+  EVENKEEL_INLINE void operator()(const At& at, int64_t row, const Vector<C>& upstream, bool valid) const {
+    at.store(dx + row * stride, valid ? upstream * factor_at(at, factors.scale) : Vector<C>{});
+  }
+};
+// The same where terms may cancel; elsewhere it stands already.
+template <class T, bool extras>
+struct CancellingGradient {
+  using C = Opmath<T>;
+  const RememberedGradient<T> all;
+  const CancellingColumns<T, extras>& cancelling;
+  template <class At>
+  EVENKEEL_INLINE void operator()(const At& at, int64_t row, const Vector<C>& upstream, bool valid) const {
+    const Vector<C> there = at.load(all.dx + row * all.stride), v = upstream * factor_at(at, all.factors.scale);
+    if (valid) at.store(all.dx + row * all.stride, choose(cancelling.template lanes<C>(at.i), v, there));
   }
 };
 
@@ -133,11 +182,11 @@ void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, doubl
         Doubles sums[parts] = {}, products[parts] = {};
         for (int64_t row = begin; row < end; ++row) {
           if (!valid.has(row)) {
-            written(at(t), row, Vector<C>{});
+            written(at(t), row, Vector<C>{}, false);
             continue;
           }
           const Wide<C> wide = upstream.wide(at(t), dy + row * stride, x + row * stride);
-          written(at(t), row, wide.rounded());
+          written(at(t), row, wide.rounded(), true);
           const Wide<C> difference = s.wide_centred(at(t), x + row * stride);
           if (kept) wide.store(kept + row * kept_row + at(t).i);
           for (int i = 0; i < parts; ++i) {
@@ -177,7 +226,7 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
         }
         out[0] = valid.has(row) ? upstream : V{};
         out[1] = valid.has(row) ? upstream * centred : V{};
-        written(at, row, out[0]);
+        written(at, row, out[0], valid.has(row));
       }, [&](int64_t row, int64_t column) {
         fetch(x + row * stride + column);
         fetch(dy + row * stride + column);
@@ -186,56 +235,31 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
   });
 }
 
-// The same in double, but of the differences from the rounded mean too.
-template <class T, bool extras, class Written = NothingWritten>
-void sum_about_rounded(const ChannelsCall& a, const Block& block, double* gradient, double* product,
-                       const Written& written = {}) {
-  const ColumnStatistics<Opmath<T>> s(a, block);
-  sum_wide<T, extras>(a, block, gradient, product, written);
-  for (int64_t i = 0; i < block.lanes; ++i) {
-    product[i] += static_cast<double>(s.mean_rest[i * a.geometry.per_channel]) * gradient[i];
-  }
-}
-
-// Whether what enters the activation may cancel in some channel of a block, with remembered statistics.
-template <class T, bool extras>
-bool may_cancel(const ChannelsCall& a, const Block& block) {
-  if (!extras || !a.remembered || a.options.activation == Activation::none) return false;
-  const bool repeats = a.geometry.repeat > 1;
-  const int64_t first = repeats ? 0 : block.first_lane, count = repeats ? a.geometry.channels : block.lanes;
-  StatisticsStrip<Opmath<T>> s;
-  s.restore(a, first, count);
-  LaneMask<double> any_lane{};
-  for_each_position<double>(count, [&](auto at) {
-    const Doubles weight = parameter_at(at, a.weights_from(first), 1), bias = parameter_at(at, a.biases_from(first), 0);
-    any_lane |= may_cancel(s, at.i, weight, bias);
-  });
-  return any(any_lane);
-}
-
-// Lanes whose sums floats do not hold, in double.
-template <class T, bool extras>
-void sum_again(const ChannelsCall& a, const Block& block, double* gradient, double* product) {
+// Lanes whose sums floats do not hold, or what enters their activation, in double.
+template <class T, bool extras, class Written>
+void sum_again(const ChannelsCall& a, const Block& block, double* gradient, double* product,
+               const CancellingColumns<T, extras>& cancelling, const Written& written) {
   using C = Opmath<T>;
-  if (all_hold(gradient, product, block.lanes)) return;
+  const int64_t each = a.geometry.per_channel;
+  if (!cancelling.any() && all_hold(gradient, product, block.lanes)) return;
   const auto any = [&](const auto& test) {
     for (int64_t i = 0; i < block.lanes; ++i) {
       if (test(i)) return true;
     }
     return false;
   };
-  const auto is_lost = [&](int64_t i) { return !sums_hold<C>(gradient[i], product[i]); };
+  const auto is_lost = [&](int64_t i) { return cancelling.has(i * each) || !sums_hold<C>(gradient[i], product[i]); };
   if (!any(is_lost)) return;
   const ColumnStatistics<C> s(a, block);
-  const int64_t each = a.geometry.per_channel;
   const auto again = [&](int64_t i) { return is_lost(i) && !std::isnan(s.exact_reciprocal[i * each]); };
   if (!any(again)) return;
   double wide_gradient[longest_strip], wide_product[longest_strip];
-  sum_about_rounded<T, extras>(a, block, wide_gradient, wide_product);
+  sum_wide<T, extras>(a, block, wide_gradient, wide_product, written);
   for (int64_t i = 0; i < block.lanes; ++i) {
     if (!again(i)) continue;
     gradient[i] = wide_gradient[i];
-    product[i] = wide_product[i];
+    // as from the rounded mean
+    product[i] = about_exact_mean(wide_product[i], -static_cast<double>(s.mean_rest[i * each]), wide_gradient[i]);
   }
 }
 

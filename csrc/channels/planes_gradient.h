@@ -33,7 +33,7 @@ void write_gradient_part(const ChannelsCall& a, const Part& part,
       const C scale = scale_of(s, w);
       const auto write = [&](const auto& gradient) {
         for_each_position<C>(part.length, [&](auto at) {
-          at.store(dx, gradient(at, upstream.keep(at, at.load(x))) * scale);
+          at.store(dx, upstream.keep(at, gradient(at, upstream.keep(at, at.load(x))) * scale));
         });
       };
       if (upstream.exactly()) return write([&](auto at, auto value) { return upstream.wide(at, value).rounded(); });

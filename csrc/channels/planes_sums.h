@@ -89,8 +89,8 @@ struct RememberedGradient {
   RememberedGradient(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s)
       : dx(static_cast<T*>(a.out) + part.offset), scale(scale_of(s, a.weight_of(part.channel))) {}
   template <class At>
-  EVENKEEL_INLINE void operator()(const At& at, const Vector<C>& upstream) const {
-    at.store(dx, upstream * scale);
+  EVENKEEL_INLINE void operator()(const At& at, const Vector<C>& upstream, const auto& keep) const {
+    at.store(dx, keep(upstream * scale));
   }
 };
 
@@ -107,7 +107,7 @@ void sum_wide(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
     for_each_position<C>(part.length, [&](auto at) {
       const auto value = upstream.keep(at, at.load(x));
       const Wide<C> wide = upstream.wide(at, value), difference = wide_centred(Wide<C>(value), s);
-      written(at, wide.rounded());
+      written(at, wide.rounded(), [&](const auto& v) { return upstream.keep(at, v); });
       for (int i = 0; i < parts; ++i) {
         gradient[i] += wide.part[i];
         product[i] += wide.part[i] * difference.part[i];
@@ -149,7 +149,7 @@ void sum_floats(const ChannelsCall& a, const Part& part, const ChannelStatistics
       const V value = upstream.keep(at, at.load(x));
       out[0] = upstream.at(at, value);
       if (is_silu && kept) at.store(kept, out[0]);
-      written(at, out[0]);
+      written(at, out[0], [&](const V& v) __attribute__((always_inline)) { return upstream.keep(at, v); });
       out[1] = out[0] * (value - s.mean);
     });
   });
@@ -160,9 +160,11 @@ template <class T, bool extras, class Written>
 void sum_short(const ChannelsCall& a, const Part& part, const ChannelStatistics<Opmath<T>>& s, double (&sums)[2],
                const Written& written) {
   sum_floats<T, extras>(a, part, s, sums, written);
-  if (sums_hold<Opmath<T>>(sums[0], sums[1]) || is_nan(s)) return;
-  sum_wide<T, extras>(a, part, s, sums);
-  sums[1] += static_cast<double>(s.mean_rest) * sums[0];
+  if (sums_hold<Opmath<T>>(sums[0], sums[1]) || is_nan(s)) {
+    sums[1] = about_exact_mean(sums[1], static_cast<double>(s.mean_rest), sums[0]);
+  } else {
+    sum_wide<T, extras>(a, part, s, sums);
+  }
 }
 
 template <class T, bool extras>
@@ -173,7 +175,6 @@ void sum_part(const ChannelsCall& a, const Part& part, const ChannelStatistics<O
       return sum_wide<T, extras>(a, part, s, sums, written);
     }
     sum_short<T, extras>(a, part, s, sums, written);
-    sums[1] -= static_cast<double>(s.mean_rest) * sums[0];
   };
   writes_with_sums(a) ? sum(RememberedGradient<T>(a, part, s)) : sum(NothingWritten{});
   partial[0] = sums[0];

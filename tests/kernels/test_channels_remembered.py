@@ -109,3 +109,35 @@ def test_masked_positions_have_no_gradient(activation, shape):
     (dx,) = torch.autograd.grad(y, leaf, cotangent)
     (expected,) = gradients(x, (weight, bias), remembered, cotangent, activation, of="input")
     assert torch.equal(dx, torch.where(mask.unsqueeze(1), expected, 0.0))
+    assert not dx[~mask.unsqueeze(1).expand_as(dx)].signbit().any()  # no -0.0 either
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize("shape", [(64, 768), (8, 700, 2, 4)], ids=str)
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_threads_divide_columns_where_they_like(activation, shape, weighted):
+    x, dy, (mean, variance) = torch.randn(shape), torch.randn(shape), statistics(shape[1])
+    mean[400] = 100.0  # of which neighbours must know nothing
+    parameters = torch.rand(2, shape[1]) + 0.5 if weighted else (None, torch.zeros(shape[1]))
+
+    def found():
+        leaves = [t.clone().requires_grad_() for t in (x, *parameters) if t is not None]
+        given = leaves[1:] if weighted else (None, leaves[1])
+        y = F.batch_norm(leaves[0], mean, variance, *given, activation=activation, backend="cpu")
+        return torch.autograd.grad(y, leaves, dy)
+
+    several = on_threads(found, (1, 2, 3))
+    assert all(same_bits(several[0], other) for other in several[1:])
+
+
+@pytest.mark.parametrize("channels", [15, 16])
+@pytest.mark.parametrize("positions", [3, 20])
+def test_an_infinite_gradient_stays_in_its_channel(positions, channels):
+    x = torch.randn(2, channels, positions)
+    weight, bias, dy = tensors(x)
+    dy[0, 0, 0] = torch.inf
+    remembered = [t.double() for t in statistics(channels)]
+    found = gradients(x, (weight, bias), remembered, dy, None)
+    wide = (x.double(), (weight.double(), bias.double()), remembered, dy.double(), None)
+    for mine, exact in zip(found, gradients(*wide, backend="reference"), strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-4)
