@@ -236,15 +236,19 @@ def drawn_tensors(case: Drawn) -> tuple[list[Tensor], list[Tensor]]:
 def calls_of(case: Drawn) -> tuple[Call, Call]:
     """Return evenkeel's and torch's call of a case, on the same tensors."""
     inputs, parameters = drawn_tensors(case)
-    functions = norm_calls(case)
-    if "backward" not in case.mode:
-        return tuple(forward(norm, *inputs, *parameters) for norm in functions)
-    dy = [torch.randn_like(x) for x in inputs]  # a gradient of each result
-    if case.trains == "input":
-        return tuple(both_passes(lambda *x, norm=norm: norm(*x, *parameters), dy, *inputs) for norm in functions)
-    if case.trains == "parameters":
-        return tuple(both_passes(lambda *p, norm=norm: norm(*inputs, *p), dy, *parameters) for norm in functions)
-    return tuple(both_passes(norm, dy, *inputs, *parameters) for norm in functions)
+    dy = [torch.randn_like(x) for x in inputs] if "backward" in case.mode else []  # a gradient of each result
+
+    def call_of(norm: Norm) -> Call:
+        if not dy:
+            return forward(norm, *inputs, *parameters)
+        if case.trains == "input":
+            return both_passes(lambda *x: norm(*x, *parameters), dy, *inputs)
+        if case.trains == "parameters":
+            return both_passes(lambda *p: norm(*inputs, *p), dy, *parameters)
+        return both_passes(norm, dy, *inputs, *parameters)
+
+    ours, theirs = norm_calls(case)
+    return call_of(ours), call_of(theirs)
 
 
 def pair_up(calls: tuple[Call, Call], seconds: float) -> list[tuple[float, float]]:
