@@ -291,8 +291,8 @@ struct ColumnStatistics {
     if (!for_sums_) {
       double means_g[longest_strip], means_gx[longest_strip];
       for (int64_t i = 0; i < end - begin; ++i) {
-        means_g[i] = a.means ? a.means[(first + i * step) * 2] : 0;
-        means_gx[i] = a.means ? a.means[(first + i * step) * 2 + 1] : 0;
+        means_g[i] = a.remembered ? 0 : a.means[(first + i * step) * 2];
+        means_gx[i] = a.remembered ? 0 : a.means[(first + i * step) * 2 + 1];
       }
       spread(weight, own_weight);
       spread(exact_reciprocal, reciprocal);

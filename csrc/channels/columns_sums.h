@@ -242,21 +242,18 @@ void sum_again(const ChannelsCall& a, const Block& block, double* gradient, doub
   using C = Opmath<T>;
   const int64_t each = a.geometry.per_channel;
   if (!cancelling.any() && all_hold(gradient, product, block.lanes)) return;
-  const auto any = [&](const auto& test) {
-    for (int64_t i = 0; i < block.lanes; ++i) {
-      if (test(i)) return true;
-    }
-    return false;
-  };
-  const auto is_lost = [&](int64_t i) { return cancelling.has(i * each) || !sums_hold<C>(gradient[i], product[i]); };
-  if (!any(is_lost)) return;
+  int64_t lost[longest_strip], count = 0;
+  for (int64_t i = 0; i < block.lanes; ++i) {
+    if (cancelling.has(i * each) || !sums_hold<C>(gradient[i], product[i])) lost[count++] = i;
+  }
+  if (count == 0) return;
   const ColumnStatistics<C> s(a, block);
-  const auto again = [&](int64_t i) { return is_lost(i) && !std::isnan(s.exact_reciprocal[i * each]); };
-  if (!any(again)) return;
+  count = std::remove_if(lost, lost + count, [&](int64_t i) { return std::isnan(s.exact_reciprocal[i * each]); }) - lost;
+  if (count == 0) return;
   double wide_gradient[longest_strip], wide_product[longest_strip];
   sum_wide<T, extras>(a, block, wide_gradient, wide_product, written);
-  for (int64_t i = 0; i < block.lanes; ++i) {
-    if (!again(i)) continue;
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t i = lost[k];
     gradient[i] = wide_gradient[i];
     // as from the rounded mean
     product[i] = about_exact_mean(wide_product[i], -static_cast<double>(s.mean_rest[i * each]), wide_gradient[i]);
