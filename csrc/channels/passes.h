@@ -41,6 +41,7 @@ struct ChannelsBackward {
 
 // Whether memory is dense with its channels, the second axis, innermost.
 inline bool has_channels_innermost(const int64_t* sizes, const int64_t* strides, int64_t axes) {
+  if (axes < 2) return false;
   int64_t stride = 1;
   for (int64_t i = 0; i < axes; ++i) {
     const int64_t axis = i == 0 ? 1 : i == axes - 1 ? 0 : axes - i;

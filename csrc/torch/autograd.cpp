@@ -304,7 +304,7 @@ PyObject* normalize_channels(PyObject*, PyObject* const* args, Py_ssize_t count)
     Py_RETURN_NONE;
   }
   const bool is_dense = x.is_contiguous(format_of(x)) && !(args[8] == Py_True && !x.is_contiguous());
-  if (!is_dense) x = make_contiguous(x);
+  if (!is_dense) x = run(x.numel(), [&] { return make_contiguous(x); });
   const at::MemoryFormat format = format_of(x);
   Values of_x, of_y;
   if (!read(x, format, of_x)) Py_RETURN_NONE;
