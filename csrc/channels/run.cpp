@@ -240,7 +240,8 @@ void run(const ChannelsCall& a, int64_t items, int64_t partial, const ChannelsPh
 void lay_channels_outermost(const void* from, void* to, const ChannelsShape& shape, DType dtype) {
   constexpr int64_t panel = 1 << 17;  // bytes
   const int64_t size = size_of(dtype), row = shape.channels * size, column = shape.positions * size;
-  const int64_t rows = std::min(std::max(panel / row, cache_line / size), shape.positions);
+  const int64_t line = cache_line / size;  // rows by whole lines of what is written
+  const int64_t rows = std::min(std::max(panel / row / line, int64_t{1}) * line, shape.positions);
   const int64_t panels = ceil_divide(shape.positions, rows);
   parallel_for(shape.batch * panels, ceil_divide(grain, rows * shape.channels), [&](int64_t begin, int64_t end) {
     const Scratch turned(ceil_divide(rows * row, sizeof(double)));

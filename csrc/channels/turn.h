@@ -184,8 +184,14 @@ void turn_one(const From& from, const To& to, int64_t rows, int64_t columns) {
   if constexpr (sizeof(U) == 2 || (sizeof(U) == 4 && turned_bytes > 16)) {
     if (shorter >= 8) return turn_by_squares<U, 8>(from, to, rows, columns);
   }
-  if constexpr (sizeof(U) == 4) {
+  if constexpr (sizeof(U) == 8 && register_bytes == 64) {
+    if (shorter >= 8) return turn_by_squares<U, 8>(from, to, rows, columns);
+  }
+  if constexpr (sizeof(U) == 4 || (sizeof(U) == 8 && register_bytes > 16)) {
     if (shorter >= 4) return turn_by_squares<U, 4>(from, to, rows, columns);
+  }
+  if constexpr (sizeof(U) == 8) {
+    if (shorter >= 2) return turn_by_squares<U, 2>(from, to, rows, columns);
   }
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t column = 0; column < columns; ++column) std::memcpy(to(column) + row, from(row) + column, sizeof(U));
