@@ -67,9 +67,13 @@ inline void walk_groups(ChannelsGeometry& g, int64_t batch, bool backward) {
   g.statistics_per_block = g.measure_items = g.sum_items = samples * g.groups;
 }
 
-// At most so many, of which `share` neighbouring ones have a statistic: whole statistics, or a part of one.
-inline int64_t lanes_of_strip(int64_t most, int64_t share) {
-  return share <= most ? most / share * share : ceil_divide(share, ceil_divide(share, most));
+// Strips of `all` lanes, of which `share` neighbouring ones have a statistic: at most so many, whole statistics or a part
+// of one. Strips that are alike take less time than a long one and a short one.
+inline int64_t lanes_of_strip(int64_t all, int64_t most, int64_t share) {
+  constexpr int64_t tile = 64;
+  if (share > most) return ceil_divide(share, ceil_divide(share, most));
+  const int64_t unit = share == 1 ? std::min(tile, most) : share, strips = ceil_divide(all, most / unit * unit);
+  return ceil_divide(ceil_divide(all, strips), unit) * unit;
 }
 
 inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool masked) {
@@ -84,7 +88,7 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   g.rows /= g.repeat;
   g.lanes_of_row = g.channels * g.repeat;
   g.width = g.row_stride = g.lanes_of_row * g.per_channel;
-  g.lanes_of_strip = lanes_of_strip(longest_strip / g.per_channel, g.groups ? share : 1);
+  g.lanes_of_strip = lanes_of_strip(g.lanes_of_row, longest_strip / g.per_channel, g.groups ? share : 1);
   g.strips = ceil_divide(g.lanes_of_row, g.lanes_of_strip);
   g.blocks = g.outer;
   g.statistics_per_block = g.groups ? g.groups : g.channels;
