@@ -122,6 +122,7 @@ void merge_sums_one(const ChannelsCall& a, int64_t statistic) {
       total_product += weight * product;
     });
   });
+  if (a.remembered) return;
   const double n = count_of(a, statistic), mean_g = sum_of_lanes(total) / n, mean_gx = sum_of_lanes(total_product) / n;
   a.means[statistic * 2] = mean_g;
   a.means[statistic * 2 + 1] = mean_gx;
@@ -157,6 +158,7 @@ void merge_sums_range(const ChannelsCall& a, int64_t begin, int64_t end) {
       at.store(mean_g, weight * sum / n);
       at.store(mean_gx, weight * product / n);
     });
+    if (a.remembered) return;
     for (int64_t i = 0; i < lanes; ++i) {
       a.means[2 * (first + i)] = mean_g[i];
       a.means[2 * (first + i) + 1] = mean_gx[i];

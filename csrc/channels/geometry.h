@@ -72,8 +72,8 @@ inline void walk_groups(ChannelsGeometry& g, int64_t batch, bool backward) {
 inline int64_t lanes_of_strip(int64_t all, int64_t most, int64_t share) {
   constexpr int64_t tile = 64;
   if (share > most) return ceil_divide(share, ceil_divide(share, most));
-  const int64_t unit = share == 1 ? std::min(tile, most) : share, strips = ceil_divide(all, most / unit * unit);
-  return ceil_divide(ceil_divide(all, strips), unit) * unit;
+  const int64_t longest = most / share * share, unit = share == 1 ? tile : share;
+  return std::min(longest, ceil_divide(ceil_divide(all, ceil_divide(all, longest)), unit) * unit);
 }
 
 inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool masked) {

@@ -298,6 +298,9 @@ def test_matrices_of_few_rows_or_columns_are_turned(few, dtype):
         x = torch.randn(3, few, side, side + 1).to(dtype)
         last = x.contiguous(memory_format=torch.channels_last)
         assert torch.equal(F.instance_norm(last, backend="cpu"), F.instance_norm(x, backend="cpu"))
+    wide = torch.randn(2, 600 + few, 9, 9).to(dtype)  # several panels of positions, the last one a short one
+    last = wide.contiguous(memory_format=torch.channels_last)
+    assert torch.equal(F.instance_norm(last, backend="cpu"), F.instance_norm(wide, backend="cpu"))
     for channels in (40, 132):
         x = torch.randn(4, channels, few).to(dtype)
         mine = results("batch_norm", x)
