@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "channels/kernels.h"
-#include "core/positions.h"
+#include "core/pairs.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 
@@ -121,6 +121,11 @@ inline Vector<C> activate(Vector<C> v) {
     return v / (C(1) + power_of_minus<C>(at_least<C>(E::lowest, at_most<C>(E::highest, v))));
   }
   return v;
+}
+
+template <Activation activation, class C>
+EVENKEEL_INLINE Pair activate(const Pair& v) {
+  return {activate<activation, C>(v.even), activate<activation, C>(v.odd)};
 }
 
 // upstream times the activation's slope at v.

@@ -71,8 +71,9 @@ inline void for_each_output(const T* y, int64_t n, const Body& body, bool stream
 }
 
 // Calls body(position in y, factors) along runs that follow each other, of channels from one on: vectors go on from one
-// run to the next, none of which is shorter. Each of `factors` has a value for every channel.
-template <class C, class T, int K, class Body>
+// run to the next, none of which is shorter. Each of `factors` has a value for every channel. L: the lanes in which the
+// inside of a run is walked.
+template <class L, class C, class T, int K, class Body>
 EVENKEEL_INLINE void walk_runs(const ChannelsGeometry& g, bool streamed, const T* y, int64_t runs, int64_t channel,
                                const C* const (&factors)[K], const Body& body) {
   using V = Vector<C>;
@@ -97,6 +98,11 @@ EVENKEEL_INLINE void walk_runs(const ChannelsGeometry& g, bool streamed, const T
     }
     while (true) {
       for (int k = 0; k < K; ++k) own[k] = of(k);
+      if constexpr (!is_in_order<L> && std::is_same_v<decltype(at), Whole<C>>) {
+        Pair both[K];
+        for (int k = 0; k < K; ++k) both[k] = {own[k], own[k]};
+        for (; at.i + Lanes<L>::width <= stop; at.i += Lanes<L>::width) body(Whole<L>{at.i}, both);
+      }
       for (; at.i + width <= stop; at.i += width) body(at, own);
       if (stop == n) {
         if (at.i < n) body(Rest<C>{at.i, static_cast<int>(n - at.i)}, own);

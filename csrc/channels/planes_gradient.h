@@ -78,7 +78,7 @@ void write_gradient_runs(const ChannelsCall& a, int64_t offset, int64_t runs, in
                          const Opmath<T>* const (&factors)[K], const Project& project) {
   const T *x = static_cast<const T*>(a.x) + offset, *dy = static_cast<const T*>(a.dy) + offset;
   T* dx = static_cast<T*>(a.out) + offset;
-  walk_runs(a.geometry, a.streamed, dx, runs, 0, factors, [&](const auto& at, const Vector<Opmath<T>>(&own)[K])
+  walk_runs<Opmath<T>>(a.geometry, a.streamed, dx, runs, 0, factors, [&](const auto& at, const Vector<Opmath<T>>(&own)[K])
       __attribute__((always_inline)) {
     if (ahead) {
       fetch(x + at.i + ahead);

@@ -121,17 +121,17 @@ template <class T, bool extras>
 void write_runs(const ChannelsCall& a, int64_t begin, int64_t end, int64_t channel, int64_t ahead,
                 const Affines<Opmath<T>>& affines) {
   using C = Opmath<T>;
-  using V = Vector<C>;
   const ChannelsGeometry& g = a.geometry;
   const T* x = static_cast<const T*>(a.x) + begin * g.positions;
   T* y = static_cast<T*>(a.out) + begin * g.positions;
   const bool fetches_output = !a.streamed && (a.together > 1 || fetches_much(g));
   with_activation_of<extras>(a, [&](auto activation) {
     with_known(ahead, [&](auto fetches) __attribute__((flatten)) {
-      walk_runs(a.geometry, a.streamed, y, end - begin, channel, affines.factors, [&](const auto& at, const V (&affine)[3]) {
+      using L = typename Written<T>::lanes;
+      walk_runs<L>(g, a.streamed, y, end - begin, channel, affines.factors, [&](const auto& at, const auto& affine) {
         if (fetches) fetch(x + at.i + ahead);
         if (fetches && fetches_output) fetch_to_write(y + at.i + soon);
-        const V v = (at.load(x) - affine[0]) * affine[1] + affine[2];
+        const auto v = (at.load(x) - affine[0]) * affine[1] + affine[2];
         at.store(y, activate<decltype(activation)::value, C>(v));
       });
     });

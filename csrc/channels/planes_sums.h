@@ -211,7 +211,7 @@ void keep_gradients(const ChannelsCall& a, const RunsAbreast<Opmath<T>>& runs) {
   };
   if (g.groups) {
     const C* const factors[] = {runs.scale, runs.shift};
-    walk_runs(g, false, runs.kept, abreast, 0, factors, [&](const auto& at, const auto& own) __attribute__((always_inline)) {
+    walk_runs<C>(g, false, runs.kept, abreast, 0, factors, [&](const auto& at, const auto& own) __attribute__((always_inline)) {
       lead(at, runs.offset[0], runs.kept, own[0], own[1]);
     });
     return;

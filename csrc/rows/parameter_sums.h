@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "rows/kernels.h"
-#include "rows/pairs.h"
+#include "core/pairs.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "core/lines.h"
 #include "rows/kernels.h"
-#include "rows/pairs.h"
+#include "core/pairs.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 
