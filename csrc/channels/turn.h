@@ -181,10 +181,7 @@ void turn_one(const From& from, const To& to, int64_t rows, int64_t columns) {
     }
   }
   const int64_t shorter = std::min(rows, columns);
-  if constexpr (sizeof(U) == 2 || (sizeof(U) == 4 && turned_bytes > 16)) {
-    if (shorter >= 8) return turn_by_squares<U, 8>(from, to, rows, columns);
-  }
-  if constexpr (sizeof(U) == 8 && register_bytes == 64) {
+  if constexpr (sizeof(U) == 2 || turned_bytes > 16) {
     if (shorter >= 8) return turn_by_squares<U, 8>(from, to, rows, columns);
   }
   if constexpr (sizeof(U) == 4 || (sizeof(U) == 8 && register_bytes > 16)) {
