@@ -92,8 +92,14 @@ void spread_remembered(const ChannelsCall& a) {
   end(columns.cancels);
 }
 
-// Whether every lane is a statistic of its own: neighbouring ones are treated side by side.
-inline bool lanes_are_statistics(const ChannelsGeometry& g) { return g.fold == 1 && g.repeat == 1; }
+// Whether a lane shares its statistic with none beside it: neighbouring statistics are treated side by side.
+inline bool lanes_are_statistics(const ChannelsGeometry& g) { return g.fold == 1; }
+
+// Calls body(lane) for a statistic's lane in each of the rows that are taken for one.
+template <class Body>
+void for_each_repeat(const ChannelsGeometry& g, int64_t first, const Body& body) {
+  for (int64_t lane = first; lane < g.lanes_of_row; lane += g.channels) body(lane);
+}
 
 // Calls body(first, outer index, the first's number there, how many) for the statistics [begin, end), a strip of lanes
 // or as many at a time.
@@ -136,7 +142,9 @@ void fill_affine(const ChannelsCall& a, const StatisticsStrip<C>& s, int64_t fir
     only_mean ? factors.set_mean(own, lanes) : factors.set_affine(own, lanes, a.weights_from(lane), a.biases_from(lane));
     spread_affine<C>(a, outer, lane, lanes);
   };
-  if (lanes_are_statistics(g)) return fill(s, first % g.statistics_per_block, statistics);
+  if (lanes_are_statistics(g)) {
+    return for_each_repeat(g, first % g.statistics_per_block, [&](int64_t lane) { fill(s, lane, statistics); });
+  }
   for (int64_t i = 0; i < statistics; ++i) {
     for_each_run(g, first + i, [&](int64_t lane, int64_t lanes) { fill(s.at(i), lane, lanes); });
   }
@@ -224,16 +232,16 @@ struct ColumnStatistics {
       std::fill(values + b.columns, values + end_of_vector, 0.0);
     }
     StatisticsStrip<C> s;
-    for (int64_t lane = 0; lane < b.lanes;) {
+    for (int64_t lane = 0, end; lane < b.lanes; lane = end) {
       const int64_t channel = (b.first_lane + lane) % g.channels, first = block + channel / g.fold;
       if (lanes_are_statistics(g)) {
-        s.restore(a, first, b.lanes);
-        fill(a, b, s, first, 0, b.lanes, 1);
-        return;
+        end = std::min(b.lanes, lane + g.channels - channel);
+        s.restore(a, first, end - lane);
+        fill(a, b, s, first, lane, end, 1);
+      } else {
+        end = std::min(b.lanes, lane + g.fold - channel % g.fold);
+        fill(a, b, restore_statistics<C>(a, first), first, lane, end, 0);
       }
-      const int64_t end = std::min(b.lanes, lane + g.fold - channel % g.fold);
-      fill(a, b, restore_statistics<C>(a, first), first, lane, end, 0);
-      lane = end;
     }
   }
 

@@ -21,11 +21,13 @@ struct StripSums {
   double shift[longest_strip], sum[longest_strip], square[longest_strip], count = 0;
 
   // of statistics that are lanes of one strip
-  void add_lanes(const ChannelsCall& a, int64_t outer, int64_t lane, int64_t lanes) {
+  void add_lanes(const ChannelsCall& a, int64_t outer, int64_t first, int64_t lanes) {
     const ChannelsGeometry& g = a.geometry;
     const int64_t stride = strip_stride(g);
-    for_each_item(a, g.measure_items, measure_partial(g), outer, lane, [&](const double* partial, int64_t i) {
-      add(lanes, partial[3 * stride], partial + i, partial + stride + i, partial + 2 * stride + i);
+    for_each_repeat(g, first, [&](int64_t lane) {
+      for_each_item(a, g.measure_items, measure_partial(g), outer, lane, [&](const double* partial, int64_t i) {
+        add(lanes, partial[3 * stride], partial + i, partial + stride + i, partial + 2 * stride + i);
+      });
     });
   }
   // of any from one on
@@ -141,32 +143,39 @@ void merge_sums_range(const ChannelsCall& a, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) merge_sums_one<T, extras>(a, i);
     return;
   }
-  for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t lane, int64_t lanes) {
-    sum_items(a, outer, lane, lanes);
-    const double n = count_of(a, first);
-    double *const sums = a.sums + first, *const products = a.products + first;  // a statistic's lane is its number
-    const double rest_counts = is_short<extras>(a, outer) ? 1 : 0;
-    const double* const weights = a.weights_from(lane);
+  const ChannelsGeometry& g = a.geometry;
+  for_each_strip(g, begin, end, [&](int64_t first, int64_t outer, int64_t first_lane, int64_t lanes) {
+    const double n = count_of(a, first), rest_counts = is_short<extras>(a, outer) ? 1 : 0;
+    const double* const weights = a.weights_from(first_lane);
     StatisticsStrip<C> s;
     double mean_g[longest_strip], mean_gx[longest_strip];
+    std::fill_n(mean_g, lanes, 0.0);
+    std::fill_n(mean_gx, lanes, 0.0);
     s.restore(a, first, lanes);
-    for_each_position<double>(lanes, [&](auto at) {
-      const Doubles sum = at.load(sums), rest = rest_counts * load_wide(s.mean_rest + at.i);
-      const Doubles product = about_exact_mean(at.load(products), rest, sum) * s.exact_reciprocal(at.i);
-      const Doubles weight = parameter_at(at, weights, 1);
-      at.store(products, product);
-      at.store(mean_g, weight * sum / n);
-      at.store(mean_gx, weight * product / n);
+    for_each_repeat(g, first_lane, [&](int64_t lane) {
+      sum_items(a, outer, lane, lanes);
+      const int64_t place = outer * g.lanes_of_row + lane;
+      double *const sums = a.sums + place, *const products = a.products + place;
+      for_each_position<double>(lanes, [&](auto at) {
+        const Doubles sum = at.load(sums), rest = rest_counts * load_wide(s.mean_rest + at.i);
+        const Doubles product = about_exact_mean(at.load(products), rest, sum) * s.exact_reciprocal(at.i);
+        const Doubles weight = parameter_at(at, weights, 1);
+        at.store(products, product);
+        at.store(mean_g, at.load(mean_g) + weight * sum);
+        at.store(mean_gx, at.load(mean_gx) + weight * product);
+      });
     });
     if (a.remembered) return;
     for (int64_t i = 0; i < lanes; ++i) {
-      a.means[2 * (first + i)] = mean_g[i];
-      a.means[2 * (first + i) + 1] = mean_gx[i];
+      a.means[2 * (first + i)] = mean_g[i] /= n;
+      a.means[2 * (first + i) + 1] = mean_gx[i] /= n;
     }
     if (is_exact<extras>(a, outer)) return;
     const auto of = [](const double* values) { return [values](auto at) { return at.load(values); }; };
-    lane_factors<C>(a, outer, lane).set_gradient(s, lanes, weights, of(mean_g), of(mean_gx));
-    spread_gradient<C>(a, outer, lane, lanes);
+    for_each_repeat(g, first_lane, [&](int64_t lane) {
+      lane_factors<C>(a, outer, lane).set_gradient(s, lanes, weights, of(mean_g), of(mean_gx));
+      spread_gradient<C>(a, outer, lane, lanes);
+    });
   });
 }
 

@@ -13,10 +13,11 @@ constexpr int64_t few_positions = 16;  // with fewer, a channel's run fills no v
 
 // How many rows of a few columns are treated as one, of the divisors of the rows: enough to fill vectors. Where few
 // wide rows would be left, what is computed for each column once takes longer than a vector that is not full.
-inline int64_t repeats_of(int64_t rows, int64_t columns) {
+inline int64_t repeats_of(int64_t rows, int64_t columns, bool tiles) {
   constexpr int64_t lanes = 16, many_columns = 64, few_rows = 32;
   if (columns >= many_columns) return 1;
-  int64_t repeat = lanes / std::gcd(lanes, columns);
+  const int64_t unit = tiles ? many_columns : lanes;
+  int64_t repeat = unit / std::gcd(unit, columns);
   const auto wide = [&] { return repeat > 1 && columns * repeat > lanes; };
   while (rows % repeat || (rows / repeat < few_rows && wide())) repeat /= 2;
   return repeat;
@@ -76,7 +77,7 @@ inline int64_t lanes_of_strip(int64_t all, int64_t most, int64_t share) {
   return std::min(longest, ceil_divide(ceil_divide(all, ceil_divide(all, longest)), unit) * unit);
 }
 
-inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool masked) {
+inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool masked, bool tiles) {
   constexpr int64_t fewest_rows = 32, many_items = 16, block = 65536, few_written = 16384;
   const int64_t share = g.groups ? g.channels / g.groups : 1;
   g.walk = Walk::columns;
@@ -84,17 +85,19 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   g.fold = share;
   g.outer = g.groups ? batch : 1;
   g.rows = (g.groups ? 1 : batch) * (last ? g.positions : 1);
-  g.repeat = masked ? 1 : repeats_of(g.rows, g.channels * g.per_channel);
+  g.repeat = masked ? 1 : repeats_of(g.rows, g.channels * g.per_channel, tiles);
   g.rows /= g.repeat;
   g.lanes_of_row = g.channels * g.repeat;
   g.width = g.row_stride = g.lanes_of_row * g.per_channel;
-  g.lanes_of_strip = lanes_of_strip(g.lanes_of_row, longest_strip / g.per_channel, g.groups ? share : 1);
+  g.lanes_of_strip = lanes_of_strip(g.lanes_of_row, longest_strip / g.per_channel,
+                                    g.repeat > 1 ? g.channels : share);
   g.strips = ceil_divide(g.lanes_of_row, g.lanes_of_strip);
   g.blocks = g.outer;
   g.statistics_per_block = g.groups ? g.groups : g.channels;
   // a single block is shared among all threads
   const int64_t most_rows = g.groups ? g.rows : ceil_divide(g.rows, many_items);
-  g.item_size = std::max(fewest_rows, std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, longest_strip)));
+  const int64_t item_rows = std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, longest_strip));
+  g.item_size = std::max(fewest_rows, item_rows / rows_per_flush * rows_per_flush);
   // what follows from the statistics is done anew for each part that is written: a small tensor has one for each thread
   const int64_t width = std::max<int64_t>(g.width, 1);
   const int64_t of_thread = std::max(few_written, g.rows * width / torch::stable::get_num_threads());
@@ -148,12 +151,12 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, int
   const bool turns_channels = !groups && !last && !masked && measured && g.positions > 1 && batch <= few_samples &&
                               g.positions < fewest_positions && g.count <= computed_in_double;
   if (turns_channels) {
-    walk_columns(g, batch, true, masked);
+    walk_columns(g, batch, true, masked, false);
     g.turned = true;
   } else if (g.small || runs || (measured_groups && !last && are_rows(g.positions, share, backward))) {
     walk_groups(g, batch, backward);
   } else if (last || g.positions < fewest_positions) {
-    walk_columns(g, batch, last, masked);
+    walk_columns(g, batch, last, masked, !measured && backward);
   } else {
     walk_planes(g, batch);
   }

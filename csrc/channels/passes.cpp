@@ -121,18 +121,18 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 
 // Memory wants whole rows, one after the other. The factors of a few columns stay in registers for more rows than one:
 // worth more where the rows are narrow or near, or where all factors would leave the nearest cache; less where what is
-// written past the caches would leave in another order. Near rows of whole pages take each other's place in it. With
+// written leaves the caches in another order than memory's. Near rows of whole pages take each other's place in it. With
 // AVX2, whose registers are few, several such rows from memory take up to four times as long as one: a store to a row
 // keeps back a load from the next at the same place of its page. 16-bit elements, whose conversions need registers too,
 // gain by few rows there wherever they lie, by two where they are fetched.
 int64_t rows_at_a_time(const ChannelsCall& a) {
-  constexpr int64_t narrow = 64, few = 8, page = 4096;
+  constexpr int64_t vector = 16, narrow = 64, few = 8, page = 4096;
   const ChannelsGeometry& g = a.geometry;
   const int64_t size = size_of(a.dtype);
   const bool pages = g.width * size % page == 0;
-  if (g.width <= narrow) return a.streamed ? few : narrow;
-  const bool near = !a.dy && 2 * g.rows * g.width * size <= caches().second;
-  if (near) return pages ? few / 2 : few;
+  const bool stays = (a.dy ? 3 : 2) * g.rows * g.width * size <= caches().second;
+  if (g.width <= narrow) return a.streamed || (!stays && g.width > vector) ? few : narrow;
+  if (stays && !a.dy) return pages ? few / 2 : few;
   if (simd() == Simd::avx2) {
     if (pages) return a.streamed ? 1 : few / 2;
     if (size == 2) return a.fetched ? 2 : a.dy ? few / 2 : few;
