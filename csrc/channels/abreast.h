@@ -54,10 +54,10 @@ EVENKEEL_INLINE SumsAbreast sums_abreast(int64_t length, const Terms& terms_of, 
     }
     return {as_doubles(sums_of_lanes(gradients)), as_doubles(sums_of_lanes(products))};
   }
-  Doubles gradients[abreast] = {}, products[abreast] = {};
-  for (int i = 0; i < count; ++i) {
+  Doubles gradients[abreast], products[abreast];
+  for (int i = 0; i < abreast; ++i) {
     Doubles lanes[2] = {};
-    add_terms<C>(length, lanes, terms_of(i));
+    if (i < count) add_terms<C>(length, lanes, terms_of(i));
     gradients[i] = lanes[0];
     products[i] = lanes[1];
   }

@@ -187,6 +187,10 @@ struct Wide {
     for (auto& each : a.part) each *= b;
     return a;
   }
+  EVENKEEL_INLINE friend Wide operator+(Wide a, double b) {
+    for (auto& each : a.part) each += b;
+    return a;
+  }
 };
 
 // What is read at a position; floats as doubles at once, where a register of them would be taken apart.
@@ -246,14 +250,15 @@ inline Wide<C> wide_centred(Wide<C> v, const ChannelStatistics<C>& s) {
 }
 
 // With few elements a gradient may by chance be far smaller than the terms that it is the difference of, and their
-// float roundings show: then it is computed in double. Where statistics are given, only SiLU's slope is at stake, near
-// where it is 0, which 16 bits do not show; and a sample's gradient must not depend on the batch.
+// float roundings show: then it is computed in double.
 inline bool has_few_elements(const ChannelsCall& a, int64_t statistic) {
-  if (a.remembered) {
-    return a.options.activation == Activation::silu && a.dtype == DType::float32 &&
-           a.geometry.positions <= computed_in_double;
-  }
-  return count_of(a, statistic) <= computed_in_double;
+  return !a.remembered && count_of(a, statistic) <= computed_in_double;
+}
+// Where statistics are given, only SiLU's slope is at stake, near where it is 0, which 16 bits do not show. By positions: a
+// sample's gradient must not depend on the batch.
+inline bool has_precise_slope(const ChannelsCall& a) {
+  return a.remembered && a.options.activation == Activation::silu && a.dtype == DType::float32 &&
+         a.geometry.positions <= computed_in_double;
 }
 
 // total[i] += v[i]

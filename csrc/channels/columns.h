@@ -164,7 +164,7 @@ EVENKEEL_INLINE int64_t walk_tiles(int64_t i, int64_t columns, int64_t begin, in
 // Vectors of columns at a time, which leaves them registers for sums and factors.
 constexpr int vectors_of_tile = register_bytes == 64 ? 4 : 2;
 
-constexpr int64_t rows_of_tile = 64;  // where columns' factors are many
+constexpr int64_t rows_of_tile = 8;  // where columns' factors are many
 
 // Calls body for tiles of a few rows and a few columns.
 template <class C, class Body>

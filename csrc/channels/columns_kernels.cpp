@@ -270,17 +270,13 @@ void write_remembered_gradient(const ChannelsCall& a, const Block& block) {
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const RememberedGradient<T> write(a, block);
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
-  with_activation_of<extras>(a, [&](auto activation) {
+  with_slope_of<T, extras>(a, block, factors, [&](const auto& through) {
     for_each_tile<C>(block.count, block.columns, a.rows_at_a_time, [&](auto tile, const auto& at, int64_t begin,
                                                                        int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < decltype(tile)::value; ++t) {
-          Vector<C> v = at(t).load(dy + row * stride);
-          if constexpr (decltype(activation)::value != Activation::none) {
-            const auto input = factors.affine(at(t), at(t).load(x + row * stride));
-            v = through_activation<decltype(activation)::value, C>(v, input);
-          }
-          write(at(t), row, v, valid.has(row));
+          const auto upstream = through(at(t), at(t).load(dy + row * stride), x + row * stride);
+          write(at(t), row, upstream, valid.has(row));
         }
       }
     });

@@ -204,6 +204,29 @@ void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, doubl
   });
 }
 
+// Calls body(through), where through(position, upstream, x) is the upstream gradient led through the activation, in the
+// compute dtype.
+template <class T, bool extras, class Body>
+void with_slope_of(const ChannelsCall& a, const Block& block, const Factors<Opmath<T>>& factors, const Body& body) {
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  with_activation_of<extras>(a, [&](auto known) {
+    constexpr Activation activation = decltype(known)::value;
+    if constexpr (activation == Activation::silu && std::is_same_v<T, float>) {
+      if (has_precise_slope(a)) {
+        const ColumnStatistics<C> s(a, block, true);
+        return body([&](const auto& at, V upstream, const T* x) __attribute__((always_inline)) {
+          return upstream * precise_slope_of_silu(s.wide_affine(at, s.wide_centred(at, x)).part);
+        });
+      }
+    }
+    body([&](const auto& at, V upstream, const T* x) __attribute__((always_inline)) {
+      if constexpr (activation == Activation::none) return upstream;
+      return through_activation<activation, C>(upstream, factors.affine(at, at.load(x)));
+    });
+  });
+}
+
 // The same with short sums of floats, and the differences from the rounded mean.
 template <class T, bool extras, class Written>
 void sum_short(const ChannelsCall& a, const Block& block, double* gradient, double* product, const Written& written) {
@@ -215,15 +238,11 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
   // of remembered statistics terms are as large as x is far from the mean, and few do not hide how they were rounded
   const int64_t rows_at_once = a.remembered && a.geometry.count <= few_terms ? rows_of_few_terms : rows_per_flush;
-  with_activation_of<extras>(a, [&](auto activation) {
+  with_slope_of<T, extras>(a, block, factors, [&](const auto& through) {
     sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
       sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
         const V centred = at.load(x + row * stride) - factor_at(at, factors.mean);
-        V upstream = at.load(dy + row * stride);
-        if constexpr (decltype(activation)::value != Activation::none) {
-          const V input = centred * factor_at(at, factors.scale) + factor_at(at, factors.shift);
-          upstream = through_activation<decltype(activation)::value, C>(upstream, input);
-        }
+        const V upstream = through(at, at.load(dy + row * stride), x + row * stride);
         out[0] = valid.has(row) ? upstream : V{};
         out[1] = valid.has(row) ? upstream * centred : V{};
         written(at, row, out[0], valid.has(row));

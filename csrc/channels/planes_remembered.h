@@ -7,8 +7,8 @@ namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
 // Runs of neighbouring channels that are summed at once, each as it would be among others: how many there are depends on
-// the threads. in_double: so is what the activation lets through.
-template <class T, Activation activation, bool in_double>
+// the threads.
+template <class T, Activation activation, bool is_precise>
 class RememberedRuns {
  public:
   using C = Opmath<T>;
@@ -23,30 +23,24 @@ class RememberedRuns {
     const double weight = call_.weight_of(channel), exact = s.exact_reciprocal();
     scale_[i] = static_cast<C>(exact * weight);
     reciprocal_[i] = exact;
-    if constexpr (in_double) {
-      exact_mean_[i] = s.exact_mean();
-      exact_scale_[i] = exact * weight;
-      bias_[i] = call_.bias_of(channel);
-    } else {
-      mean_[i] = s.mean;
-      mean_rest_[i] = static_cast<double>(s.mean_rest);
-      if constexpr (is_active) {
-        const double bias = call_.bias_of(channel);
-        shift_[i] = Affine<C>(s, weight, bias).shift;
-        cancels_[i] = may_cancel(s, weight, bias);
-        any_cancels_ |= cancels_[i];
-      }
+    mean_[i] = s.mean;
+    mean_rest_[i] = static_cast<double>(s.mean_rest);
+    if constexpr (is_active) {
+      const double bias = call_.bias_of(channel);
+      shift_[i] = Affine<C>(s, weight, bias).shift;
+      cancels_[i] = may_cancel(s, weight, bias);
+      any_cancels_ |= cancels_[i];
+      if constexpr (is_precise) input_[i] = {s.exact_mean(), exact * weight, bias};
     }
   }
   // Calls again(i) for the runs of which floats do not hold the sums, or what enters the activation. Flat: calls of the
   // activation took up to twice as long.
   template <class Again>
   __attribute__((flatten)) void sum(const Again& again) const {
-    if constexpr (in_double) return sum_in_double();
     constexpr int64_t few = 32;  // terms, whose lanes may be added in floats
     const auto terms_of = [&](int i) __attribute__((always_inline)) {
       const Affine<C> affine{mean_[i], scale_[i], is_active ? shift_[i] : C(0)};
-      return Terms{{x(i), dy(i), affine}, dx(i), scale_[i]};
+      return Terms{{x(i), dy(i), affine}, input_ + (is_precise ? i : 0), dx(i), scale_[i]};
     };
     const auto [gradient, product] = is_active || length_ > few ? sums_abreast<true, C>(length_, terms_of, count_)
                                                                 : sums_abreast<is_active, C>(length_, terms_of, count_);
@@ -61,40 +55,26 @@ class RememberedRuns {
   }
 
  private:
-  void sum_in_double() const {
-    Doubles gradients[abreast] = {}, products[abreast] = {};
-    for (int i = 0; i < count_; ++i) {
-      Doubles gradient = {}, product = {};
-      const T *const own_x = x(i), *const own_dy = dy(i);
-      T* const out = dx(i);
-      for_each_position<C>(length_, [&](auto at) __attribute__((always_inline)) {
-        const Wide<C> centred = Wide<C>(at.load(own_x)) - exact_mean_[i];
-        Wide<C> upstream(at.load(own_dy));
-        for (int k = 0; k < Wide<C>::parts; ++k) {
-          const Doubles input = centred.part[k] * exact_scale_[i] + bias_[i];
-          upstream.part[k] = through_activation<activation, double>(upstream.part[k], input);
-        }
-        upstream = keep_wide(at, upstream);
-        if (out) at.store(out, upstream.rounded() * scale_[i]);
-        for (int k = 0; k < Wide<C>::parts; ++k) {
-          gradient += upstream.part[k];
-          product += upstream.part[k] * centred.part[k];
-        }
-      });
-      gradients[i] = gradient;
-      products[i] = product;
-    }
-    save(sums_of_lanes(gradients), sums_of_lanes(products));
-  }
-
+  // What enters the activation, of doubles.
+  struct Input {
+    double mean, scale, bias;
+    EVENKEEL_INLINE Wide<C> operator()(V x) const { return (Wide<C>(x) - mean) * scale + bias; }
+  };
   // A run's terms, which write its dx.
   struct Terms {
     const GradientTerms<T, activation> terms;
+    const Input* const input;
     T* const dx;
     const C scale;
     template <class At>
     EVENKEEL_INLINE void operator()(const At& at, V (&out)[2]) const {
-      terms(at, out);
+      if constexpr (is_precise) {
+        const V value = at.load(terms.x);
+        out[0] = at.load(terms.dy) * precise_slope_of_silu((*input)(value).part);
+        out[1] = out[0] * (value - terms.affine.mean);
+      } else {
+        terms(at, out);
+      }
       if (dx) at.store(dx, out[0] * scale);
     }
   };
@@ -117,13 +97,14 @@ class RememberedRuns {
   const int count_;
   bool any_cancels_ = false, cancels_[abreast];
   C mean_[abreast], scale_[abreast], shift_[abreast];
-  double mean_rest_[abreast], exact_mean_[abreast], exact_scale_[abreast], bias_[abreast], reciprocal_[abreast];
+  double mean_rest_[abreast], reciprocal_[abreast];
+  Input input_[is_precise ? abreast : 1];
 };
 
 template <class T, bool extras>
 void sum_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
   const ChannelsGeometry& g = a.geometry;
-  const bool in_double = extras && has_few_elements(a, 0), together = !a.mask && (in_double || sums_are_short(a));
+  const bool together = !a.mask && sums_are_short(a);
   const auto following = [&](int64_t channel) { return channel + 1 == g.channels ? 0 : channel + 1; };
   const auto alone = [&](int64_t run, int64_t channel) __attribute__((noinline)) {
     const auto s = restore_statistics<Opmath<T>>(a, channel);
@@ -132,7 +113,7 @@ void sum_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
     a.sums[run] = sums[0];
     a.products[run] = sums[1] * s.exact_reciprocal();
   };
-  const auto walk = [&](auto known, auto exactly) {
+  const auto walk = [&](auto known, auto precisely) {
     constexpr Activation activation = decltype(known)::value;
     int64_t channel = begin % g.channels;
     if (!together) {
@@ -140,7 +121,7 @@ void sum_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
       return;
     }
     for (int64_t run = begin; run < end; run += abreast) {
-      RememberedRuns<T, activation, decltype(exactly)::value> runs(a, run, std::min<int64_t>(abreast, end - run));
+      RememberedRuns<T, activation, decltype(precisely)::value> runs(a, run, std::min<int64_t>(abreast, end - run));
       int64_t channels[abreast];
       for (int i = 0; i < abreast; ++i) {
         channels[i] = channel;
@@ -152,7 +133,7 @@ void sum_remembered(const ChannelsCall& a, int64_t begin, int64_t end) {
   };
   with_activation_of<extras>(a, [&](auto known) {
     if constexpr (decltype(known)::value == Activation::silu && std::is_same_v<T, float>) {
-      if (in_double) return walk(known, std::true_type{});
+      if (has_precise_slope(a)) return walk(known, std::true_type{});
     }
     walk(known, std::false_type{});
   });

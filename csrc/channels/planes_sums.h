@@ -27,22 +27,24 @@ class Upstream {
         weight_(a.weight_of(part.channel)),
         bias_(a.bias_of(part.channel)),
         affine_(s, weight_, bias_),
-        exactly_(extras && is_exact(a, part, s)) {}
+        exactly_(extras && is_exact(a, part, s)),
+        precisely_(has_precise_slope(a)) {}
   bool exactly() const { return exactly_; }
   // at a position whose input is x
   template <class At>
   EVENKEEL_INLINE V at(const At& at, V x) const {
+    if constexpr (activation == Activation::silu && std::is_same_v<T, float>) {
+      if (precisely_) return keep(at, at.load(dy_) * precise_slope_of_silu(input(x).part));
+    }
     return keep(at, through_activation<activation, C>(at.load(dy_), affine_(x)));
   }
   template <class At>
   EVENKEEL_INLINE Wide<C> wide(const At& at, V x) const {
     if (activation == Activation::none || !exactly_) return Wide<C>(this->at(at, x));
     Wide<C> upstream(keep(at, at.load(dy_)));
-    const Wide<C> centred = wide_centred(Wide<C>(x), statistics_);
-    const double scale = statistics_.exact_reciprocal() * weight_;
+    const Wide<C> input = this->input(x);
     for (int i = 0; i < Wide<C>::parts; ++i) {
-      const Doubles input = centred.part[i] * scale + bias_;
-      upstream.part[i] = through_activation<activation, double>(upstream.part[i], input);
+      upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
     }
     return upstream;
   }
@@ -53,12 +55,15 @@ class Upstream {
   }
 
  private:
+  EVENKEEL_INLINE Wide<C> input(V x) const {
+    return wide_centred(Wide<C>(x), statistics_) * (statistics_.exact_reciprocal() * weight_) + bias_;
+  }
   const ChannelStatistics<C> statistics_;
   const T* dy_;
   const Valid valid_;
   const double weight_, bias_;
   const Affine<C> affine_;
-  const bool exactly_;
+  const bool exactly_, precisely_;
 };
 
 // Calls body(activation, upstream gradient), both known at compile time.
