@@ -203,6 +203,14 @@ void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count
   constexpr int two = most > 1 ? 2 : 1;
   const int64_t n = a.spec.features;
   C *const dweight = parameters.dweight(), *const dbias = parameters.dbias();
+  if (!a.dx.data) {
+    int i = 0;
+    for (; !are_short_from_memory<T>(a) && i + 4 <= count; i += 4) {
+      sum_parameters<4, centring>(n, rows, i, dweight, dbias);
+    }
+    for (; i < count; ++i) sum_parameters<1, centring>(n, rows, i, dweight, dbias);
+    return;
+  }
   GradientSums<most> sums;
   if constexpr (most > 1) {
     for (int i = count; i < most; ++i) sums.g[i] = sums.product[i] = Doubles{};
@@ -212,7 +220,6 @@ void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count
     sum_rows<two, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
   }
   for (; i < count; ++i) sum_rows<1, centring, weighted, 1>(n, rows, i, weight_in_order, dweight, dbias, sums);
-  if (!a.dx.data) return;
   take_slopes<centring>(a.spec, sums, rows);
   a.dsum.data ? write_group<centring, weighted, true>(a, rows, count, lines)
               : write_group<centring, weighted, false>(a, rows, count, lines);
@@ -257,7 +264,7 @@ int backward_group(const RowsBackward& a, const PlainRows<T>& plain, int64_t row
   }
   const auto run = [&](auto centring) {
     constexpr Centring kind = decltype(centring)::value;
-    a.weight ? run_group<kind, true>(a, rows, count, weight_in_order, sums, lines)
+    a.weight && a.dx.data ? run_group<kind, true>(a, rows, count, weight_in_order, sums, lines)
              : run_group<kind, false>(a, rows, count, weight_in_order, sums, lines);
   };
   usual == Centring::none ? run(std::integral_constant<Centring, Centring::none>{})
@@ -268,6 +275,7 @@ int backward_group(const RowsBackward& a, const PlainRows<T>& plain, int64_t row
 // How many rows are summed and then written: of long ones from memory one is best, or two that gain by sharing.
 template <class T>
 int group_size(const RowsBackward& a) {
+  if (!a.dx.data) return most_in_group;  // each goes through them once
   if (are_short_from_memory<T>(a)) return has_many_registers ? 4 : most_in_group;
   const int64_t n = a.spec.features;
   const int64_t staying = come_from_memory(a) ? 0 : a.group_bytes / (2 * n * static_cast<int64_t>(sizeof(T)));

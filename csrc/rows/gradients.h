@@ -103,6 +103,34 @@ __attribute__((flatten)) void sum_rows(int64_t n, const BackwardGroup<most, C, T
   }
 }
 
+// The same where dx is not needed: of the parameters' gradients alone.
+template <int R, Centring centring, int most, class C, class T>
+__attribute__((flatten)) void sum_parameters(int64_t n, const BackwardGroup<most, C, T>& group, int first, C* dweight,
+                                             C* dbias) {
+  using L = typename Summed<T>::lanes;
+  using V = Vector<L>;
+  const BackwardRows<C, T, R> rows(group, first);
+  const int64_t x_ahead = group.x_ahead, dy_ahead = group.dy_ahead;
+  for_each_position<L>(n, [&](auto at) {
+    const Whole<L> whole{at.i};
+    V more_dweight{}, more_dbias{};
+    if (dweight) more_dweight = whole.load_in_order(dweight);
+    if (dbias) more_dbias = whole.load_in_order(dbias);
+    for (int r = 0; r < R; ++r) {
+      if (x_ahead) {
+        fetch(rows.x[r] + at.i + x_ahead);
+        fetch(rows.dy[r] + at.i + dy_ahead);
+      }
+      const V upstream = at.load(rows.dy[r]);
+      const V x_hat = at.keep(centred<centring>(at, rows.x[r], rows.statistics[r]) * rows.statistics[r].reciprocal);
+      more_dweight += upstream * x_hat;
+      more_dbias += upstream;
+    }
+    if (dweight) whole.store_in_order(dweight, more_dweight);
+    if (dbias) whole.store_in_order(dbias, more_dbias);
+  });
+}
+
 // What a row's sums of g and of g * x_hat give, or those of several.
 template <Centring centring, class Numbers>
 std::pair<Numbers, Numbers> slopes_of(double count, const Numbers& g, const Numbers& product, const Numbers& reciprocal,
