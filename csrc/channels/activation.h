@@ -128,37 +128,49 @@ EVENKEEL_INLINE Pair activate(const Pair& v) {
   return {activate<activation, C>(v.even), activate<activation, C>(v.odd)};
 }
 
-template <class C>
-inline Vector<C> slope_of_silu(Vector<C> v) {
-  // within these bounds no power is infinite; beyond them the slope is 0 and 1
-  constexpr C bound = Exponential<C>::highest;
-  const LaneMask<C> vanishes = v < -bound;
-  v = at_least<C>(-bound, at_most<C>(bound, v));
-  const auto power = power_of_minus<C>(v), sigmoid = C(1) / (C(1) + power);
-  return keep_lanes<C>(fused(v * sigmoid, power * sigmoid, sigmoid), ~vanishes);
-}
-
-// The same to some float ulps of the slope itself, from v in double. Near its zero, where the terms cancel, it is the
-// distance from there times a polynomial of least relative error, 2^-27.
-EVENKEEL_INLINE Floats precise_slope_of_silu(const Doubles (&v)[2]) {
-  constexpr double zero = -0x1.474973c84120bp+0;
-  constexpr float near = 0.5f, coefficients[] = {0.2178117036819458f,      0.14664879441261292f,  0.018874648958444595f,
-                                                 -0.015222769230604172f,   -0.0066033024340868f,  0.00012888519268017262f,
-                                                 0.000777613720856607f,    0.00017120254051405936f};
-  const Doubles distances[] = {v[0] - zero, v[1] - zero};
-  const Floats distance = as_floats(distances);
-  Floats series = Floats{} + coefficients[7];
-  for (int k = 6; k >= 0; --k) series = fused(series, distance, Floats{} + coefficients[k]);
-  const LaneMask<float> is_near = (distance < near) & (distance > -near);
-  return choose(is_near, distance * series, slope_of_silu<float>(as_floats(v)));
-}
-
 // upstream times the activation's slope at v.
 template <Activation activation, class C>
 inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v) {
-  if constexpr (activation == Activation::relu) return keep_lanes<C>(upstream, ~(v <= Vector<C>{}));
-  if constexpr (activation == Activation::silu) return upstream * slope_of_silu<C>(v);
+  if constexpr (activation == Activation::relu) {
+    return keep_lanes<C>(upstream, ~(v <= Vector<C>{}));
+  }
+  if constexpr (activation == Activation::silu) {
+    // within these bounds no power is infinite; beyond them the slope is 0 and 1
+    constexpr C bound = Exponential<C>::highest;
+    const LaneMask<C> vanishes = v < -bound;
+    v = at_least<C>(-bound, at_most<C>(bound, v));
+    const auto power = power_of_minus<C>(v), sigmoid = C(1) / (C(1) + power);
+    const auto slope = fused(v * sigmoid, power * sigmoid, sigmoid);
+    return upstream * keep_lanes<C>(slope, ~vanishes);
+  }
   return upstream;
+}
+
+// SiLU's slope s + v s (1 - s), s = 1 / (1 + exp(-v)), to some float ulps of itself for v above -87, which is given in
+// double. Near its zero, where the terms cancel, it is the distance from there times a polynomial of relative error 2^-27.
+// Above it s (1 + v (1 - s)), below it s ((1 + v) - v s), whose terms hardly cancel there.
+EVENKEEL_INLINE Floats precise_slope_of_silu(const Doubles (&v)[2]) {
+  constexpr double zero = -0x1.474973c84120bp+0;
+  constexpr float near = 0.5f, bound = Exponential<float>::highest;
+  constexpr float coefficients[] = {0.2178117036819458f,    0.14664879441261292f, 0.018874648958444595f,
+                                    -0.015222769230604172f, -0.0066033024340868f, 0.00012888519268017262f,
+                                    0.000777613720856607f,  0.00017120254051405936f};
+  const Doubles distances[] = {v[0] - zero, v[1] - zero}, above[] = {v[0] + 1.0, v[1] + 1.0};
+  const Floats distance = as_floats(distances), rounded = as_floats(v);
+  Floats series = Floats{} + coefficients[7];
+  for (int k = 6; k >= 0; --k) series = fused(series, distance, Floats{} + coefficients[k]);
+  Doubles whole[2];
+  widen(rounded, whole);
+  const Doubles rests[] = {v[0] - whole[0], v[1] - whole[1]};
+  const Floats rest = keep_lanes<float>(as_floats(rests), (rounded >= -bound) & (rounded <= bound));
+  const Floats bounded = at_least<float>(-bound, at_most<float>(bound, rounded));
+  Floats power = power_of_minus<float>(bounded);
+  power = fused(power, -rest, power);
+  const Floats sigmoid = 1.0f / (1.0f + power);
+  const LaneMask<float> is_below = distance < 0.0f, is_near = (distance < near) & (distance > -near);
+  const Floats factor = choose(is_below, -sigmoid, power * sigmoid);
+  const Floats slope = sigmoid * fused(bounded, factor, choose(is_below, as_floats(above), Floats{} + 1.0f));
+  return choose(is_near, distance * series, keep_lanes<float>(slope, ~(rounded < -bound)));
 }
 
 // Calls body with an activation known at compile time.

@@ -166,28 +166,29 @@ constexpr int vectors_of_tile = register_bytes == 64 ? 4 : 2;
 
 constexpr int64_t rows_of_tile = 8;  // where columns' factors are many
 
-// Calls body for tiles of a few rows and a few columns.
-template <class C, class Body>
+// Calls body for tiles of a few rows and a few columns, in lanes of L.
+template <class L, class Body>
 void for_each_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, const Body& body) {
+  constexpr int vectors = is_in_order<L> ? vectors_of_tile : vectors_of_tile / 2;
   for (int64_t begin = 0; begin < rows; begin += rows_at_a_time) {
     const int64_t end = std::min(begin + rows_at_a_time, rows);
-    int64_t i = walk_tiles<C, Whole, vectors_of_tile>(0, columns, begin, end, body);
-    i = walk_tiles<C, Whole, 1>(i, columns, begin, end, body);
+    int64_t i = walk_tiles<L, Whole, vectors>(0, columns, begin, end, body);
+    if (vectors > 1) i = walk_tiles<L, Whole, 1>(i, columns, begin, end, body);
     const int rest = static_cast<int>(columns - i);
-    if (rest) body(std::integral_constant<int, 1>{}, [i, rest](int) { return Rest<C>{i, rest}; }, begin, end);
+    if (rest) body(std::integral_constant<int, 1>{}, [i, rest](int) { return Rest<L>{i, rest}; }, begin, end);
   }
 }
 
 // The same for columns that fill cache lines, whose stores go past the caches: of a line the whole at once, since what
 // leaves in parts is joined in memory.
-template <class T, class Body>
+template <class T, class L, class Body>
 void for_each_streamed_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, const Body& body) {
-  using C = Opmath<T>;
-  constexpr int line = std::max<int>(1, cache_line / (Lanes<C>::width * sizeof(T)));
+  constexpr int line = std::max<int>(1, cache_line / (Lanes<L>::width * sizeof(T)));
+  constexpr int vectors = std::max(line, is_in_order<L> ? vectors_of_tile : vectors_of_tile / 2);
   for (int64_t begin = 0; begin < rows; begin += rows_at_a_time) {
     const int64_t end = std::min(begin + rows_at_a_time, rows);
-    const int64_t i = walk_tiles<C, Streamed, std::max(line, vectors_of_tile)>(0, columns, begin, end, body);
-    walk_tiles<C, Streamed, line>(i, columns, begin, end, body);
+    const int64_t i = walk_tiles<L, Streamed, vectors>(0, columns, begin, end, body);
+    if (vectors > line) walk_tiles<L, Streamed, line>(i, columns, begin, end, body);
   }
 }
 

@@ -114,11 +114,11 @@ void measure_one(const ChannelsCall& a, int64_t item) {
 }
 
 // Rows that are written together.
-struct Written {
+struct WrittenRows {
   Block rows;  // whole ones
   bool streamed;
   template <class T>
-  Written(const ChannelsCall& a, int64_t item, const T*) {
+  WrittenRows(const ChannelsCall& a, int64_t item, const T*) {
     const ChannelsGeometry& g = a.geometry;
     const int64_t items = g.write_items(0), begin = item % items * g.rows_written, stop = begin + g.rows_written;
     rows = block_of(g, item / items, begin, std::min(stop, g.rows) - begin, 0, g.lanes_of_row);
@@ -126,10 +126,10 @@ struct Written {
                on_a_cache_line(static_cast<const T*>(a.out) + rows.first_row * g.row_stride);
   }
   // Calls body(tile, position of its vector t, first row, end) for their tiles.
-  template <class T, class Body>
+  template <class T, class L = Opmath<T>, class Body>
   void for_each_tile(const ChannelsCall& a, const Body& body) const {
-    streamed ? for_each_streamed_tile<T>(rows.count, rows.columns, a.rows_at_a_time, body)
-             : EVENKEEL_ISA::for_each_tile<Opmath<T>>(rows.count, rows.columns, a.rows_at_a_time, body);
+    streamed ? for_each_streamed_tile<T, L>(rows.count, rows.columns, a.rows_at_a_time, body)
+             : EVENKEEL_ISA::for_each_tile<L>(rows.count, rows.columns, a.rows_at_a_time, body);
   }
   // Calls body(block) for its strips.
   template <class Body>
@@ -164,23 +164,29 @@ void write_exact(const ChannelsCall& a, const Block& block) {
 template <class T, bool extras>
 void write_one(const ChannelsCall& a, int64_t item) {
   using C = Opmath<T>;
-  using V = Vector<C>;
+  using L = typename Written<T>::lanes;
+  using V = Vector<L>;
   const int64_t stride = a.geometry.row_stride;
-  const Written written(a, item, static_cast<const T*>(nullptr));
+  const WrittenRows written(a, item, static_cast<const T*>(nullptr));
   const Block& block = written.rows;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer);
+  const int64_t ordered = is_in_order<L> ? 0 : padded_pairs(block.columns);
+  const Buffer<C> scratch(3 * ordered);
+  const C* const means = in_order<L>(factors.mean, scratch.data(), block.columns);
+  const C* const scales = in_order<L>(factors.scale, scratch.data() + ordered, block.columns);
+  const C* const shifts = in_order<L>(factors.shift, scratch.data() + 2 * ordered, block.columns);
   const T* x = block.at(static_cast<const T*>(a.x), stride);
   T* y = block.at(static_cast<T*>(a.out), stride);
   with_activation_of<extras>(a, [&](auto activation) {
     with_known(a.fetched, [&](auto fetches) {
-      written.for_each_tile<T>(a, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+      written.for_each_tile<T, L>(a, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
         constexpr int vectors = decltype(tile)::value;
         V mean[vectors], scale[vectors], shift[vectors];
         for (int t = 0; t < vectors; ++t) {
-          mean[t] = factor_at(at(t), factors.mean);
-          scale[t] = factor_at(at(t), factors.scale);
-          shift[t] = factor_at(at(t), factors.shift);
+          mean[t] = factor_in_order(at(t), means);
+          scale[t] = factor_in_order(at(t), scales);
+          shift[t] = factor_in_order(at(t), shifts);
         }
         for (int64_t row = begin; row < end; ++row) {
           for (int t = 0; t < vectors; ++t) {
@@ -289,7 +295,7 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   using C = Opmath<T>;
   using V = Vector<C>;
   const int64_t stride = a.geometry.row_stride;
-  const Written written(a, item, static_cast<const T*>(nullptr));
+  const WrittenRows written(a, item, static_cast<const T*>(nullptr));
   const Block& block = written.rows;
   if (a.remembered) {
     return written.for_each_strip(a.geometry, [&](const Block& part) {

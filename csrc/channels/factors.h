@@ -12,6 +12,16 @@ EVENKEEL_INLINE Vector<C> factor_at(const At& at, const C* factor) {
   return at.keep(Whole<C>{at.i}.load(factor));
 }
 
+// The same of factors in the order of the lanes, past the last of which those of pairs are zeros.
+template <class At, class C>
+EVENKEEL_INLINE auto factor_in_order(const At& at, const C* factor) {
+  if constexpr (std::is_same_v<typename At::V, Pair>) {
+    return Whole<pair>{at.i}.load_in_order(factor);
+  } else {
+    return factor_at(at, factor);
+  }
+}
+
 // A position's parameters, where there are any.
 template <class At>
 EVENKEEL_INLINE Doubles parameter_at(const At& at, const double* values, double otherwise) {

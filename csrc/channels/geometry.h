@@ -96,8 +96,7 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, bool mas
   g.statistics_per_block = g.groups ? g.groups : g.channels;
   // a single block is shared among all threads
   const int64_t most_rows = g.groups ? g.rows : ceil_divide(g.rows, many_items);
-  const int64_t item_rows = std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, longest_strip));
-  g.item_size = std::max(fewest_rows, item_rows / rows_per_flush * rows_per_flush);
+  g.item_size = std::max(fewest_rows, std::min(most_rows, block / std::clamp<int64_t>(g.width, 1, longest_strip)));
   // what follows from the statistics is done anew for each part that is written: a small tensor has one for each thread
   const int64_t width = std::max<int64_t>(g.width, 1);
   const int64_t of_thread = std::max(few_written, g.rows * width / torch::stable::get_num_threads());

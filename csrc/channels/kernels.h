@@ -47,7 +47,6 @@ struct ChannelsShape {
 // Numbers of a saved statistic: its mean, what that lost in rounding, 1/scale, what it lost [, its bend].
 constexpr int64_t statistics_width(EpsMode mode) { return mode == EpsMode::inside ? 4 : 5; }
 
-constexpr int64_t rows_per_flush = 16;  // of columns, whose sums in the compute dtype stay short
 constexpr int64_t longest_strip = 512;  // columns at a time: their sums stay in the first-level cache
 
 enum class Walk : int { planes, columns, groups };

@@ -10,7 +10,7 @@ namespace {
 // Whether a part's gradient is computed in double.
 template <class C>
 bool is_exact(const ChannelsCall& a, const Part& part, const ChannelStatistics<C>& s) {
-  return has_few_elements(a, part.statistic) ||
+  return has_few_elements(a, part.statistic) || (has_precise_slope(a) && !sums_are_short(a)) ||
          (a.remembered && may_cancel(s, a.weight_of(part.channel), a.bias_of(part.channel)));
 }
 
@@ -40,7 +40,7 @@ class Upstream {
   }
   template <class At>
   EVENKEEL_INLINE Wide<C> wide(const At& at, V x) const {
-    if (activation == Activation::none || !exactly_) return Wide<C>(this->at(at, x));
+    if (activation == Activation::none || !(exactly_ || precisely_)) return Wide<C>(this->at(at, x));
     Wide<C> upstream(keep(at, at.load(dy_)));
     const Wide<C> input = this->input(x);
     for (int i = 0; i < Wide<C>::parts; ++i) {

@@ -205,8 +205,10 @@ void run_group(const RowsBackward& a, BackwardGroup<most, C, T>& rows, int count
   C *const dweight = parameters.dweight(), *const dbias = parameters.dbias();
   if (!a.dx.data) {
     int i = 0;
-    for (; !are_short_from_memory<T>(a) && i + 4 <= count; i += 4) {
-      sum_parameters<4, centring>(n, rows, i, dweight, dbias);
+    if constexpr (most >= 4) {
+      for (; !are_short_from_memory<T>(a) && i + 4 <= count; i += 4) {
+        sum_parameters<4, centring>(n, rows, i, dweight, dbias);
+      }
     }
     for (; i < count; ++i) sum_parameters<1, centring>(n, rows, i, dweight, dbias);
     return;

@@ -102,6 +102,25 @@ def test_a_row_does_not_depend_on_the_others(norm, features):
         assert torch.equal(dx[row], dx_alone[0])
 
 
+# a row of another kind lies among them: of a large mean
+@pytest.mark.parametrize("features", [7, 33, 96, 640])
+@every_dtype
+@every_norm
+def test_gradients_of_parameters_do_not_depend_on_whether_x_has_one(norm, dtype, features):
+    x, dy = (torch.randn(203, features).to(dtype) for _ in range(2))
+    x[50] += 1000
+    dy[-1] = x[-1] = 0
+    parameters = [torch.randn(features).to(dtype).requires_grad_() for _ in range(2 if norm == "layer_norm" else 1)]
+
+    def found(leaf):
+        return torch.autograd.grad(call(norm, leaf, *parameters), parameters, dy)
+
+    several = on_threads(lambda: found(x))
+    assert same_bits(several[0], several[1])
+    with_x = torch.autograd.grad(call(norm, x.requires_grad_(), *parameters), (*parameters, x), dy)
+    assert same_bits(several[0], with_x[:-1])
+
+
 @every_dtype
 @every_norm
 def test_threads_do_not_change_a_bit(norm, dtype):
