@@ -146,9 +146,9 @@ inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v) {
   return upstream;
 }
 
-// SiLU's slope s + v s (1 - s), s = 1 / (1 + exp(-v)), to some float ulps of itself for v above -87, which is given in
-// double. Near its zero, where the terms cancel, it is the distance from there times a polynomial of relative error 2^-27.
-// Above it s (1 + v (1 - s)), below it s ((1 + v) - v s), whose terms hardly cancel there.
+// SiLU's slope s + v s (1 - s), s = 1 / (1 + exp(-v)), of v in double, to some float ulps of itself where v is above -87.
+// Near the slope's zero, where the terms cancel, it is the distance from there times a polynomial of relative error 2^-27;
+// above that s (1 + v (1 - s)), below it s ((1 + v) - v s), whose terms hardly cancel.
 EVENKEEL_INLINE Floats precise_slope_of_silu(const Doubles (&v)[2]) {
   constexpr double zero = -0x1.474973c84120bp+0;
   constexpr float near = 0.5f, bound = Exponential<float>::highest;
