@@ -161,13 +161,20 @@ void write_exact(const ChannelsCall& a, const Block& block) {
   });
 }
 
-template <class T, bool extras>
-void write_one(const ChannelsCall& a, int64_t item) {
+// Whether rows are worth pairs: what is half empty of them in narrow ones takes longer, and so does their order for few
+// elements.
+inline bool fills_pairs(const Block& rows) {
+  constexpr int64_t width = Lanes<pair>::width, many_columns = 2 * width, few_elements = 2048;
+  const int64_t rest = rows.columns % width;
+  return (rest == 0 || 2 * rest > width || rows.columns > many_columns) && rows.count * rows.columns >= few_elements;
+}
+
+// y of rows, in lanes of L.
+template <class L, class T, bool extras>
+void write_rows(const ChannelsCall& a, const WrittenRows& written) {
   using C = Opmath<T>;
-  using L = typename Written<T>::lanes;
   using V = Vector<L>;
   const int64_t stride = a.geometry.row_stride;
-  const WrittenRows written(a, item, static_cast<const T*>(nullptr));
   const Block& block = written.rows;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer);
@@ -200,7 +207,15 @@ void write_one(const ChannelsCall& a, int64_t item) {
       });
     });
   });
-  if (a.may_cancel) write_exact<T, extras>(a, block);
+}
+
+template <class T, bool extras>
+void write_one(const ChannelsCall& a, int64_t item) {
+  using C = Opmath<T>;
+  using L = typename Written<T>::lanes;
+  const WrittenRows written(a, item, static_cast<const T*>(nullptr));
+  is_in_order<L> || !fills_pairs(written.rows) ? write_rows<C, T, extras>(a, written) : write_rows<L, T, extras>(a, written);
+  if (a.may_cancel) write_exact<T, extras>(a, written.rows);
 }
 
 template <class T, bool extras>
