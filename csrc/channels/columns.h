@@ -166,9 +166,10 @@ constexpr int vectors_of_tile = register_bytes == 64 ? 4 : 2;
 
 constexpr int64_t rows_of_tile = 8;  // where columns' factors are many
 
-// Calls body for tiles of a few rows and a few columns, in lanes of L.
+// Calls body for tiles of a few rows and a few columns, in lanes of L. By value, and best a body of values: what it refers
+// to is read again behind each store.
 template <class L, class Body>
-void for_each_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, const Body& body) {
+void for_each_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, Body body) {
   constexpr int vectors = is_in_order<L> ? vectors_of_tile : vectors_of_tile / 2;
   for (int64_t begin = 0; begin < rows; begin += rows_at_a_time) {
     const int64_t end = std::min(begin + rows_at_a_time, rows);
@@ -182,7 +183,7 @@ void for_each_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, const 
 // The same for columns that fill cache lines, whose stores go past the caches: of a line the whole at once, since what
 // leaves in parts is joined in memory.
 template <class T, class L, class Body>
-void for_each_streamed_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, const Body& body) {
+void for_each_streamed_tile(int64_t rows, int64_t columns, int64_t rows_at_a_time, Body body) {
   constexpr int line = std::max<int>(1, cache_line / (Lanes<L>::width * sizeof(T)));
   constexpr int vectors = std::max(line, is_in_order<L> ? vectors_of_tile : vectors_of_tile / 2);
   for (int64_t begin = 0; begin < rows; begin += rows_at_a_time) {

@@ -56,7 +56,7 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   const ChannelsGeometry& g = a.geometry;
   const Block block = block_of(g, g.measure_items, item);
   const ValidRows<extras> valid(a, block);
-  const int64_t stride = strip_stride(g), each = g.per_channel;
+  const int64_t stride = strip_stride(g), row_stride = g.row_stride, each = g.per_channel;
   const SharedLanes shared{block, g.groups ? g.fold : 1};
   double* const partial = a.partial + (item - a.first_item) * measure_partial(g);
   double *const guess = partial, *const sum = partial + stride, *const square = sum + stride;
@@ -71,7 +71,7 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   const int64_t enough = ceil_divide(rows_per_flush, shared.fold), few_rows = valid.until(enough);
   sum_lanes<1>(block, each, {guess}, [&](auto& to) {
     sum_columns<C>(few_rows, block.columns, to, [&](auto at, int64_t row, V(&out)[1]) {
-      out[0] = valid.has(row) ? at.load(x + row * g.row_stride) : V{};
+      out[0] = valid.has(row) ? at.load(x + row * row_stride) : V{};
     }, [](int64_t, int64_t) {});
   });
   const double few = static_cast<double>(std::min(rows, enough) * each);
@@ -84,15 +84,15 @@ void measure_one(const ChannelsCall& a, int64_t item) {
   const auto sum_about = [&](auto difference) {
     using Number = decltype(difference(Whole<C>{}, x));
     sum_lanes<2>(block, each, {sum, square}, [&](auto& to) {
-      sum_columns<C, Number>(block.count, block.columns, to, [&](auto at, int64_t row, Number(&out)[2]) {
-        out[0] = valid.has(row) ? difference(at, x + row * g.row_stride) : Number{};
+      sum_columns<C, Number>(block.count, block.columns, to, [=](auto at, int64_t row, Number(&out)[2]) {
+        out[0] = valid.has(row) ? difference(at, x + row * row_stride) : Number{};
         out[1] = out[0] * out[0];
-      }, [&](int64_t row, int64_t column) { fetch(x + row * g.row_stride + column); });
+      }, [=](int64_t row, int64_t column) { fetch(x + row * row_stride + column); });
     });
   };
   const auto pass = [&] {
     if (each > 1) repeat_each(lane_shift, block.lanes, each, column_shift);
-    if (!is_double) return sum_about([&](auto at, const T* row) { return at.load(row) - factor_at(at, shift); });
+    if (!is_double) return sum_about([=](auto at, const T* row) { return at.load(row) - factor_at(at, shift); });
     double wide_shift[longest_strip];
     std::fill(std::copy_n(shift, block.columns, wide_shift), wide_shift + padded(block.columns), 0.0);
     sum_about([&](auto at, const T* row) { return load_as_doubles<C>(at, row) - Wide<C>(wide_shift + at.i); });
@@ -195,13 +195,16 @@ void write_rows(const ChannelsCall& a, const WrittenRows& written) {
           scale[t] = factor_in_order(at(t), scales);
           shift[t] = factor_in_order(at(t), shifts);
         }
-        for (int64_t row = begin; row < end; ++row) {
+        const int64_t step = stride;  // copies: what a store may have changed is read again behind it
+        const bool fetches_to_write = fetches && !written.streamed;
+        const T* from = x + begin * step;
+        T* to = y + begin * step;
+        for (int64_t row = begin; row < end; ++row, from += step, to += step) {
           for (int t = 0; t < vectors; ++t) {
-            if (fetches) fetch(x + row * stride + at(t).i + soon);
-            if (fetches && !written.streamed) fetch_to_write(y + row * stride + at(t).i + soon);
-            const V value = at(t).load(x + row * stride);
-            const V v = activate<decltype(activation)::value, C>((value - mean[t]) * scale[t] + shift[t]);
-            at(t).store(y + row * stride, valid.has(row) ? v : V{});
+            if (fetches) fetch(from + at(t).i + soon);
+            if (fetches_to_write) fetch_to_write(to + at(t).i + soon);
+            const V v = activate<decltype(activation)::value, C>((at(t).load(from) - mean[t]) * scale[t] + shift[t]);
+            at(t).store(to, valid.has(row) ? v : V{});
           }
         }
       });
@@ -292,7 +295,7 @@ void write_remembered_gradient(const ChannelsCall& a, const Block& block) {
   const RememberedGradient<T> write(a, block);
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
   with_slope_of<T, extras>(a, block, factors, [&](const auto& through) {
-    for_each_tile<C>(block.count, block.columns, a.rows_at_a_time, [&](auto tile, const auto& at, int64_t begin,
+    for_each_tile<C>(block.count, block.columns, a.rows_at_a_time, [=](auto tile, const auto& at, int64_t begin,
                                                                        int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         for (int t = 0; t < decltype(tile)::value; ++t) {
@@ -341,19 +344,23 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
         shift[t] = factor_at(at(t), factors.gradient_shift);
         slope[t] = factor_at(at(t), factors.slope);
       }
-      for (int64_t row = begin; row < end; ++row) {
+      const int64_t step = stride;  // copies, as in write_rows
+      const bool fetches_to_write = !written.streamed;
+      const T *from = x + begin * step, *from_dy = dy + begin * step;
+      T* to = dx + begin * step;
+      for (int64_t row = begin; row < end; ++row, from += step, from_dy += step, to += step) {
         for (int t = 0; t < vectors; ++t) {
-          fetch(x + row * stride + at(t).i + soon);
-          fetch(dy + row * stride + at(t).i + soon);
-          if (!written.streamed) fetch_to_write(dx + row * stride + at(t).i + soon);
-          const V centred = at(t).load(x + row * stride) - mean[t];
-          V upstream = at(t).load(dy + row * stride);
+          fetch(from + at(t).i + soon);
+          fetch(from_dy + at(t).i + soon);
+          if (fetches_to_write) fetch_to_write(to + at(t).i + soon);
+          const V centred = at(t).load(from) - mean[t];
+          V upstream = at(t).load(from_dy);
           if constexpr (decltype(activation)::value != Activation::none) {
             const V input = centred * factor_at(at(t), factors.scale) + factor_at(at(t), factors.shift);
             upstream = through_activation<decltype(activation)::value, C>(upstream, input);
           }
           const V v = (upstream * weight[t] - shift[t]) - (centred * reciprocal[t]) * slope[t];
-          at(t).store(dx + row * stride, valid.has(row) ? v : V{});
+          at(t).store(to, valid.has(row) ? v : V{});
         }
       }
     });

@@ -13,10 +13,10 @@ constexpr int64_t rows_of_few_terms = 4, few_terms = 1024;
 // of the compute dtype or of doubles; the sums of lanes past the last column are not used. Tiles leap from row to row,
 // which no processor foresees: fetch(row, column) of the next rows is called in memory's order meanwhile.
 template <class C, class Number = Vector<C>, int K, class Term, class Fetch>
-inline void sum_columns(int64_t rows, int64_t columns, double* const (&total)[K], const Term& term,
-                        const Fetch& fetch, int64_t rows_at_once = rows_per_flush) {
+inline void sum_columns(int64_t rows, int64_t columns, double* const (&total)[K], Term term, Fetch fetch,
+                        int64_t rows_at_once = rows_per_flush) {
   for (int k = 0; k < K; ++k) std::memset(total[k], 0, padded(columns) * sizeof(double));
-  for_each_tile<C>(rows, columns, rows_at_once, [&](auto tile, const auto& at, int64_t begin, int64_t end) {
+  for_each_tile<C>(rows, columns, rows_at_once, [=, &total](auto tile, const auto& at, int64_t begin, int64_t end) {
     constexpr int vectors = decltype(tile)::value;
     Number part[K][vectors] = {};
     int64_t next_row = end + at(0).i * (end - begin) / columns, next_column = at(0).i * (end - begin) % columns;
@@ -220,7 +220,7 @@ void with_slope_of(const ChannelsCall& a, const Block& block, const Factors<Opma
         });
       }
     }
-    body([&](const auto& at, V upstream, const T* x) __attribute__((always_inline)) {
+    body([=](const auto& at, V upstream, const T* x) __attribute__((always_inline)) {
       if constexpr (activation == Activation::none) return upstream;
       return through_activation<activation, C>(upstream, factors.affine(at, at.load(x)));
     });
@@ -240,13 +240,13 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
   const int64_t rows_at_once = a.remembered && a.geometry.count <= few_terms ? rows_of_few_terms : rows_per_flush;
   with_slope_of<T, extras>(a, block, factors, [&](const auto& through) {
     sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
-      sum_columns<C>(block.count, block.columns, to, [&](auto at, int64_t row, V(&out)[2]) {
+      sum_columns<C>(block.count, block.columns, to, [=](auto at, int64_t row, V(&out)[2]) {
         const V centred = at.load(x + row * stride) - factor_at(at, factors.mean);
         const V upstream = through(at, at.load(dy + row * stride), x + row * stride);
         out[0] = valid.has(row) ? upstream : V{};
         out[1] = valid.has(row) ? upstream * centred : V{};
         written(at, row, out[0], valid.has(row));
-      }, [&](int64_t row, int64_t column) {
+      }, [=](int64_t row, int64_t column) {
         fetch(x + row * stride + column);
         fetch(dy + row * stride + column);
       }, rows_at_once);
