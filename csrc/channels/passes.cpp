@@ -124,7 +124,7 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 // written leaves the caches in another order than memory's. Near rows of whole pages take each other's place in it. With
 // AVX2, whose registers are few, several such rows from memory take up to four times as long as one: a store to a row
 // keeps back a load from the next at the same place of its page. 16-bit elements, whose conversions need registers too,
-// gain by few rows there wherever they lie, by two where they are fetched.
+// gain by few rows there wherever they lie, by two where what is written leaves the caches.
 int64_t rows_at_a_time(const ChannelsCall& a) {
   constexpr int64_t vector = 16, narrow = 64, few = 8, page = 4096;
   const ChannelsGeometry& g = a.geometry;
@@ -134,8 +134,8 @@ int64_t rows_at_a_time(const ChannelsCall& a) {
   if (g.width <= narrow) return a.streamed || (!stays && g.width > vector) ? few : narrow;
   if (stays && !a.dy) return pages ? few / 2 : few;
   if (simd() == Simd::avx2) {
+    if (size == 2) return a.streamed && (a.dy || !pages) ? 2 : a.dy ? few / 2 : few;
     if (pages) return a.streamed ? 1 : few / 2;
-    if (size == 2) return a.fetched ? 2 : a.dy ? few / 2 : few;
   }
   const int64_t factors = g.width * (a.dy ? 5 : 3) * (a.dtype == DType::float64 ? 8 : 4);
   return 2 * factors > caches().first ? few : 1;
