@@ -96,7 +96,7 @@ EVENKEEL_INLINE V sum_of_terms(const V* powers) {
 }
 
 template <class C>
-inline Vector<C> power_of_minus(Vector<C> t) {
+EVENKEEL_INLINE Vector<C> power_of_minus(Vector<C> t) {
   using E = Exponential<C>;
   using V = Vector<C>;
   using Mask = LaneMask<C>;
@@ -113,8 +113,9 @@ inline Vector<C> power_of_minus(Vector<C> t) {
   return series * bits_as<V>(bits_as<Mask>(shifted) << E::mantissa);
 }
 
+// Both inlined: a vector of two registers would go to a function by way of memory.
 template <Activation activation, class C>
-inline Vector<C> activate(Vector<C> v) {
+EVENKEEL_INLINE Vector<C> activate(Vector<C> v) {
   if constexpr (activation == Activation::relu) return keep_lanes<C>(v, ~(v < Vector<C>{}));
   if constexpr (activation == Activation::silu) {
     using E = Exponential<C>;
@@ -130,7 +131,7 @@ EVENKEEL_INLINE Pair activate(const Pair& v) {
 
 // upstream times the activation's slope at v.
 template <Activation activation, class C>
-inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v) {
+EVENKEEL_INLINE Vector<C> through_activation(Vector<C> upstream, Vector<C> v) {
   if constexpr (activation == Activation::relu) {
     return keep_lanes<C>(upstream, ~(v <= Vector<C>{}));
   }
@@ -151,25 +152,25 @@ inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v) {
 // above that s (1 + v (1 - s)), below it s ((1 + v) - v s), whose terms hardly cancel.
 EVENKEEL_INLINE Floats precise_slope_of_silu(const Doubles (&v)[2]) {
   constexpr double zero = -0x1.474973c84120bp+0;
+  constexpr float zero_high = static_cast<float>(zero), zero_low = static_cast<float>(zero - zero_high);
   constexpr float near = 0.5f, bound = Exponential<float>::highest;
   constexpr float coefficients[] = {0.2178117036819458f,    0.14664879441261292f, 0.018874648958444595f,
                                     -0.015222769230604172f, -0.0066033024340868f, 0.00012888519268017262f,
                                     0.000777613720856607f,  0.00017120254051405936f};
-  const Doubles distances[] = {v[0] - zero, v[1] - zero}, above[] = {v[0] + 1.0, v[1] + 1.0};
-  const Floats distance = as_floats(distances), rounded = as_floats(v);
-  Floats series = Floats{} + coefficients[7];
-  for (int k = 6; k >= 0; --k) series = fused(series, distance, Floats{} + coefficients[k]);
+  const Floats rounded = as_floats(v), bounded = at_least<float>(-bound, at_most<float>(bound, rounded));
   Doubles whole[2];
   widen(rounded, whole);
   const Doubles rests[] = {v[0] - whole[0], v[1] - whole[1]};
   const Floats rest = keep_lanes<float>(as_floats(rests), (rounded >= -bound) & (rounded <= bound));
-  const Floats bounded = at_least<float>(-bound, at_most<float>(bound, rounded));
+  const Floats distance = (bounded - zero_high) + (rest - zero_low), above = (bounded + 1.0f) + rest;
+  Floats series = Floats{} + coefficients[7];
+  for (int k = 6; k >= 0; --k) series = fused(series, distance, Floats{} + coefficients[k]);
   Floats power = power_of_minus<float>(bounded);
   power = fused(power, -rest, power);
   const Floats sigmoid = 1.0f / (1.0f + power);
   const LaneMask<float> is_below = distance < 0.0f, is_near = (distance < near) & (distance > -near);
   const Floats factor = choose(is_below, -sigmoid, power * sigmoid);
-  const Floats slope = sigmoid * fused(bounded, factor, choose(is_below, as_floats(above), Floats{} + 1.0f));
+  const Floats slope = sigmoid * fused(bounded, factor, choose(is_below, above, Floats{} + 1.0f));
   return choose(is_near, distance * series, keep_lanes<float>(slope, ~(rounded < -bound)));
 }
 
