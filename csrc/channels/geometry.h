@@ -1,4 +1,4 @@
-// How the channel operators divide a tensor, by its shape and dtype alone.
+// How the channel operators divide a tensor, by its shape and dtype; where it changes no bits, by the caches and threads.
 #pragma once
 
 #include <algorithm>
@@ -10,29 +10,27 @@
 
 namespace evenkeel {
 
-constexpr int64_t lanes_of_vector = 16;
-constexpr int64_t few_positions = lanes_of_vector;  // with fewer, a channel's run fills no vector
+constexpr int64_t few_positions = 16;  // with fewer, a channel's run fills no vector
 
-// How many rows are treated as one, of the divisors of the rows: enough to fill `unit` elements. Where few wide rows would
-// be left, what is computed for each column once takes longer than a vector that is not full.
-inline int64_t repeats_of(int64_t rows, int64_t columns, int64_t unit) {
-  constexpr int64_t few_rows = 32;
+// How many rows are treated as one, of the divisors of the rows: of few columns enough to fill vectors, or tiles of vectors
+// in the gradient with remembered statistics. Where few wide rows would be left, what is computed for each column once takes
+// longer than a vector that is not full.
+inline int64_t repeats_of(int64_t rows, int64_t columns, bool tiles) {
+  constexpr int64_t lanes = 16, many_columns = 64, few_rows = 32;
+  if (columns >= many_columns) return 1;
+  const int64_t unit = tiles ? many_columns : lanes;
   int64_t repeat = unit / std::gcd(unit, columns);
-  const auto wide = [&] { return repeat > 1 && columns * repeat > lanes_of_vector; };
+  const auto wide = [&] { return repeat > 1 && columns * repeat > lanes; };
   while (rows % repeat || (rows / repeat < few_rows && wide())) repeat /= 2;
   return repeat;
 }
 
-// What the elements of a row should be a multiple of: of a few columns a vector, or a tile of vectors in the gradient
-// with remembered statistics; of y from remembered statistics that leaves the caches a line, which then leaves at once.
-inline int64_t unit_of_row(const ChannelsGeometry& g, DType dtype, int64_t columns, bool measured, bool backward) {
-  constexpr int64_t many_columns = 64, most_columns = 512;
-  const int64_t size = size_of(dtype);
-  if (!measured && !backward && columns <= most_columns && is_past_caches(2 * g.channels * g.count * size)) {
-    return std::max(lanes_of_vector, cache_line / size);
-  }
-  if (columns >= many_columns) return 1;
-  return measured || !backward ? lanes_of_vector : many_columns;
+// How many rows fill vectors and whole cache lines, which leave the caches at once; 0 where no divisor of the rows does, or
+// where their factors would crowd the nearest cache.
+inline int64_t rows_of_lines(int64_t rows, int64_t columns, DType dtype) {
+  constexpr int64_t lanes = 16, most_columns = 1024, few_rows = 32;
+  const int64_t unit = std::max(lanes, cache_line / size_of(dtype)), repeat = unit / std::gcd(unit, columns);
+  return rows % repeat == 0 && rows / repeat >= few_rows && columns * repeat <= most_columns ? repeat : 0;
 }
 
 // Contiguous groups of few positions are rows of their own: short runs, of a channel each, would take longer. From 16
@@ -89,7 +87,8 @@ inline int64_t lanes_of_strip(int64_t all, int64_t most, int64_t share) {
   return std::min(longest, ceil_divide(ceil_divide(all, ceil_divide(all, longest)), unit) * unit);
 }
 
-inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, int64_t unit) {
+template <class Repeat>
+inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, const Repeat& repeat_of) {
   constexpr int64_t fewest_rows = 32, many_items = 16, block = 65536, few_written = 16384;
   const int64_t share = g.groups ? g.channels / g.groups : 1;
   g.walk = Walk::columns;
@@ -97,7 +96,7 @@ inline void walk_columns(ChannelsGeometry& g, int64_t batch, bool last, int64_t 
   g.fold = share;
   g.outer = g.groups ? batch : 1;
   g.rows = (g.groups ? 1 : batch) * (last ? g.positions : 1);
-  g.repeat = repeats_of(g.rows, g.channels * g.per_channel, unit);
+  g.repeat = repeat_of(g.rows, g.channels * g.per_channel);
   g.rows /= g.repeat;
   g.lanes_of_row = g.channels * g.repeat;
   g.width = g.row_stride = g.lanes_of_row * g.per_channel;
@@ -161,17 +160,19 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, int
   // turning channels of few elements takes less time than what else follows for each of their positions
   const bool turns_channels = !groups && !last && !masked && measured && g.positions > 1 && batch <= few_samples &&
                               g.positions < fewest_positions && g.count <= computed_in_double;
-  const auto walk_as_columns = [&](bool innermost) {
-    const int64_t columns = g.channels * (innermost ? 1 : g.positions);
-    walk_columns(g, batch, innermost, masked ? 1 : unit_of_row(g, dtype, columns, measured, backward));
+  const bool leaves = !measured && !backward && is_past_caches(2 * g.channels * g.count * size_of(dtype));
+  const auto repeat_of = [&](int64_t rows, int64_t columns) -> int64_t {
+    if (masked) return 1;
+    const int64_t lines = leaves ? rows_of_lines(rows, columns, dtype) : 0;
+    return lines ? lines : repeats_of(rows, columns, !measured && backward);
   };
   if (turns_channels) {
-    walk_as_columns(true);
+    walk_columns(g, batch, true, repeat_of);
     g.turned = true;
   } else if (g.small || runs || (measured_groups && !last && are_rows(g.positions, share, backward))) {
     walk_groups(g, batch, backward);
   } else if (last || g.positions < fewest_positions) {
-    walk_as_columns(last);
+    walk_columns(g, batch, last, repeat_of);
   } else {
     walk_planes(g, batch);
   }

@@ -99,9 +99,9 @@ def digest_of_every_pattern():
             x = torch.randn(9, 37, positions).to(dtype)
             results.append(F.batch_norm(x, mean, variance, backend="cpu"))
             results.append(F.batch_norm(x, None, None, training=True, activation="relu", backend="cpu"))
-        for channels in (24, 48, 80, 333):  # rows that are no whole cache lines, and joined to some
-            mean, variance, weight = torch.randn(channels), torch.rand(channels) + 0.1, torch.randn(channels)
-            x = torch.randn(8, channels, 6, 6).to(dtype).contiguous(memory_format=torch.channels_last)
+        for channels in (24, 33, 80, 120, 333):  # rows that are no cache lines, and joined to some
+            mean, variance, weight = torch.randn(channels), torch.rand(channels) + 5, torch.randn(channels)
+            x = torch.randn(8, channels, 12, 12).to(dtype).contiguous(memory_format=torch.channels_last)
             for activation in (None, "silu"):
                 results.append(F.batch_norm(x, mean, variance, weight, activation=activation, backend="cpu"))
         table, column = torch.randn(300, 7).to(dtype), torch.randn(7, dtype=torch.float64)
