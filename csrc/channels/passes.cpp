@@ -124,7 +124,7 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 // written leaves the caches in another order than memory's. Near rows of whole pages take each other's place in it. With
 // AVX2, whose registers are few, several such rows from memory take up to four times as long as one: a store to a row
 // keeps back a load from the next at the same place of its page. 16-bit elements, whose conversions need registers too,
-// gain by few rows there wherever they lie, by two where what is written leaves the caches and pages do not take turns.
+// gain by few rows there wherever they lie: by two where what is written leaves the caches, except y in rows of whole pages.
 int64_t rows_at_a_time(const ChannelsCall& a) {
   constexpr int64_t vector = 16, narrow = 64, few = 8, page = 4096;
   const ChannelsGeometry& g = a.geometry;
