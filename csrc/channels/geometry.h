@@ -126,19 +126,21 @@ inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
 }
 
 // With fewer positions than this, neighbouring channels are treated together as columns: their factors, one for each
-// column, are computed once for all samples. Applying remembered statistics gives the same bits either way.
-inline int64_t fewest_of_planes(int64_t batch, bool measured, bool backward) {
-  constexpr int64_t some = 4, many = 32;
+// column, are computed once for all samples. Applying remembered statistics gives the same bits either way. Their gradient
+// is written in another order than memory's: past the caches that costs more than it saves, but where SiLU costs most.
+inline int64_t fewest_of_planes(int64_t batch, bool measured, bool backward, Activation activation) {
+  constexpr int64_t few = 4, some = 8, many = 32;
   if (measured) return batch < many ? 32 : 64;
-  return backward || batch < some ? 16 : batch < many ? 17 : 33;
+  if (backward) return batch < few ? 16 : activation == Activation::silu ? 56 : 32;
+  return batch < some ? 16 : batch < many ? 17 : 33;
 }
 
 // measured: the statistics are this input's; remembered ones may be applied in any order
-inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, int64_t groups, bool masked, bool measured,
-                                    bool backward) {
+inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, const ChannelsOptions& options, bool masked,
+                                    bool measured, bool backward) {
   constexpr int64_t fewest_positions_of_columns = 5, many_channels = 32, few_samples = 8;
   ChannelsGeometry g{};
-  const int64_t batch = shape.batch;
+  const int64_t batch = shape.batch, groups = options.groups;
   const bool last = shape.last && shape.positions > 1;
   g.channels = shape.channels;
   g.positions = shape.positions;
@@ -148,7 +150,9 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, int
   g.count = groups ? share * g.positions : batch * g.positions;
   g.per_channel = g.repeat = 1;
   g.width = g.channels;
-  const int64_t fewest_positions = masked ? 2 : groups ? few_positions : fewest_of_planes(batch, measured, backward);
+  const int64_t fewest_positions = masked   ? 2
+                                   : groups ? few_positions
+                                            : fewest_of_planes(batch, measured, backward, options.activation);
   // Few positions of many channels, or of such as fill vectors: sums for each column would take longer than a group's.
   // Vectors half full do for very few positions, and for gradients, except of 16 bits: their ends take long to widen.
   const bool half_full_do = g.positions < fewest_positions_of_columns || (backward && size_of(dtype) > 2);

@@ -26,10 +26,12 @@ const ChannelsWalk& phases_of(const ChannelsGeometry& g) {
 ChannelsCall call_of(const ChannelsShape& shape, DType dtype, const ChannelsOptions& options, bool remembered,
                      bool masked, bool backward) {
   ChannelsCall a{};
-  a.geometry = geometry_of(shape, dtype, options.groups, masked, !remembered, backward);
+  a.geometry = geometry_of(shape, dtype, options, masked, !remembered, backward);
   // remembered statistics: the order of memory is the fastest
   if (remembered && a.geometry.walk == Walk::planes) {
-    a.geometry = geometry_of(shape, dtype, a.geometry.channels, masked, false, backward);
+    ChannelsOptions each = options;
+    each.groups = shape.channels;
+    a.geometry = geometry_of(shape, dtype, each, masked, false, backward);
   }
   a.dtype = dtype;
   a.options = options;
@@ -121,7 +123,7 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 
 // Memory wants whole rows, one after the other. The factors of a few columns stay in registers for more rows than one:
 // worth more where the rows are narrow or near, or where all factors would leave the nearest cache; less where what is
-// written leaves the caches in another order than memory's. Near rows of whole pages take each other's place in it. With
+// written leaves the caches in another order than memory's. Rows of whole pages take each other's place in it. With
 // AVX2, whose registers are few, several such rows from memory take up to four times as long as one: a store to a row
 // keeps back a load from the next at the same place of its page. 16-bit elements, whose conversions need registers too,
 // gain by few rows there wherever they lie: by two where what is written leaves the caches, except y in rows of whole pages.
@@ -132,13 +134,14 @@ int64_t rows_at_a_time(const ChannelsCall& a) {
   const bool pages = g.width * size % page == 0;
   const bool stays = (a.dy ? 3 : 2) * g.rows * g.width * size <= caches().second;
   if (g.width <= narrow) return a.streamed || (!stays && g.width > vector) ? few : narrow;
-  if (stays && !a.dy) return pages ? few / 2 : few;
+  const int64_t several = pages ? few / 2 : few;
+  if (stays && !a.dy) return several;
   if (simd() == Simd::avx2) {
     if (size == 2) return a.streamed && (a.dy || !pages) ? 2 : a.dy ? few / 2 : few;
     if (pages) return a.streamed ? 1 : few / 2;
   }
   const int64_t factors = g.width * (a.dy ? 5 : 3) * (a.dtype == DType::float64 ? 8 : 4);
-  return 2 * factors > caches().first ? few : 1;
+  return 2 * factors > caches().first ? several : 1;
 }
 
 // The ends of runs that are no whole cache lines are stored as usual and wait for memory, the streams behind them too:
