@@ -59,17 +59,14 @@ inline void sum_lanes(const Block& block, int64_t each, double* const (&out)[K],
   for (int k = 0; k < K; ++k) sum_each(columns[k], block.lanes, each, out[k]);
 }
 
-// The upstream gradient led through the activation, in double where it has to be.
+// The upstream gradient led through the activation: as for y, or in double.
 template <class T, bool extras>
 class Upstream {
  public:
   using C = Opmath<T>;
   using V = Vector<C>;
-  Upstream(const ChannelsCall& a, const Block& block, const Factors<C>& factors, const ColumnStatistics<C>& s)
-      : factors_(factors),
-        statistics_(s),
-        activation_(a.options.activation),
-        exactly_(is_exact<extras>(a, block.outer) || (extras && a.remembered)) {}
+  Upstream(const ChannelsCall& a, const Factors<C>& factors, const ColumnStatistics<C>& s, bool exactly)
+      : factors_(factors), statistics_(s), activation_(a.options.activation), exactly_(exactly) {}
   template <class At>
   Wide<C> wide(const At& at, const T* dy, const T* x) const {
     if constexpr (extras) {
@@ -161,17 +158,17 @@ struct CancellingGradient {
 };
 
 // The sums of the gradient, and of its products with the differences from the mean. In double: terms of both signs
-// cancel. Few rows at a time, so that sums stay short.
-template <class T, bool extras, class Written = NothingWritten>
-void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, double* product,
-              const Written& written = {}) {
+// cancel. Few rows at a time, so that sums stay short. exactly: what enters the activation too.
+template <class T, bool extras, class Written>
+void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, double* product, bool exactly,
+              const Written& written) {
   using C = Opmath<T>;
   constexpr int parts = Wide<C>::parts;
   const int64_t stride = a.geometry.row_stride;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const ColumnStatistics<C> s(a, block, true);
-  const Upstream<T, extras> upstream(a, block, factors, s);
+  const Upstream<T, extras> upstream(a, factors, s, exactly);
   double* const kept = kept_gradients<extras>(a, block);
   const int64_t kept_row = kept_stride(a.geometry);
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
@@ -236,8 +233,10 @@ void sum_short(const ChannelsCall& a, const Block& block, double* gradient, doub
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
-  // of remembered statistics terms are as large as x is far from the mean, and few do not hide how they were rounded
-  const int64_t rows_at_once = a.remembered && a.geometry.count <= few_terms ? rows_of_few_terms : rows_per_flush;
+  // of remembered statistics terms are as large as x is far from the mean, and few do not hide how they were rounded, nor
+  // what SiLU leaves small
+  const bool shows = a.geometry.count <= few_terms || (extras && a.options.activation == Activation::silu);
+  const int64_t rows_at_once = a.remembered && shows ? rows_of_few_terms : rows_per_flush;
   with_slope_of<T, extras>(a, block, factors, [&](const auto& through) {
     sum_lanes<2>(block, a.geometry.per_channel, {gradient, product}, [&](auto& to) {
       sum_columns<C>(block.count, block.columns, to, [=](auto at, int64_t row, V(&out)[2]) {
@@ -260,21 +259,23 @@ void sum_again(const ChannelsCall& a, const Block& block, double* gradient, doub
                const CancellingColumns<T, extras>& cancelling, const Written& written) {
   using C = Opmath<T>;
   const int64_t each = a.geometry.per_channel;
-  if (!cancelling.any() && all_hold(gradient, product, block.lanes)) return;
+  const bool short_sums = is_short<extras>(a, block.outer);
+  if (!cancelling.any() && (!short_sums || all_hold(gradient, product, block.lanes))) return;
   int64_t lost[longest_strip], count = 0;
   for (int64_t i = 0; i < block.lanes; ++i) {
-    if (cancelling.has(i * each) || !sums_hold<C>(gradient[i], product[i])) lost[count++] = i;
+    if (cancelling.has(i * each) || (short_sums && !sums_hold<C>(gradient[i], product[i]))) lost[count++] = i;
   }
   if (count == 0) return;
   const ColumnStatistics<C> s(a, block);
   count = std::remove_if(lost, lost + count, [&](int64_t i) { return std::isnan(s.exact_reciprocal[i * each]); }) - lost;
   if (count == 0) return;
   double wide_gradient[longest_strip], wide_product[longest_strip];
-  sum_wide<T, extras>(a, block, wide_gradient, wide_product, written);
+  sum_wide<T, extras>(a, block, wide_gradient, wide_product, true, written);
   for (int64_t k = 0; k < count; ++k) {
     const int64_t i = lost[k];
     gradient[i] = wide_gradient[i];
-    // as from the rounded mean
+    product[i] = wide_product[i];
+    if (!short_sums) continue;  // else as from the rounded mean
     product[i] = about_exact_mean(wide_product[i], -static_cast<double>(s.mean_rest[i * each]), wide_gradient[i]);
   }
 }

@@ -12,7 +12,7 @@ from evenkeel.testing import ulp_error
 # narrow rows that are taken for wide ones, of one strip and of several
 SHAPES = (
     *((20, 24, 4, 4), (3, 40, 5, 5), (2, 18, 8, 9), (5, 32, 3, 3), (2, 20, 70, 67), (4, 6, 6, 6)),
-    *((8, 48, 14, 14), (40, 17, 8, 8)),
+    *((8, 48, 14, 14), (40, 17, 8, 8), (9, 8, 5, 5)),
     *((6, 600, 2), (50, 17), (3, 16, 3, 2, 4), (1, 530, 40)),
 )
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -81,11 +81,29 @@ def test_the_slope_of_silu_is_precise_wherever_its_input_lies(layout, channels, 
     assert ulp_error(rows("batch_norm", found), rows("batch_norm", exact)) <= 5.0
 
 
+@pytest.mark.parametrize("channels", [3, 15, 20])
+@pytest.mark.parametrize("positions", [1, 6, 25, 70])
+@every_layout
+def test_a_gradient_passes_through_relu_where_y_is_positive(layout, positions, channels):
+    mean, variance = statistics(channels)
+    weight, bias = torch.rand(channels) + 0.5, torch.randn(channels)
+    zero = (
+        mean.double() - bias * (variance.double() + 1e-5).sqrt() / weight
+    )  # where y is 0: neighbouring floats around it
+    places = zero.float().view(torch.int32)[:, None] + torch.arange(8 * positions, dtype=torch.int32) - 4 * positions
+    x = laid_out(places.view(torch.float32).view(channels, 8, positions).transpose(0, 1).contiguous(), layout)
+    y = F.batch_norm(x, mean, variance, weight, bias, activation="relu", backend="cpu")
+    found = gradients(x, (weight, bias), (mean, variance), torch.ones_like(x), "relu")
+    assert torch.equal(found[0] > 0, y > 0)
+    assert torch.equal(found[2], (y > 0).sum((0, 2)).float())
+
+
 @every_activation
 @every_layout
 @every_shape
-def test_neither_threads_nor_the_batch_nor_what_is_trained_change_a_bit(shape, layout, activation):
-    x, remembered = laid_out(torch.randn(shape), layout), statistics(shape[1], far=True)
+@pytest.mark.parametrize("dtype", FLOATS[:3], ids=str)
+def test_neither_threads_nor_the_batch_nor_what_is_trained_change_a_bit(dtype, shape, layout, activation):
+    x, remembered = laid_out(torch.randn(shape).to(dtype), layout), statistics(shape[1], far=True)
     weight, bias, cotangent = tensors(x)
 
     def found(of="all", samples=slice(None)):
