@@ -228,12 +228,8 @@ void sum_one(const ChannelsCall& a, int64_t item) {
   double* product = gradient + strip_stride(a.geometry);
   const CancellingColumns<T, extras> cancelling(a, block);
   const auto sum = [&](const auto& written, const auto& written_again) {
-    if (is_short<extras>(a, block.outer)) {
-      sum_short<T, extras>(a, block, gradient, product, written);
-    } else {
-      const bool exactly = is_exact<extras>(a, block.outer) || has_precise_slope(a);
-      sum_wide<T, extras>(a, block, gradient, product, exactly, written);
-    }
+    if (!is_short<extras>(a, block.outer)) return sum_wide<T, extras>(a, block, gradient, product, cancelling, written);
+    sum_short<T, extras>(a, block, gradient, product, written);
     sum_again<T, extras>(a, block, gradient, product, cancelling, written_again);
   };
   if (!writes_with_sums(a)) return sum(NothingWritten{}, NothingWritten{});
@@ -260,14 +256,15 @@ struct ExactGradient {
 
 // dx of a block where terms may cancel, in double. The factors of a few columns stay in registers for some rows.
 template <class T, bool extras, class Remembered>
-void write_exact_gradient(const ChannelsCall& a, const Block& block, const Remembered& remembered) {
+void write_exact_gradient(const ChannelsCall& a, const Block& block, const CancellingColumns<T, extras>& cancelling,
+                          const Remembered& remembered) {
   using C = Opmath<T>;
   using V = Vector<C>;
   const int64_t stride = a.geometry.row_stride;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const ColumnStatistics<C> s(a, block);
-  const Upstream<T, extras> upstream(a, factors, s, true);
+  const Upstream<T, extras> upstream(a, block, factors, s, cancelling);
   const double* const kept = kept_gradients<extras>(a, block);
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
   T* dx = block.at(static_cast<T*>(a.out), stride);
@@ -322,16 +319,17 @@ void write_gradient_one(const ChannelsCall& a, int64_t item) {
   if (a.remembered) {
     return written.for_each_strip(a.geometry, [&](const Block& part) {
       const RememberedGradient<T> write(a, part);
-      if (has_precise_slope(a) && !sums_are_short(a)) return write_exact_gradient<T, extras>(a, part, write);
-      write_remembered_gradient<T, extras>(a, part);
       const CancellingColumns<T, extras> cancelling(a, part);
+      if (!is_short<extras>(a, block.outer)) return write_exact_gradient<T, extras>(a, part, cancelling, write);
+      write_remembered_gradient<T, extras>(a, part);
       if (!cancelling.any()) return;
-      write_exact_gradient<T, extras>(a, part, CancellingGradient<T, extras>{write, cancelling});
+      write_exact_gradient<T, extras>(a, part, cancelling, CancellingGradient<T, extras>{write, cancelling});
     });
   }
   if (is_exact<extras>(a, block.outer)) {
-    return written.for_each_strip(
-        a.geometry, [&](const Block& part) { write_exact_gradient<T, extras>(a, part, NothingWritten{}); });
+    return written.for_each_strip(a.geometry, [&](const Block& part) {
+      write_exact_gradient<T, extras>(a, part, CancellingColumns<T, extras>(a, part), NothingWritten{});
+    });
   }
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer);

@@ -59,38 +59,6 @@ inline void sum_lanes(const Block& block, int64_t each, double* const (&out)[K],
   for (int k = 0; k < K; ++k) sum_each(columns[k], block.lanes, each, out[k]);
 }
 
-// The upstream gradient led through the activation: as for y, or in double.
-template <class T, bool extras>
-class Upstream {
- public:
-  using C = Opmath<T>;
-  using V = Vector<C>;
-  Upstream(const ChannelsCall& a, const Factors<C>& factors, const ColumnStatistics<C>& s, bool exactly)
-      : factors_(factors), statistics_(s), activation_(a.options.activation), exactly_(exactly) {}
-  template <class At>
-  Wide<C> wide(const At& at, const T* dy, const T* x) const {
-    if constexpr (extras) {
-      if (activation_ == Activation::none) return load_as_doubles<C>(at, dy);
-      if (!exactly_) {
-        return Wide<C>(through_activation<C>(at.load(dy), factors_.affine(at, at.load(x)), activation_));
-      }
-      Wide<C> upstream = load_as_doubles<C>(at, dy);
-      const Wide<C> input = statistics_.wide_affine(at, statistics_.wide_centred(at, x));
-      for (int i = 0; i < Wide<C>::parts; ++i) {
-        upstream.part[i] = through_activation<double>(upstream.part[i], input.part[i], activation_);
-      }
-      return upstream;
-    }
-    return load_as_doubles<C>(at, dy);
-  }
-
- private:
-  const Factors<C>& factors_;
-  const ColumnStatistics<C>& statistics_;
-  const Activation activation_;
-  const bool exactly_;
-};
-
 // The channels of a block in which what enters the activation may cancel, with remembered statistics: a byte a column.
 template <class T, bool extras>
 class CancellingColumns {
@@ -128,6 +96,49 @@ class CancellingColumns {
   uint8_t columns_[longest_strip];
 };
 
+// The upstream gradient led through the activation, in double where it has to be. With remembered statistics ReLU lets
+// through what it let through to y, whose input is in double where it cancels alone.
+template <class T, bool extras>
+class Upstream {
+ public:
+  using C = Opmath<T>;
+  using V = Vector<C>;
+  Upstream(const ChannelsCall& a, const Block& block, const Factors<C>& factors, const ColumnStatistics<C>& s,
+           const CancellingColumns<T, extras>& cancelling)
+      : factors_(factors),
+        statistics_(s),
+        cancelling_(cancelling),
+        activation_(a.options.activation),
+        exactly_(is_exact<extras>(a, block.outer) || (extras && a.remembered)),
+        passes_as_y_(a.remembered && activation_ == Activation::relu) {}
+  template <class At>
+  Wide<C> wide(const At& at, const T* dy, const T* x) const {
+    if constexpr (extras) {
+      if (activation_ == Activation::none) return load_as_doubles<C>(at, dy);
+      if (!exactly_ || (passes_as_y_ && !cancelling_.any())) return Wide<C>(as_y(at, dy, x));
+      Wide<C> upstream = load_as_doubles<C>(at, dy);
+      const Wide<C> input = statistics_.wide_affine(at, statistics_.wide_centred(at, x));
+      for (int i = 0; i < Wide<C>::parts; ++i) {
+        upstream.part[i] = through_activation<double>(upstream.part[i], input.part[i], activation_);
+      }
+      if (!passes_as_y_) return upstream;
+      return Wide<C>(choose(cancelling_.template lanes<C>(at.i), upstream.rounded(), as_y(at, dy, x)));
+    }
+    return load_as_doubles<C>(at, dy);
+  }
+
+ private:
+  template <class At>
+  V as_y(const At& at, const T* dy, const T* x) const {
+    return through_activation<C>(at.load(dy), factors_.affine(at, at.load(x)), activation_);
+  }
+  const Factors<C>& factors_;
+  const ColumnStatistics<C>& statistics_;
+  const CancellingColumns<T, extras>& cancelling_;
+  const Activation activation_;
+  const bool exactly_, passes_as_y_;
+};
+
 // dx of a block with remembered statistics, through which nothing flows back.
 template <class T>
 struct RememberedGradient {
@@ -158,17 +169,17 @@ struct CancellingGradient {
 };
 
 // The sums of the gradient, and of its products with the differences from the mean. In double: terms of both signs
-// cancel. Few rows at a time, so that sums stay short. exactly: what enters the activation too.
+// cancel. Few rows at a time, so that sums stay short.
 template <class T, bool extras, class Written>
-void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, double* product, bool exactly,
-              const Written& written) {
+void sum_wide(const ChannelsCall& a, const Block& block, double* gradient, double* product,
+              const CancellingColumns<T, extras>& cancelling, const Written& written) {
   using C = Opmath<T>;
   constexpr int parts = Wide<C>::parts;
   const int64_t stride = a.geometry.row_stride;
   const ValidRows<extras> valid(a, block);
   const Factors<C> factors = column_factors<C>(a, block.outer, block.first);
   const ColumnStatistics<C> s(a, block, true);
-  const Upstream<T, extras> upstream(a, factors, s, exactly);
+  const Upstream<T, extras> upstream(a, block, factors, s, cancelling);
   double* const kept = kept_gradients<extras>(a, block);
   const int64_t kept_row = kept_stride(a.geometry);
   const T *x = block.at(static_cast<const T*>(a.x), stride), *dy = block.at(static_cast<const T*>(a.dy), stride);
@@ -259,23 +270,21 @@ void sum_again(const ChannelsCall& a, const Block& block, double* gradient, doub
                const CancellingColumns<T, extras>& cancelling, const Written& written) {
   using C = Opmath<T>;
   const int64_t each = a.geometry.per_channel;
-  const bool short_sums = is_short<extras>(a, block.outer);
-  if (!cancelling.any() && (!short_sums || all_hold(gradient, product, block.lanes))) return;
+  if (!cancelling.any() && all_hold(gradient, product, block.lanes)) return;
   int64_t lost[longest_strip], count = 0;
   for (int64_t i = 0; i < block.lanes; ++i) {
-    if (cancelling.has(i * each) || (short_sums && !sums_hold<C>(gradient[i], product[i]))) lost[count++] = i;
+    if (cancelling.has(i * each) || !sums_hold<C>(gradient[i], product[i])) lost[count++] = i;
   }
   if (count == 0) return;
   const ColumnStatistics<C> s(a, block);
   count = std::remove_if(lost, lost + count, [&](int64_t i) { return std::isnan(s.exact_reciprocal[i * each]); }) - lost;
   if (count == 0) return;
   double wide_gradient[longest_strip], wide_product[longest_strip];
-  sum_wide<T, extras>(a, block, wide_gradient, wide_product, true, written);
+  sum_wide<T, extras>(a, block, wide_gradient, wide_product, cancelling, written);
   for (int64_t k = 0; k < count; ++k) {
     const int64_t i = lost[k];
     gradient[i] = wide_gradient[i];
-    product[i] = wide_product[i];
-    if (!short_sums) continue;  // else as from the rounded mean
+    // as from the rounded mean
     product[i] = about_exact_mean(wide_product[i], -static_cast<double>(s.mean_rest[i * each]), wide_gradient[i]);
   }
 }

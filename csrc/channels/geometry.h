@@ -127,11 +127,14 @@ inline void walk_planes(ChannelsGeometry& g, int64_t batch) {
 
 // With fewer positions than this, neighbouring channels are treated together as columns: their factors, one for each
 // column, are computed once for all samples. Applying remembered statistics gives the same bits either way. Their gradient
-// is written in another order than memory's: past the caches that costs more than it saves, but where SiLU costs most.
-inline int64_t fewest_of_planes(int64_t batch, bool measured, bool backward, Activation activation) {
-  constexpr int64_t few = 4, some = 8, many = 32;
+// is written in another order than memory's: past the caches that costs more than it saves, but where SiLU costs most. Of few
+// channels columns compute in double what planes do not; a sample's gradient must not depend on the batch.
+inline int64_t fewest_of_planes(const ChannelsShape& shape, const ChannelsOptions& options, bool measured, bool backward) {
+  constexpr int64_t few = 4, some = 8, many = 32, many_channels = 16;
+  const int64_t batch = shape.batch;
   if (measured) return batch < many ? 32 : 64;
-  if (backward) return batch < few ? 16 : activation == Activation::silu ? 56 : 32;
+  if (backward && (batch < few || shape.channels < many_channels)) return 16;
+  if (backward) return options.activation == Activation::silu ? 56 : 32;
   return batch < some ? 16 : batch < many ? 17 : 33;
 }
 
@@ -152,7 +155,7 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, con
   g.width = g.channels;
   const int64_t fewest_positions = masked   ? 2
                                    : groups ? few_positions
-                                            : fewest_of_planes(batch, measured, backward, options.activation);
+                                            : fewest_of_planes(shape, options, measured, backward);
   // Few positions of many channels, or of such as fill vectors: sums for each column would take longer than a group's.
   // Vectors half full do for very few positions, and for gradients, except of 16 bits: their ends take long to widen.
   const bool half_full_do = g.positions < fewest_positions_of_columns || (backward && size_of(dtype) > 2);
