@@ -87,9 +87,8 @@ def test_the_slope_of_silu_is_precise_wherever_its_input_lies(layout, channels, 
 def test_a_gradient_passes_through_relu_where_y_is_positive(layout, positions, channels):
     mean, variance = statistics(channels)
     weight, bias = torch.rand(channels) + 0.5, torch.randn(channels)
-    zero = (
-        mean.double() - bias * (variance.double() + 1e-5).sqrt() / weight
-    )  # where y is 0: neighbouring floats around it
+    zero = mean.double() - bias * (variance.double() + 1e-5).sqrt() / weight  # where y is 0
+    # neighbouring floats around it
     places = zero.float().view(torch.int32)[:, None] + torch.arange(8 * positions, dtype=torch.int32) - 4 * positions
     x = laid_out(places.view(torch.float32).view(channels, 8, positions).transpose(0, 1).contiguous(), layout)
     y = F.batch_norm(x, mean, variance, weight, bias, activation="relu", backend="cpu")
