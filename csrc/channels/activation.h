@@ -189,8 +189,7 @@ inline Vector<C> activate(Vector<C> v, Activation activation) {
   return with_activation(activation, [&](auto known) { return activate<decltype(known)::value, C>(v); });
 }
 template <class C>
-inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v,
-                                                    Activation activation) {
+inline Vector<C> through_activation(Vector<C> upstream, Vector<C> v, Activation activation) {
   return with_activation(
       activation, [&](auto known) { return through_activation<decltype(known)::value, C>(upstream, v); });
 }

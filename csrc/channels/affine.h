@@ -193,6 +193,21 @@ struct Wide {
   }
 };
 
+// The upstream gradient times the activation's slope, in double.
+template <Activation activation, class C>
+EVENKEEL_INLINE Wide<C> through_activation(Wide<C> upstream, const Wide<C>& input) {
+  for (int i = 0; i < Wide<C>::parts; ++i) {
+    upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
+  }
+  return upstream;
+}
+
+template <class C>
+inline Wide<C> through_activation(const Wide<C>& upstream, const Wide<C>& input, Activation activation) {
+  return with_activation(
+      activation, [&](auto known) { return through_activation<decltype(known)::value, C>(upstream, input); });
+}
+
 // What is read at a position; floats as doubles at once, where a register of them would be taken apart.
 template <class C, class At, class T>
 EVENKEEL_INLINE Wide<C> load_as_doubles(const At& at, const T* p) {

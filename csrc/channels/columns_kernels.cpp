@@ -16,7 +16,8 @@ void prepare_range(const ChannelsCall& a, int64_t begin, int64_t end) {
   using C = Opmath<T>;
   if (a.remembered && !a.dy) return spread_remembered<C>(a);
   for_each_strip(a.geometry, begin, end, [&](int64_t first, int64_t outer, int64_t, int64_t statistics) {
-    if (!a.remembered && is_exact<extras>(a, outer)) return;
+    // what is exact needs only what let a gradient through to y
+    if (!a.remembered && a.options.activation != Activation::relu && is_exact<extras>(a, outer)) return;
     StatisticsStrip<C> s;
     s.restore(a, first, statistics);
     fill_affine(a, s, first, statistics);

@@ -96,8 +96,8 @@ class CancellingColumns {
   uint8_t columns_[longest_strip];
 };
 
-// The upstream gradient led through the activation, in double where it has to be. With remembered statistics ReLU lets
-// through what it let through to y, whose input is in double where it cancels alone.
+// The upstream gradient led through the activation, in double where it has to be. ReLU lets through what it let through
+// to y, whose input is in double only where remembered statistics cancel.
 template <class T, bool extras>
 class Upstream {
  public:
@@ -110,17 +110,14 @@ class Upstream {
         cancelling_(cancelling),
         activation_(a.options.activation),
         exactly_(is_exact<extras>(a, block.outer) || (extras && a.remembered)),
-        passes_as_y_(a.remembered && activation_ == Activation::relu) {}
+        passes_as_y_(activation_ == Activation::relu) {}
   template <class At>
   Wide<C> wide(const At& at, const T* dy, const T* x) const {
     if constexpr (extras) {
       if (activation_ == Activation::none) return load_as_doubles<C>(at, dy);
       if (!exactly_ || (passes_as_y_ && !cancelling_.any())) return Wide<C>(as_y(at, dy, x));
-      Wide<C> upstream = load_as_doubles<C>(at, dy);
       const Wide<C> input = statistics_.wide_affine(at, statistics_.wide_centred(at, x));
-      for (int i = 0; i < Wide<C>::parts; ++i) {
-        upstream.part[i] = through_activation<double>(upstream.part[i], input.part[i], activation_);
-      }
+      const Wide<C> upstream = through_activation<C>(load_as_doubles<C>(at, dy), input, activation_);
       if (!passes_as_y_) return upstream;
       return Wide<C>(choose(cancelling_.template lanes<C>(at.i), upstream.rounded(), as_y(at, dy, x)));
     }

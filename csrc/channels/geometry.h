@@ -173,10 +173,12 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, con
     const int64_t lines = leaves ? rows_of_lines(rows, columns, dtype) : 0;
     return lines ? lines : repeats_of(rows, columns, !measured && backward);
   };
+  const bool rows = measured_groups && !last && !g.small;
+  g.rows_in_double = rows && are_rows(g.positions, share, false);
   if (turns_channels) {
     walk_columns(g, batch, true, repeat_of);
     g.turned = true;
-  } else if (g.small || runs || (measured_groups && !last && are_rows(g.positions, share, backward))) {
+  } else if (g.small || runs || (rows && are_rows(g.positions, share, backward))) {
     walk_groups(g, batch, backward);
   } else if (last || g.positions < fewest_positions) {
     walk_columns(g, batch, last, repeat_of);

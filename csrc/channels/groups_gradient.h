@@ -11,6 +11,52 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
+// A group of a sample: its columns of the tensor's rows, and what is stored for each of them.
+template <class T>
+struct Group {
+  using C = Opmath<T>;
+  int64_t column, offset, count;
+  const double *weights, *biases;
+  bool in_double;  // what entered the activation for y
+  Group(const ChannelsCall& a, int64_t statistic)
+      : column(statistic % a.geometry.groups * a.geometry.count),
+        offset(statistic * a.geometry.count),
+        count(a.geometry.count),
+        weights(a.weights_from(column)),
+        biases(a.biases_from(column)),
+        in_double(a.geometry.rows_in_double) {}
+  Doubles weight(int64_t i) const { return weights ? load(weights + i) : Doubles{} + 1.0; }
+  // in the lanes past the end lies the next group's, which may be infinite: 0 times that is NaN
+  template <class At>
+  Wide<C> own_weight(const At& at) const {
+    Wide<C> v;
+    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = weight(at.i + i * Lanes<double>::width);
+    return keep_wide(at, v);
+  }
+  template <class At>
+  Wide<C> own_bias(const At& at) const {
+    return Wide<C>::of([&](int64_t i) { return biases ? load(biases + at.i + i) : Doubles{}; });
+  }
+  // the input of the activation, given x_hat
+  template <class At>
+  Wide<C> affine(const At& at, Wide<C> v) const {
+    const Wide<C> bias = own_bias(at);
+    for (int i = 0; i < Wide<C>::parts; ++i) {
+      v.part[i] = v.part[i] * weight(at.i + i * Lanes<double>::width) + bias.part[i];
+    }
+    return v;
+  }
+  // the same as it was for y
+  template <class At>
+  Vector<C> input_of_y(const At& at, const T* x, const ChannelStatistics<C>& s) const {
+    const double reciprocal = s.exact_reciprocal();
+    if (in_double) return affine(at, wide_centred(load_as_doubles<C>(at, x), s) * reciprocal).rounded();
+    const Wide<C> scale = own_weight(at) * reciprocal;
+    const Wide<C> shift = own_bias(at) - scale * static_cast<double>(s.mean_rest);
+    return (at.load(x) - s.mean) * scale.rounded() + shift.rounded();
+  }
+};
+
 // What is stored of the columns of a sample's row, in fewer than factors_size(width) doubles: the parameters of all of
 // them, for all blocks of a thread; of a group the gradients led through the activation, and the sums of columns over a
 // block's samples.
@@ -83,14 +129,15 @@ class GroupGradient {
     const int64_t offset = statistic * count_;
     const T *x = static_cast<const T*>(call_.x) + offset, *dy = static_cast<const T*>(call_.dy) + offset;
     const int64_t ahead = (next - statistic) * count_;
+    const Group<T> group(call_, statistic);
     double sums[2];
     bool hold = true;
     with_activation_of<extras>(call_, [&](auto activation) {
       constexpr Activation known = decltype(activation)::value;
       if constexpr (known != Activation::silu) {
-        if (by_channels_) return static_cast<void>(hold = add_channels<known>(s, x, dy, ahead, sums));
+        if (by_channels_) return static_cast<void>(hold = add_channels<known>(group, s, x, dy, ahead, sums));
       }
-      add_columns<known>(s, x, dy, ahead, sums);
+      add_columns<known>(group, s, x, dy, ahead, sums);
     });
     if (!is_nan(s)) {
       lost_ |= !hold;
@@ -123,23 +170,36 @@ class GroupGradient {
   }
 
  private:
-  // The gradient led through the activation, which is kept.
+  // out of line and of values, for the registers of what is nearly always done
+  template <class At>
+  __attribute__((noinline)) static V input_of_y(Group<T> group, At at, const T* x, ChannelStatistics<C> s) {
+    return group.input_of_y(at, x, s);
+  }
+  // The gradient led through the activation, which is kept. ReLU lets through what it let through to y.
   template <Activation activation, class At>
-  EVENKEEL_INLINE V keep_upstream(const At& at, V upstream, V normalized) const {
+  EVENKEEL_INLINE V keep_upstream(const At& at, const Group<T>& group, const ChannelStatistics<C>& s, const T* x,
+                                  V upstream, V normalized) const {
     if constexpr (activation == Activation::none) return upstream;
-    upstream = through_activation<activation, C>(upstream, normalized * at.load(weight_) + at.load(bias_));
+    const V bias = at.load(bias_);
+    V input = normalized * at.load(weight_) + bias;
+    if constexpr (activation == Activation::relu) {
+      constexpr C much_more = C(1 << 18);  // than what roundings add to the terms
+      if (any(much_more * input * input < bias * bias / much_more)) input = input_of_y(group, at, x, s);
+    }
+    upstream = through_activation<activation, C>(upstream, input);
     at.store(columns_.kept, upstream);
     return upstream;
   }
 
   template <Activation activation>
-  void add_columns(const ChannelStatistics<C>& s, const T* x, const T* dy, int64_t ahead, double (&sums)[2]) const {
+  void add_columns(const Group<T>& group, const ChannelStatistics<C>& s, const T* x, const T* dy, int64_t ahead,
+                   double (&sums)[2]) const {
     const C rest = static_cast<C>(static_cast<double>(s.mean_rest) * s.exact_reciprocal());
     sum_terms<C>(count_, sums, [&](auto at, V(&out)[2]) {
       fetch(x + at.i + ahead);
       fetch(dy + at.i + ahead);
       const V normalized = at.keep((at.load(x) - s.mean) * s.reciprocal - rest), weight = at.load(weight_);
-      const V upstream = keep_upstream<activation>(at, at.load(dy), normalized);
+      const V upstream = keep_upstream<activation>(at, group, s, x, at.load(dy), normalized);
       const V along = upstream * normalized;
       at.store(columns_.gradients, at.load(columns_.gradients) + upstream);
       at.store(columns_.products, at.load(columns_.products) + along);
@@ -150,7 +210,8 @@ class GroupGradient {
 
   // Some channels at a time, whose gradients stay near; whether floats hold their sums.
   template <Activation activation>
-  bool add_channels(const ChannelStatistics<C>& s, const T* x, const T* dy, int64_t ahead, double (&sums)[2]) const {
+  bool add_channels(const Group<T>& group, const ChannelStatistics<C>& s, const T* x, const T* dy, int64_t ahead,
+                    double (&sums)[2]) const {
     constexpr int64_t most = 32;
     constexpr bool is_active = activation != Activation::none;
     using Gradient = std::conditional_t<is_active, C, T>;
@@ -171,7 +232,7 @@ class GroupGradient {
           at.i += offset;
           fetch(x + at.i + ahead);
           fetch(dy + at.i + ahead);
-          keep_upstream<activation>(at, at.load(dy), (at.load(x) - s.mean) * s.reciprocal - rest);
+          keep_upstream<activation>(at, group, s, x, at.load(dy), (at.load(x) - s.mean) * s.reciprocal - rest);
         });
       }
       for_each_position<double>(some, [&](auto at) __attribute__((always_inline)) {

@@ -15,37 +15,6 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-// A group of a sample: its columns of the tensor's rows, and what is stored for each of them.
-template <class T>
-struct Group {
-  using C = Opmath<T>;
-  int64_t column, offset, count;
-  const double *weights, *biases;
-  Group(const ChannelsCall& a, int64_t statistic)
-      : column(statistic % a.geometry.groups * a.geometry.count),
-        offset(statistic * a.geometry.count),
-        count(a.geometry.count),
-        weights(a.weights_from(column)),
-        biases(a.biases_from(column)) {}
-  Doubles weight(int64_t i) const { return weights ? load(weights + i) : Doubles{} + 1.0; }
-  // in the lanes past the end lies the next group's, which may be infinite: 0 times that is NaN
-  template <class At>
-  Wide<C> own_weight(const At& at) const {
-    Wide<C> v;
-    for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = weight(at.i + i * Lanes<double>::width);
-    return keep_wide(at, v);
-  }
-  // the input of the activation, given x_hat
-  template <class At>
-  Wide<C> affine(const At& at, Wide<C> v) const {
-    for (int i = 0; i < Wide<C>::parts; ++i) {
-      const int64_t first = at.i + i * Lanes<double>::width;
-      v.part[i] = v.part[i] * weight(first) + (biases ? load(biases + first) : Doubles{});
-    }
-    return v;
-  }
-};
-
 // The statistics of neighbouring rows, and their results.
 template <class T, bool extras>
 void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
@@ -84,8 +53,7 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
       const T* x = static_cast<const T*>(a.x) + group.offset;
       T* y = static_cast<T*>(a.out) + group.offset;
       for_each_position<C>(group.count, [&](auto at) {
-        const Wide<C> x_hat = wide_centred(load_as_doubles<C>(at, x), s) * s.exact_reciprocal();
-        at.store(y, activate<decltype(activation)::value, C>(group.affine(at, x_hat).rounded()));
+        at.store(y, activate<decltype(activation)::value, C>(group.input_of_y(at, x, s)));
       });
     }
   });
@@ -170,15 +138,22 @@ class RowGradient {
   Wide<C> normalized(const At& at) const {
     return wide_centred(load_as_doubles<C>(at, x_), statistics_) * reciprocal_;
   }
+  // ReLU lets through what it let through to y
   template <class At>
   Wide<C> upstream_at(const At& at, const Wide<C>& x_hat) const {
-    if constexpr (!is_active) return load_as_doubles<C>(at, dy_);
-    const Wide<C> input = group_.affine(at, x_hat);
-    if (!keeps()) return Wide<C>(through_activation<activation, C>(at.load(dy_), input.rounded()));
-    Wide<C>& upstream = kept_[at.i / width] = load_as_doubles<C>(at, dy_);
-    for (int i = 0; i < parts_of(at); ++i) {
-      upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
+    Wide<C> upstream = load_as_doubles<C>(at, dy_);
+    if constexpr (!is_active) return upstream;
+    if (activation == Activation::relu || !keeps()) {
+      const Vector<C> input =
+          activation == Activation::relu ? group_.input_of_y(at, x_, statistics_) : group_.affine(at, x_hat).rounded();
+      upstream = Wide<C>(through_activation<activation, C>(at.load(dy_), input));
+    } else {
+      const Wide<C> input = group_.affine(at, x_hat);
+      for (int i = 0; i < parts_of(at); ++i) {
+        upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
+      }
     }
+    if (keeps()) kept_[at.i / width] = upstream;
     return upstream;
   }
   const ChannelStatistics<C> statistics_;

@@ -139,10 +139,6 @@ struct GroupNumbers {
   // x - mean; what the mean lost in rounding counts by way of the other factors
   static Number centred(Number x, const ChannelStatistics<C>& s) { return x - s.mean; }
   static double mean_rest(const ChannelStatistics<C>& s) { return static_cast<double>(s.mean_rest); }
-  template <Activation activation>
-  static Number through(Number upstream, Number input) {
-    return through_activation<activation, C>(upstream, input);
-  }
   static Number of(const Wide<C>& v) { return v.rounded(); }
   static Vector<C> rounded(Number v) { return v; }
 };
@@ -152,13 +148,6 @@ struct GroupNumbers<C, true> {
   using Number = Wide<C>;
   static Number centred(Vector<C> x, const ChannelStatistics<C>& s) { return wide_centred(Wide<C>(x), s); }
   static double mean_rest(const ChannelStatistics<C>&) { return 0; }
-  template <Activation activation>
-  static Number through(Number upstream, const Number& input) {
-    for (int i = 0; i < Number::parts; ++i) {
-      upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
-    }
-    return upstream;
-  }
   static const Number& of(const Wide<C>& v) { return v; }
   static Vector<C> rounded(const Number& v) { return v.rounded(); }
 };
@@ -220,12 +209,10 @@ class GroupRuns {
     const ChannelAffine affine(*this, at);
     Number sum{}, product{};
     for (int64_t run = 0; run < place_.runs; ++run) {
-      const Number centred = Numbers::centred(place_.load(at, sample_.x, run, sample_.ahead), s_);
-      Number upstream(place_.load(at, sample_.dy, run, sample_.ahead));
-      if constexpr (is_active) {
-        upstream = affine.through(upstream, centred);
-        if (kept_gradients) store_bytes_of(kept(at, run), upstream);
-      }
+      const Vector<C> x = place_.load(at, sample_.x, run, sample_.ahead);
+      const Number centred = Numbers::centred(x, s_);
+      const Number upstream = affine.through(place_.load(at, sample_.dy, run, sample_.ahead), x);
+      if (is_active && kept_gradients) store_bytes_of(kept(at, run), upstream);
       sum += upstream;
       product += upstream * (centred * reciprocal_);
     }
@@ -243,14 +230,10 @@ class GroupRuns {
     for_each_position<C>(place_.share, [&](auto at) __attribute__((always_inline)) {
       const ChannelAffine affine(*this, at);
       for (int64_t run = 0; run < place_.runs; ++run) {
-        const Number centred = Numbers::centred(at.load(place_.of(sample_.x, run)), s_);
-        Number upstream{};
-        if (is_active && call_.kept) {
-          upstream = load_bytes_of<Number>(kept(at, run));
-        } else {
-          upstream = Number(at.load(place_.of(sample_.dy, run)));
-          if constexpr (is_active) upstream = affine.through(upstream, centred);
-        }
+        const Vector<C> x = at.load(place_.of(sample_.x, run));
+        const Number centred = Numbers::centred(x, s_);
+        const Number upstream = is_active && call_.kept ? load_bytes_of<Number>(kept(at, run))
+                                                        : affine.through(at.load(place_.of(sample_.dy, run)), x);
         const Number gradient = (upstream * affine.scale - shift) - centred * reciprocal_ * slope;
         place_.store(at, sample_.out, run, sample_.ahead, Numbers::rounded(gradient));
       }
@@ -259,17 +242,25 @@ class GroupRuns {
 
  private:
   static constexpr bool is_active = activation != Activation::none;
-  // The affine of a vector of channels.
+  // The affine of a vector of channels. ReLU lets through what it let through to y.
   struct ChannelAffine {
-    Number scale, shift;
+    using Inputs = GroupNumbers<C, exact && activation != Activation::relu>;
+    using Input = typename Inputs::Number;
+    const ChannelStatistics<C>& s;
+    Number scale;
+    Input input_scale, shift;
     template <class At>
-    EVENKEEL_INLINE ChannelAffine(const GroupRuns& group, const At& at) {
+    EVENKEEL_INLINE ChannelAffine(const GroupRuns& group, const At& at) : s(group.s_) {
       const Wide<C> wide_scale = group.place_.weight(at) * group.exact_reciprocal_;
       scale = Numbers::of(wide_scale);
-      if constexpr (is_active) shift = Numbers::of(group.place_.bias(at) - wide_scale * group.rest_);
+      if constexpr (!is_active) return;
+      input_scale = Inputs::of(wide_scale);
+      shift = Inputs::of(group.place_.bias(at) - wide_scale * Inputs::mean_rest(s));
     }
-    EVENKEEL_INLINE Number through(const Number& upstream, const Number& centred) const {
-      return Numbers::template through<activation>(upstream, centred * scale + shift);
+    EVENKEEL_INLINE Number through(const Vector<C>& upstream, const Vector<C>& x) const {
+      if constexpr (!is_active) return Number(upstream);
+      const Input input = Inputs::centred(x, s) * input_scale + shift;
+      return Number(through_activation<activation, C>(Input(upstream), input));
     }
   };
   // where a gradient led through the activation is kept

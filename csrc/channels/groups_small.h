@@ -162,12 +162,13 @@ __attribute__((flatten)) void measure_small(const SmallGroups<T>& of, int64_t st
 }
 
 // dx of some samples' groups, and what they add to the gradients of the affine. exact: dx, and the gradient after the
-// activation, are computed in double.
+// activation, are computed in double; but ReLU lets through what it let through to y.
 template <Activation activation, bool exact, class T>
 __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, int64_t samples) {
   using C = Opmath<T>;
   using V = Vector<C>;
   constexpr bool is_active = activation != Activation::none;
+  constexpr bool passes_as_y = is_active && (!exact || activation == Activation::relu);
   const ChannelsCall& a = of.call;
   const double count = static_cast<double>(of.count);
   const int64_t n = of.groups * samples;
@@ -178,14 +179,19 @@ __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, i
   s.restore(a, statistic, n);
   int64_t added[most_lanes] = {};  // -1 where the repair adds nothing
   for (int64_t lane = 0; lane < n; ++lane) added[lane] = -is_own(a, statistic + lane, s.at(lane));
-  if (is_active && exact && n < of.lanes) std::fill_n(kept, of.count * of.lanes, 0.0);
-  if constexpr (is_active && !exact) {
+  if (is_active && !passes_as_y && n < of.lanes) std::fill_n(kept, of.count * of.lanes, 0.0);
+  if constexpr (passes_as_y) {
     for (int64_t lane = 0; lane < n; lane += Lanes<C>::width) {
       for (int64_t c = 0; c < of.share; ++c) {
         const LaneAffines<C> affine(s, of.weights + c * of.lanes, of.biases + c * of.lanes, lane);
         of.for_each_position_of(c, [&](int64_t at) {
           at += lane;
-          store(kept + at, through_activation<activation, C>(dy.narrow(at), affine(x.narrow(at))));
+          const V upstream = through_activation<activation, C>(dy.narrow(at), affine(x.narrow(at)));
+          if constexpr (exact) {
+            Wide<C>(upstream).store(kept + at);
+          } else {
+            store(kept + at, upstream);
+          }
         });
       }
     }
@@ -201,12 +207,12 @@ __attribute__((flatten)) void sum_small(SmallGroups<T>& of, int64_t statistic, i
       of.for_each_position_of(c, [&](int64_t at) {
         const Doubles centred = (x(at + lane) - mean) - rest;
         Doubles upstream;
-        if constexpr (is_active && !exact) {
+        if constexpr (passes_as_y) {
           upstream = load_wide(kept + at + lane);
         } else {
           upstream = dy(at + lane);
         }
-        if constexpr (is_active && exact) {
+        if constexpr (is_active && !passes_as_y) {
           const Doubles input = centred * reciprocal * weight + load(of.biases + channel);
           upstream = through_activation<activation, double>(upstream, input);
           store(kept + at + lane, upstream);

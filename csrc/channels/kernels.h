@@ -57,6 +57,7 @@ struct ChannelsGeometry {
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
   bool innermost;                          // groups: channels lie innermost, a run of them at each position
   bool small;                              // groups: of few elements, side by side
+  bool rows_in_double;                     // groups: what enters the activation of y is, where the forward is by rows
   bool turned;                             // columns: in memory channels lie outermost
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;

@@ -14,7 +14,8 @@ bool is_exact(const ChannelsCall& a, const Part& part, const ChannelStatistics<C
          (a.remembered && may_cancel(s, a.weight_of(part.channel), a.bias_of(part.channel)));
 }
 
-// The upstream gradient of a part, led through the activation, 0 where it is not valid.
+// The upstream gradient of a part, led through the activation, 0 where it is not valid. ReLU lets through what it let
+// through to y, whose input is in double only where remembered statistics cancel.
 template <class T, bool extras, Activation activation, class Valid>
 class Upstream {
  public:
@@ -28,7 +29,9 @@ class Upstream {
         bias_(a.bias_of(part.channel)),
         affine_(s, weight_, bias_),
         exactly_(extras && is_exact(a, part, s)),
-        precisely_(has_precise_slope(a)) {}
+        precisely_(has_precise_slope(a)),
+        passes_as_y_(activation == Activation::none || !(exactly_ || precisely_) ||
+                     (activation == Activation::relu && !a.remembered)) {}
   bool exactly() const { return exactly_; }
   // at a position whose input is x
   template <class At>
@@ -40,13 +43,8 @@ class Upstream {
   }
   template <class At>
   EVENKEEL_INLINE Wide<C> wide(const At& at, V x) const {
-    if (activation == Activation::none || !(exactly_ || precisely_)) return Wide<C>(this->at(at, x));
-    Wide<C> upstream(keep(at, at.load(dy_)));
-    const Wide<C> input = this->input(x);
-    for (int i = 0; i < Wide<C>::parts; ++i) {
-      upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
-    }
-    return upstream;
+    if (passes_as_y_) return Wide<C>(this->at(at, x));
+    return through_activation<activation, C>(Wide<C>(keep(at, at.load(dy_))), input(x));
   }
   template <class At>
   EVENKEEL_INLINE V keep(const At& at, V v) const {
@@ -63,7 +61,7 @@ class Upstream {
   const Valid valid_;
   const double weight_, bias_;
   const Affine<C> affine_;
-  const bool exactly_, precisely_;
+  const bool exactly_, precisely_, passes_as_y_;
 };
 
 // Calls body(activation, upstream gradient), both known at compile time.

@@ -69,14 +69,16 @@ EVENKEEL_INLINE Floats as_floats(const Doubles (&v)[2]) {
 #endif
 }
 
-EVENKEEL_INLINE bool any(LaneMask<double> condition) {
+template <class Mask>
+EVENKEEL_INLINE bool any(const Mask& condition) {
 #if defined(__AVX512F__)
-  return _mm512_movepi64_mask(bits_as<__m512i>(condition)) != 0;
+  return _mm512_movepi32_mask(bits_as<__m512i>(condition)) != 0;
 #elif defined(__AVX2__)
-  return _mm256_movemask_pd(bits_as<__m256d>(condition.low | condition.high)) != 0;
+  return _mm256_movemask_ps(bits_as<__m256>(condition.low | condition.high)) != 0;
 #else
+  const auto words = bits_as<LaneMask<double>>(condition);
   int64_t some = 0;
-  for (int i = 0; i < 8; ++i) some |= condition[i];
+  for (int i = 0; i < 8; ++i) some |= words[i];
   return some != 0;
 #endif
 }

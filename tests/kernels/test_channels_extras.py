@@ -75,6 +75,42 @@ def test_nothing_valid_gives_zeros(norm, samples, layout):
     assert all(t.isfinite().all() for t in (y, dx, dweight, dbias))
 
 
+# statistics of few values and of many, of less than 16 channels and of more; groups side by side, in runs, in rows
+# whose y comes from planes and from rows, in planes
+RECTIFIED = (
+    *(((4, 90, 2, 2), 0), ((4, 90, 4, 4), 0), ((2, 15, 5, 5), 0), ((4, 15, 1, 1), 0), ((3, 40, 10, 10), 0)),
+    *(((4, 90, 2, 2), 90), ((4, 90, 2, 2), 45), ((4, 15, 2, 2), 3), ((4, 96, 2, 2), 3), ((4, 32, 2, 2), 2)),
+    *(((9, 15, 8, 8), 3), ((2, 12, 6, 6), 2), ((2, 64, 9, 9), 16), ((9, 64, 5, 5), 2), ((4, 90, 10, 10), 9)),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@every_layout
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(("shape", "groups"), RECTIFIED, ids=str)
+def test_a_gradient_passes_through_relu_where_y_is_positive(shape, groups, masked, layout, dtype):
+    def norm(x, bias, **options):
+        if groups:
+            return F.group_norm(x, groups, weight.to(bias.dtype), bias, **options)
+        return F.batch_norm(x, None, None, weight.to(bias.dtype), bias, training=True, **options)
+
+    def by_channels(t):
+        return t.transpose(0, 1).flatten(1)
+
+    x = torch.randn(shape).to(dtype).contiguous(memory_format=LAYOUTS[layout])
+    extras = {"mask": torch.ones(shape[0], *shape[2:], dtype=torch.bool)} if masked else {}
+    weight = torch.rand(shape[1], dtype=torch.float64) + 0.5
+    without_bias = by_channels(norm(x.double(), torch.zeros_like(weight)))
+    place = torch.randint(without_bias.shape[1], (shape[1], 1))  # in each channel an element whose y is about 0
+    cotangent = torch.zeros_like(without_bias).scatter(1, place, 1.0)
+    cotangent = cotangent.unflatten(1, (shape[0], *shape[2:])).transpose(0, 1).to(dtype)
+    zero = -without_bias.gather(1, place)[:, 0].to(torch.promote_types(dtype, torch.float32))
+    for bias in (zero.nextafter(zero - 1), zero, zero.nextafter(zero + 1)):
+        y = norm(x, bias.requires_grad_(), activation="relu", backend="cpu", **extras)
+        (passed,) = torch.autograd.grad(y, bias, cotangent)
+        assert torch.equal(passed > 0, by_channels(y).gather(1, place)[:, 0] > 0)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("norm", NORMS)
