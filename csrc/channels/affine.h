@@ -47,7 +47,7 @@ struct Projection {
 // Whether float holds the scales of a statistic's weights, if there are any.
 inline bool holds_scales(const ChannelsCall& a, int64_t statistic, const ChannelStatistics<float>& s) {
   const ChannelsGeometry& g = a.geometry;
-  if (!has_scales(g) || holds_scale(s, a.smallest_weight, a.largest_weight)) return true;
+  if (!has_scales(a) || holds_scale(s, a.smallest_weight, a.largest_weight)) return true;
   const int64_t share = g.groups ? g.channels / g.groups : 1, columns = g.walk == Walk::columns ? g.fold : share;
   const int64_t first = statistic % (g.groups ? g.groups : g.channels) * columns;
   for (int64_t i = first; i < first + columns; ++i) {
@@ -105,15 +105,16 @@ bool may_cancel(const ChannelStatistics<C>& s, double weight, double bias) {
          (is_normal(weight) && !holds_scale(s, size, size));
 }
 
-inline Doubles size_of(Doubles v) {
-  return bits_as<Doubles>(bits_as<LaneMask<double>>(v) & std::numeric_limits<int64_t>::max());
+template <class C>
+inline Vector<C> size_of(Vector<C> v) {
+  return keep_lanes<C>(v, ~bits_as<LaneMask<C>>(-Vector<C>{}));
 }
 // The same of eight neighbouring statistics from one on.
 template <class C>
 LaneMask<double> may_cancel(const StatisticsStrip<C>& s, int64_t first, Doubles weight, Doubles bias) {
-  const Doubles size = size_of(weight);
-  LaneMask<double> lanes = (size_of(load_wide(s.mean + first) * load_wide(s.reciprocal + first)) > 4.0) |
-                           (size_of(bias) > 4.0 * size);
+  const Doubles size = size_of<double>(weight);
+  LaneMask<double> lanes = (size_of<double>(load_wide(s.mean + first) * load_wide(s.reciprocal + first)) > 4.0) |
+                           (size_of<double>(bias) > 4.0 * size);
   if constexpr (sizeof(C) < sizeof(double)) {
     const Doubles scale = size * s.exact_reciprocal(first);
     const LaneMask<double> normal = (size >= smallest_normal) & (size < 0x1p128);
@@ -126,7 +127,7 @@ LaneMask<double> may_cancel(const StatisticsStrip<C>& s, int64_t first, Doubles 
 // loss is none where an infinite gradient has made the product infinite.
 inline Doubles about_exact_mean(Doubles product, Doubles rest, Doubles gradient) {
   const Doubles lost = rest * gradient;
-  return product - keep_lanes<double>(lost, size_of(lost) < std::numeric_limits<double>::infinity());
+  return product - keep_lanes<double>(lost, size_of<double>(lost) < std::numeric_limits<double>::infinity());
 }
 inline double about_exact_mean(double product, double rest, double gradient) {
   const double lost = rest * gradient;
@@ -221,7 +222,7 @@ EVENKEEL_INLINE Wide<C> load_as_doubles(const At& at, const T* p) {
 // The lanes whose sums floats do not hold.
 inline LaneMask<double> lanes_lost(Doubles gradient, Doubles product) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
-  const Doubles g = size_of(gradient), p = size_of(product);
+  const Doubles g = size_of<double>(gradient), p = size_of<double>(product);
   return ~((g < infinity) & (p < infinity) & ((p >= 0x1p-90) | ((p == 0.0) & (g == 0.0))));
 }
 // The same of a vector of sums.

@@ -174,7 +174,7 @@ inline ChannelsGeometry geometry_of(const ChannelsShape& shape, DType dtype, con
     return lines ? lines : repeats_of(rows, columns, !measured && backward);
   };
   const bool rows = measured_groups && !last && !g.small;
-  g.rows_in_double = rows && are_rows(g.positions, share, false);
+  g.y_by_rows = rows && are_rows(g.positions, share, false);
   if (turns_channels) {
     walk_columns(g, batch, true, repeat_of);
     g.turned = true;

@@ -1,4 +1,4 @@
-// The gradient of contiguous groups of few positions in the compute dtype: a group of one sample after the other.
+// Contiguous groups of few positions, and their gradient in the compute dtype: a group of one sample after the other.
 #pragma once
 
 #include <algorithm>
@@ -17,15 +17,16 @@ struct Group {
   using C = Opmath<T>;
   int64_t column, offset, count;
   const double *weights, *biases;
-  bool in_double;  // what entered the activation for y
+  bool y_by_rows;
   Group(const ChannelsCall& a, int64_t statistic)
       : column(statistic % a.geometry.groups * a.geometry.count),
         offset(statistic * a.geometry.count),
         count(a.geometry.count),
         weights(a.weights_from(column)),
         biases(a.biases_from(column)),
-        in_double(a.geometry.rows_in_double) {}
+        y_by_rows(a.geometry.y_by_rows) {}
   Doubles weight(int64_t i) const { return weights ? load(weights + i) : Doubles{} + 1.0; }
+  Doubles bias(int64_t i) const { return biases ? load(biases + i) : Doubles{}; }
   // in the lanes past the end lies the next group's, which may be infinite: 0 times that is NaN
   template <class At>
   Wide<C> own_weight(const At& at) const {
@@ -33,16 +34,12 @@ struct Group {
     for (int i = 0; i < Wide<C>::parts; ++i) v.part[i] = weight(at.i + i * Lanes<double>::width);
     return keep_wide(at, v);
   }
-  template <class At>
-  Wide<C> own_bias(const At& at) const {
-    return Wide<C>::of([&](int64_t i) { return biases ? load(biases + at.i + i) : Doubles{}; });
-  }
   // the input of the activation, given x_hat
   template <class At>
   Wide<C> affine(const At& at, Wide<C> v) const {
-    const Wide<C> bias = own_bias(at);
     for (int i = 0; i < Wide<C>::parts; ++i) {
-      v.part[i] = v.part[i] * weight(at.i + i * Lanes<double>::width) + bias.part[i];
+      const int64_t column = at.i + i * Lanes<double>::width;
+      v.part[i] = v.part[i] * weight(column) + bias(column);
     }
     return v;
   }
@@ -50,9 +47,9 @@ struct Group {
   template <class At>
   Vector<C> input_of_y(const At& at, const T* x, const ChannelStatistics<C>& s) const {
     const double reciprocal = s.exact_reciprocal();
-    if (in_double) return affine(at, wide_centred(load_as_doubles<C>(at, x), s) * reciprocal).rounded();
+    if (y_by_rows) return affine(at, wide_centred(load_as_doubles<C>(at, x), s) * reciprocal).rounded();
     const Wide<C> scale = own_weight(at) * reciprocal;
-    const Wide<C> shift = own_bias(at) - scale * static_cast<double>(s.mean_rest);
+    const Wide<C> shift = Wide<C>::of([&](int64_t i) { return bias(at.i + i); }) - scale * static_cast<double>(s.mean_rest);
     return (at.load(x) - s.mean) * scale.rounded() + shift.rounded();
   }
 };
@@ -184,7 +181,7 @@ class GroupGradient {
     V input = normalized * at.load(weight_) + bias;
     if constexpr (activation == Activation::relu) {
       constexpr C much_more = C(1 << 18);  // than what roundings add to the terms
-      if (any(much_more * input * input < bias * bias / much_more)) input = input_of_y(group, at, x, s);
+      if (any(much_more * size_of<C>(input) < size_of<C>(bias))) input = input_of_y(group, at, x, s);
     }
     upstream = through_activation<activation, C>(upstream, input);
     at.store(columns_.kept, upstream);

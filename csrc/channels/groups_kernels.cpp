@@ -141,17 +141,14 @@ class RowGradient {
   // ReLU lets through what it let through to y
   template <class At>
   Wide<C> upstream_at(const At& at, const Wide<C>& x_hat) const {
-    Wide<C> upstream = load_as_doubles<C>(at, dy_);
-    if constexpr (!is_active) return upstream;
-    if (activation == Activation::relu || !keeps()) {
-      const Vector<C> input =
-          activation == Activation::relu ? group_.input_of_y(at, x_, statistics_) : group_.affine(at, x_hat).rounded();
-      upstream = Wide<C>(through_activation<activation, C>(at.load(dy_), input));
+    if constexpr (!is_active) return load_as_doubles<C>(at, dy_);
+    constexpr bool is_relu = activation == Activation::relu;
+    Wide<C> upstream;
+    if (!is_relu && keeps()) {
+      upstream = through_activation<activation, C>(load_as_doubles<C>(at, dy_), group_.affine(at, x_hat));
     } else {
-      const Wide<C> input = group_.affine(at, x_hat);
-      for (int i = 0; i < parts_of(at); ++i) {
-        upstream.part[i] = through_activation<activation, double>(upstream.part[i], input.part[i]);
-      }
+      const Vector<C> input = is_relu ? group_.input_of_y(at, x_, statistics_) : group_.affine(at, x_hat).rounded();
+      upstream = Wide<C>(through_activation<activation, C>(at.load(dy_), input));
     }
     if (keeps()) kept_[at.i / width] = upstream;
     return upstream;

@@ -57,7 +57,7 @@ struct ChannelsGeometry {
   int64_t groups;                          // of a sample, planes; 0: one statistic per channel over the batch
   bool innermost;                          // groups: channels lie innermost, a run of them at each position
   bool small;                              // groups: of few elements, side by side
-  bool rows_in_double;                     // groups: what enters the activation of y is, where the forward is by rows
+  bool y_by_rows;                          // groups: the forward is by rows, and y in double up to the activation
   bool turned;                             // columns: in memory channels lie outermost
   // Columns and groups. The columns of `repeat` rows are taken for one wide row where rows are narrower than vectors.
   int64_t rows, width, fold, per_channel, repeat;
@@ -135,8 +135,13 @@ struct ChannelsCall {
 // Backward: remembered statistics need no sums for dx, which is written in the pass that sums.
 inline bool writes_with_sums(const ChannelsCall& a) { return a.remembered && a.out; }
 
-// Whether a channel's weight is divided by the scale before it multiplies, which has to be in float's range then.
-inline bool has_scales(const ChannelsGeometry& g) { return g.walk != Walk::groups || g.innermost || g.small; }
+// Whether a channel's weight is divided by the scale before it multiplies, which has to be in float's range then: rows of
+// groups do so only to tell what ReLU let through to a y of another walk.
+inline bool has_scales(const ChannelsCall& a) {
+  const ChannelsGeometry& g = a.geometry;
+  const bool are_rows = g.walk == Walk::groups && !g.innermost && !g.small;
+  return !are_rows || (a.options.activation == Activation::relu && !g.y_by_rows);
+}
 
 // Numbers of a channel's weight, as `weight` has them.
 inline int64_t weights_of_channel(const ChannelsGeometry& g) { return g.walk == Walk::groups ? g.per_channel : 1; }
@@ -177,8 +182,9 @@ struct ChannelsKernels {
   void (*finish)(const ChannelsCall&, int which, int64_t channels, DType dtype, void* out);
   // out = source + offset, each element `each` times in a row, and the whole `times` times
   void (*widen)(const void* source, DType dtype, double offset, int64_t n, int64_t each, int64_t times, double* out);
-  // the smallest and the largest size of those values that are normal floats; 0 where none is
-  void (*bound)(const double* values, int64_t n, double* smallest, double* largest);
+  // the smallest and the largest size of those values that are normal floats; 0 where none is. Each is there `each` times in a
+  // row, and a vector of them may be read past the end, of such or of zeros.
+  void (*bound)(const double* values, int64_t n, int64_t each, double* smallest, double* largest);
   // running <- (1 - share) running + share * factor * statistic, rounded once; statistics of inputs of a dtype
   void (*move)(const Values& running, const void* statistics, int64_t stride, DType dtype, int64_t n, double share,
                double factor);

@@ -35,10 +35,10 @@ class OwnParameters {
     own.weight = weight_.data();
     own.bias = bias_.data();
     own.smallest_weight = own.largest_weight = 1;
-    if (!own.weight || own.remembered || !has_scales(own.geometry)) return;
+    if (!own.weight || own.remembered || !has_scales(own)) return;
     double smallest, largest;
-    const int64_t count = channels_of(own.geometry) * weights_of_channel(own.geometry);
-    EVENKEEL_BEST(channels_kernels).bound(own.weight, count, &smallest, &largest);
+    const int64_t each = weights_of_channel(own.geometry), count = channels_of(own.geometry) * each;
+    EVENKEEL_BEST(channels_kernels).bound(own.weight, count, each, &smallest, &largest);
     if (largest == 0) return;
     own.smallest_weight = smallest;
     own.largest_weight = largest;

@@ -224,16 +224,16 @@ void widen_repeated(const void* source, DType dtype, double offset, int64_t n, i
   for (int64_t k = 1; k < times; ++k) std::memcpy(out + k * n * each, out, n * each * sizeof(double));
 }
 
-void bound(const double* values, int64_t n, double* smallest, double* largest) {
+void bound(const double* values, int64_t n, int64_t each, double* smallest, double* largest) {
   const Doubles none = Doubles{} + 0x1p128;
   Doubles low = none, high = {};
-  for_each_position<double>(n, [&](auto at) {
-    const Doubles size = at.keep(size_of(at.load(values)));
+  for (int64_t i = 0; i < n; i += std::max<int64_t>(each, Lanes<double>::width)) {
+    const Doubles size = size_of<double>(load(values + i));
     const LaneMask<double> normal = (size >= smallest_normal) & (size < 0x1p128);
     const Doubles kept = keep_lanes<double>(size, normal), or_none = choose(normal, size, none);
     low = choose(or_none < low, or_none, low);
     high = choose(high < kept, kept, high);
-  });
+  }
   *smallest = low[0];
   *largest = high[0];
   for (int i = 1; i < Lanes<double>::width; ++i) {

@@ -99,13 +99,14 @@ def test_a_gradient_passes_through_relu_where_y_is_positive(shape, groups, maske
 
     x = torch.randn(shape).to(dtype).contiguous(memory_format=LAYOUTS[layout])
     extras = {"mask": torch.ones(shape[0], *shape[2:], dtype=torch.bool)} if masked else {}
-    weight = torch.rand(shape[1], dtype=torch.float64) + 0.5
+    sizes = 10.0 ** torch.randint(-21, 26, shape[1:2], dtype=torch.float64)
+    weight = (torch.rand_like(sizes) + 0.5) * torch.where(torch.rand_like(sizes) < 0.5, 1.0, sizes)
     without_bias = by_channels(norm(x.double(), torch.zeros_like(weight)))
     place = torch.randint(without_bias.shape[1], (shape[1], 1))  # in each channel an element whose y is about 0
     cotangent = torch.zeros_like(without_bias).scatter(1, place, 1.0)
     cotangent = cotangent.unflatten(1, (shape[0], *shape[2:])).transpose(0, 1).to(dtype)
     zero = -without_bias.gather(1, place)[:, 0].to(torch.promote_types(dtype, torch.float32))
-    for bias in (zero.nextafter(zero - 1), zero, zero.nextafter(zero + 1)):
+    for bias in (zero, *(zero.nextafter(torch.full_like(zero, end)) for end in (-torch.inf, torch.inf))):
         y = norm(x, bias.requires_grad_(), activation="relu", backend="cpu", **extras)
         (passed,) = torch.autograd.grad(y, bias, cotangent)
         assert torch.equal(passed > 0, by_channels(y).gather(1, place)[:, 0] > 0)

@@ -81,10 +81,13 @@ def test_a_column_beyond_float_leaves_the_others_alone(layout):
 
 
 @every_layout
-@pytest.mark.parametrize("shape", [(8, 4, 20, 20), (40, 4, 1, 1), (40, 20, 5, 3)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(8, 4, 20, 20), (40, 4, 1, 1), (40, 20, 5, 3), (9, 64, 5, 5), (2, 12, 6, 6)], ids=str
+)
 @pytest.mark.parametrize(("spread", "size"), [(1e17, 1e-30), (1e-14, 1e25), (1e-14, 2e30), (1e17, 1e-37)])
+@pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("norm", ["batch_norm", "group_norm"])
-def test_weights_over_the_scale_are_no_floats(norm, spread, size, shape, layout):
+def test_weights_over_the_scale_are_no_floats(norm, activation, spread, size, shape, layout):
     """One weight in two is so; dy is such that dx is a float."""
     if norm == "group_norm" and shape[2] == 1:
         shape = (40, 4, 3, 1)  # side by side
@@ -93,7 +96,7 @@ def test_weights_over_the_scale_are_no_floats(norm, spread, size, shape, layout)
     sizes = torch.where(torch.arange(shape[1]) % 2 == 0, size, size**0.5)
     weight = (weight.sign() * (0.5 + torch.rand(shape[1]))) * sizes
     cotangent = cotangent * (1e36 * spread / size if size > 1 else 1e12)
-    function = lambda *a, backend: call(norm, *a, backend=backend, eps=TINY)  # noqa: E731
+    function = lambda *a, backend: call(norm, *a, backend=backend, eps=TINY, activation=activation)  # noqa: E731
     mine, exact = gradients(function, x, weight, weight / 3, cotangent)
     assert max(errors(norm, mine, exact)) <= 3.0
 
