@@ -126,9 +126,10 @@ int64_t statistics_together(const ChannelsCall& a, int64_t tensors) {
 // written leaves the caches in another order than memory's. Rows of whole pages take each other's place in it. With
 // AVX2, whose registers are few, several such rows from memory take up to four times as long as one: a store to a row
 // keeps back a load from the next at the same place of its page. 16-bit elements, whose conversions need registers too,
-// gain by few rows there wherever they lie: by two where what is written leaves the caches, except y in rows of whole pages.
+// gain by few rows there wherever they lie: by two where what is written leaves the caches, except y in rows of whole pages
+// and wide ones, which are written in memory's order.
 int64_t rows_at_a_time(const ChannelsCall& a) {
-  constexpr int64_t vector = 16, narrow = 64, few = 8, page = 4096;
+  constexpr int64_t vector = 16, narrow = 64, wide = 512, few = 8, page = 4096;
   const ChannelsGeometry& g = a.geometry;
   const int64_t size = size_of(a.dtype);
   const bool pages = g.width * size % page == 0;
@@ -137,7 +138,8 @@ int64_t rows_at_a_time(const ChannelsCall& a) {
   const int64_t several = pages ? few / 2 : few;
   if (stays && !a.dy) return several;
   if (simd() == Simd::avx2) {
-    if (size == 2) return a.streamed && (a.dy || !pages) ? 2 : a.dy ? few / 2 : few;
+    const bool leaves = a.streamed && (a.dy || !pages);
+    if (size == 2) return leaves ? (a.dy || g.width <= wide ? 2 : 1) : a.dy ? few / 2 : few;
     if (pages) return a.streamed ? 1 : few / 2;
   }
   const int64_t factors = g.width * (a.dy ? 5 : 3) * (a.dtype == DType::float64 ? 8 : 4);
