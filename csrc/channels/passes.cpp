@@ -138,8 +138,8 @@ int64_t rows_at_a_time(const ChannelsCall& a) {
   const int64_t several = pages ? few / 2 : few;
   if (stays && !a.dy) return several;
   if (simd() == Simd::avx2) {
-    const bool leaves = a.streamed && (a.dy || !pages);
-    if (size == 2) return leaves ? (a.dy || g.width <= wide ? 2 : 1) : a.dy ? few / 2 : few;
+    if (size == 2 && a.dy) return a.streamed ? 2 : few / 2;
+    if (size == 2) return !a.streamed || pages ? few : g.width <= wide ? 2 : 1;
     if (pages) return a.streamed ? 1 : few / 2;
   }
   const int64_t factors = g.width * (a.dy ? 5 : 3) * (a.dtype == DType::float64 ? 8 : 4);
