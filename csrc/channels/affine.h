@@ -167,6 +167,13 @@ struct Wide {
       return as_floats(part);
     }
   }
+  Doubles sum() const {
+    if constexpr (parts == 1) {
+      return part[0];
+    } else {
+      return part[0] + part[1];
+    }
+  }
   EVENKEEL_INLINE Wide& operator+=(const Wide& other) {
     for (int i = 0; i < parts; ++i) part[i] += other.part[i];
     return *this;

@@ -43,11 +43,15 @@ struct Group {
     }
     return v;
   }
+  template <class At>
+  EVENKEEL_INLINE Vector<C> input_by_rows(const At& at, const T* x, const ChannelStatistics<C>& s, double reciprocal) const {
+    return affine(at, wide_centred(load_as_doubles<C>(at, x), s) * reciprocal).rounded();
+  }
   // the same as it was for y
   template <class At>
   Vector<C> input_of_y(const At& at, const T* x, const ChannelStatistics<C>& s) const {
     const double reciprocal = s.exact_reciprocal();
-    if (y_by_rows) return affine(at, wide_centred(load_as_doubles<C>(at, x), s) * reciprocal).rounded();
+    if (y_by_rows) return input_by_rows(at, x, s, reciprocal);
     const Wide<C> scale = own_weight(at) * reciprocal;
     const Wide<C> shift = Wide<C>::of([&](int64_t i) { return bias(at.i + i); }) - scale * static_cast<double>(s.mean_rest);
     return (at.load(x) - s.mean) * scale.rounded() + shift.rounded();

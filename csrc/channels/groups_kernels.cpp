@@ -25,18 +25,15 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
   for (int64_t i = 0; i < rows; ++i) {
     const T* x = static_cast<const T*>(a.x) + (first + i) * a.geometry.count;
     const auto sum_about = [&](double shift) {
-      Doubles total = {}, square = {};
+      Wide<C> total{}, square{};
       for_each_position<C>(a.geometry.count, [&](auto at) {
-        Wide<C> v = load_as_doubles<C>(at, x);
-        for (auto& part : v.part) part -= shift;
-        for (const Doubles& part : keep_wide(at, v).part) {
-          total += part;
-          square += part * part;
-        }
+        const Wide<C> v = keep_wide(at, load_as_doubles<C>(at, x) - shift);
+        total += v;
+        square += v * v;
       });
       shifts[i] = shift;
-      sums[i] = sum_of_lanes(total);
-      squares[i] = sum_of_lanes(square);
+      sums[i] = sum_of_lanes(total.sum());
+      squares[i] = sum_of_lanes(square.sum());
     };
     // any element is near enough to the mean for floats: its square is at most `count` variances away
     sum_about(to_double(x[0]));
@@ -50,10 +47,11 @@ void measure_rows(const ChannelsCall& a, int64_t first, int64_t rows) {
     for (int64_t i = 0; i < rows; ++i) {
       const Group<T> group(a, first + i);
       const ChannelStatistics<C> s = statistics.at(i);
+      const double reciprocal = s.exact_reciprocal();
       const T* x = static_cast<const T*>(a.x) + group.offset;
       T* y = static_cast<T*>(a.out) + group.offset;
       for_each_position<C>(group.count, [&](auto at) {
-        at.store(y, activate<decltype(activation)::value, C>(group.input_of_y(at, x, s)));
+        at.store(y, activate<decltype(activation)::value, C>(group.input_by_rows(at, x, s, reciprocal)));
       });
     }
   });
