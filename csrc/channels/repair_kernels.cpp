@@ -147,10 +147,25 @@ void repair_gradient_of(const ChannelsCall& a, int64_t statistic) {
   });
 }
 
+// Whether float arithmetic surely holds all of neighbouring statistics, with any of the weights.
+bool all_in_range(const ChannelsCall& a, int64_t begin, int64_t end) {
+  constexpr float rounding = 1 + 0x1p-20f;  // of a reciprocal, and of these limits
+  const float least = static_cast<float>(std::max(smallest_in_range, smallest_normal / a.smallest_weight)) * rounding;
+  const float most = static_cast<float>(std::min(largest_in_range, 0x1p127 / a.largest_weight)) / rounding;
+  const int64_t width = a.statistics_width();
+  const float* saved = static_cast<const float*>(a.statistics) + begin * width;
+  int outside = 0;
+  for (int64_t i = begin; i < end; ++i, saved += width) {
+    const float reciprocal = saved[2];
+    outside |= !(reciprocal >= least) | !(reciprocal <= most);
+  }
+  return !outside;
+}
+
 // Calls body(value of x's type, statistic) for those that float arithmetic cannot hold.
 template <class Body>
 void for_each_out_of_range(const ChannelsCall& a, int64_t begin, int64_t end, const Body& body) {
-  if (a.remembered || a.dtype == DType::float64) return;
+  if (a.remembered || a.dtype == DType::float64 || all_in_range(a, begin, end)) return;
   for (int64_t statistic = begin; statistic < end; ++statistic) {
     const auto s = restore_statistics<float>(a, statistic);
     if (a.dy ? is_own(a, statistic, s) : in_range(s) && holds_scales(a, statistic, s)) continue;
