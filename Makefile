@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SET_UP := $(PYTHON) tools/set_up.py
+SWEEP := $(BIN)/python -W ignore -m benchmarks.sweep
 
 # The isolated build of `pip install .` and `make release` takes the same versions: pip reads the first variable up to
 # 25.2, the second from 25.3 on.
@@ -64,13 +65,18 @@ bench: install ## measure whole models, then the kernels, against torch and a pl
 
 bench-sweep: install ## measure 300 calls on shapes drawn at random against torch, in 10 minutes
 	mkdir -p build
-	$(BIN)/python -W ignore -m benchmarks.sweep --out build/sweep.json
+	$(SWEEP) --out build/sweep.json
 
 performance: install ## run every benchmark and write docs/performance.md with its charts, and the README's
 	mkdir -p build
 	$(BIN)/python -W ignore -m benchmarks --out build/performance.json
-	$(BIN)/python -W ignore -m benchmarks.sweep --out build/sweep.json
-	PYTHONPATH=. $(BIN)/python docs/build_performance.py build/performance.json build/sweep.json
+	rm -f build/sweep*.json
+	$(SWEEP) --out build/sweep.json
+	$(SWEEP) --threads 1 --out build/sweep-1.json
+	if grep -qs avx512f /proc/cpuinfo; then \
+	    export EVENKEEL_SIMD=avx2 ATEN_CPU_CAPABILITY=avx2; \
+	    $(SWEEP) --out build/sweep-avx2.json && $(SWEEP) --threads 1 --out build/sweep-avx2-1.json; fi
+	PYTHONPATH=. $(BIN)/python docs/build_performance.py build/performance.json build/sweep.json build/sweep-*.json
 
 numerics: install ## measure the numerics contract and write docs/numerics.md with its charts
 	$(BIN)/python docs/build_numerics.py

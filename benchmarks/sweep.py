@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
 import argparse
 import dataclasses
+import datetime
 import itertools
 import json
 import math
@@ -367,7 +368,15 @@ def main() -> None:
     show(found, console)
     if options.out:
         results = [dataclasses.asdict(m) | {"name": str(m.case)} for m in found]
-        run = {"seed": seed, "threads": options.threads, "machine": facts, "summary": summary(found), "cases": results}
+        run = {
+            "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
+            "processor": facts["machine"]["processor"],
+            "simd": facts["compiled"].get("simd level", "none"),
+            "threads": options.threads,
+            "seed": seed,
+            "summary": summary(found),
+            "cases": results,
+        }
         write_text_atomically(options.out, json.dumps(run, indent=1) + "\n")
 
 

@@ -1,13 +1,15 @@
 """Write docs/performance.md, its charts and the README's from the benchmarks' JSON: `make performance`.
 
-Usage: python docs/build_performance.py results.json sweep.json [docs/performance.md]
+Usage: python docs/build_performance.py results.json sweep.json [more sweeps] [--page docs/performance.md]
 
-Beside the folder of the page lies the README, whose chart and caption stand between its markers. A run on a GPU,
-measurements/gpu.json beside the page, gets a section of its own.
+The first sweep is drawn. Of all of them measurements/sweeps.json beside the page keeps the summary, the newest of each
+processor, SIMD level and number of threads: a page has more processors than one machine. Beside the folder of the page
+lies the README, whose chart and caption stand between its markers. A run on a GPU, measurements/gpu.json beside the
+page, gets a section of its own.
 """
 
+import argparse
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -177,8 +179,42 @@ def conversions(results: list[Result]) -> list[str]:
     ]
 
 
-def random_shapes(run: Result, folder: Path) -> list[str]:
-    """The section of the sweep: the picture, the shares of norms and the slowest cases."""
+def add_sweeps(sweeps: Iterable[Result], record: Path) -> list[Result]:
+    """Write sweeps' summaries into a record, in place of those of the same kind, and return all."""
+    known = json.loads(record.read_text(encoding="utf-8")) if record.exists() else []
+    new = [
+        {key: sweep[key] for key in ("date", "processor", "simd", "threads", "seed")}
+        | {"calls": len(sweep["cases"])}
+        | {key: sweep["summary"][key] for key in ("mean", "slower than 1.02", "slower than 1.10")}
+        for sweep in sweeps
+    ]
+    kinds = {(one["processor"], one["simd"], -one["threads"]): one for one in [*known, *new]}
+    kept = [kinds[kind] for kind in sorted(kinds)]
+    record.parent.mkdir(exist_ok=True)
+    write_text_atomically(record, json.dumps(kept, indent=1) + "\n")
+    return kept
+
+
+def processors_table(sweeps: Iterable[Result]) -> list[str]:
+    """A row for each processor, SIMD level and number of threads."""
+    heads = ["processor", "kernels", "threads", "calls", "mean share", "above 1.02", "above 1.10", "measured"]
+    return markdown(
+        heads,
+        (
+            [
+                *(str(one[key]) for key in ("processor", "simd", "threads", "calls")),
+                f"{one['mean']:.2f}",
+                f"{one['slower than 1.02']:.1%}",
+                f"{one['slower than 1.10']:.1%}",
+                one["date"],
+            ]
+            for one in sweeps
+        ),
+    )
+
+
+def random_shapes(run: Result, known: Iterable[Result], folder: Path) -> list[str]:
+    """The section of the sweeps: the picture, all processors, the shares of norms and the slowest cases."""
     cases, numbers = run["cases"], run["summary"]
     groups: dict[str, list[tuple[float, float, str]]] = {}
     for case in cases:
@@ -194,31 +230,40 @@ def random_shapes(run: Result, folder: Path) -> list[str]:
         "## Shapes drawn at random",
         "",
         f"`make bench-sweep` draws shapes, dtypes, layouts and passes anew in each run (here: seed {run['seed']}, "
-        f"{count(run['threads'])}). {numbers['ratio above 1']:.0%} of the calls take longer than torch's; "
-        f"{numbers['slower than 1.10']:.0%} take more than 1.10 of its time, not counting calls of less than 100 µs "
+        f"{count(run['threads'])}). {numbers['ratio above 1']:.1%} of the calls take longer than torch's; "
+        f"{numbers['slower than 1.10']:.1%} take more than 1.10 of its time, not counting calls of less than 100 µs "
         "that take at most 10 µs more (25 with gradients).",
         "",
         write_chart(folder / "images" / "performance-sweep.svg", drawn),
         "",
-        "| norm | mean share of torch's time |",
-        "| --- | --- |",
-        *(f"| {kind} | {mean:.2f} |" for kind, mean in numbers["kinds"].items()),
+        "Sweeps by processor, counted in the same way; with the kernels of AVX2, torch was held to AVX2 too:",
+        "",
+        *processors_table(known),
+        "",
+        "The norms in the run drawn above:",
+        "",
+        *markdown(
+            ["norm", "mean share of torch's time"], ([kind, f"{mean:.2f}"] for kind, mean in numbers["kinds"].items())
+        ),
         "",
         "The slowest against torch:",
         "",
-        "| share | µs | torch's µs | case |",
-        "| --- | --- | --- | --- |",
-        *(f"| {c['ratio']:.2f} | {c['ours'] * 1e6:.0f} | {c['theirs'] * 1e6:.0f} | {c['name']} |" for c in worst),
+        *markdown(
+            ["share", "µs", "torch's µs", "case"],
+            ([f"{c['ratio']:.2f}", f"{c['ours'] * 1e6:.0f}", f"{c['theirs'] * 1e6:.0f}", c["name"]] for c in worst),
+        ),
         "",
     ]
 
 
 def main() -> None:
     """Read the results and write the page."""
-    if not sys.argv[2:]:
-        sys.exit("usage: build_performance.py results.json sweep.json [performance.md]; `make performance` makes all")
-    sweep = json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))
-    run = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    parser = argparse.ArgumentParser(description="Write the page of performance; `make performance` makes all.")
+    parser.add_argument("results", type=Path)
+    parser.add_argument("sweeps", type=Path, nargs="+", metavar="sweep")
+    parser.add_argument("--page", type=Path, default=DOCS / "performance.md")
+    options = parser.parse_args()
+    run, sweep, *more = (json.loads(path.read_text(encoding="utf-8")) for path in (options.results, *options.sweeps))
     machine, versions = run["machine"], run["versions"]
     results: list[Result] = run["results"]
     limited = [(share(r, by), limit) for r in results for by, limit in r["limits"].items() if by in r["seconds"]]
@@ -242,14 +287,15 @@ def main() -> None:
         f"{run['repeats']} repeats.",
         "",
     ]
-    target = Path(sys.argv[3]) if sys.argv[3:] else DOCS / "performance.md"
+    target = options.page
     suites: dict[str, list[Result]] = {}
     for result in results:
         suites.setdefault(result["suite"], []).append(result)
     if models := suites.pop("model", []):
         lines += whole_models(models, target.parent)
     lines += conversions(suites.pop("convert", []))
-    lines += random_shapes(sweep, target.parent)
+    known = add_sweeps([sweep, *more], target.parent / "measurements" / "sweeps.json")
+    lines += random_shapes(sweep, known, target.parent)
     for suite, found in suites.items():
         lines += section(suite, found, target.parent)
     on_gpu = target.parent / "measurements" / "gpu.json"

@@ -85,9 +85,18 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path, monkeypatch)
     }
     drawn = {"norm": "layer", "mode": "inference"}
     sweep = {
-        "seed": 7,
+        "date": "2026-01-02",
+        "processor": "P",
+        "simd": "avx2",
         "threads": 2,
-        "summary": {"mean": 0.5, "ratio above 1": 0.25, "slower than 1.10": 0.125, "kinds": {"layer inference": 0.5}},
+        "seed": 7,
+        "summary": {
+            "mean": 0.5,
+            "ratio above 1": 0.25,
+            "slower than 1.02": 0.25,
+            "slower than 1.10": 0.125,
+            "kinds": {"layer inference": 0.5},
+        },
         "cases": [
             {"case": drawn, "name": "layer <i>", "ours": 2e-6, "theirs": 1e-6, "ratio": 2.0},
             *(
@@ -97,14 +106,23 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path, monkeypatch)
             ),
         ],
     }
-    for name, results in (("run", run), ("sweep", sweep)):
+    alone = sweep | {"threads": 1, "summary": sweep["summary"] | {"mean": 0.75}}
+    for name, results in (("run", run), ("sweep", sweep), ("alone", alone)):
         (tmp_path / f"{name}.json").write_text(json.dumps(results))
     page, readme = tmp_path / "docs" / "performance.md", tmp_path / "README.md"
     page.parent.joinpath("measurements").mkdir(parents=True)
     page.parent.joinpath("measurements", "gpu.json").write_text(json.dumps({"results": dict(enumerate(GPU_RESULTS))}))
+    known = {"simd": "avx512", "seed": 1, "calls": 300, "mean": 0.25, "slower than 1.02": 0.0, "slower than 1.10": 0.0}
+    record = page.parent / "measurements" / "sweeps.json"
+    elsewhere = {"date": "2025-12-31", "processor": "Elsewhere", "threads": 2} | known
+    record.write_text(json.dumps([elsewhere, elsewhere | {"processor": "P", "simd": "avx2"}]))
     readme.write_text("above\n<!-- measured: speed -->\nold\n<!-- end -->\nbelow\n")
     subprocess.run(
-        [sys.executable, DOCS / "build_performance.py", tmp_path / "run.json", tmp_path / "sweep.json", page],
+        [
+            *(sys.executable, DOCS / "build_performance.py"),
+            *(tmp_path / f"{name}.json" for name in ("run", "sweep", "alone")),
+            *("--page", page),
+        ],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(DOCS.parent), *sys.path])},
         check=True,
         capture_output=True,
@@ -117,8 +135,15 @@ def test_the_performance_page_says_what_misses_its_target(tmp_path, monkeypatch)
     assert "| Net, fp32, saved | 2 MiB |  | 1.00 |  | 0.50 |  |" in text
     assert "| Net, folded (3), step | 200 ms | 0.50 0.40–0.60 |" in text
     assert text.index("## Whole models") < text.index("## Shapes drawn at random") < text.index("## LayerNorm")
-    assert "25% of the calls take longer than torch's; 12% take more than 1.10" in text
+    assert "25.0% of the calls take longer than torch's; 12.5% take more than 1.10" in text
     assert "| 2.00 | 2 | 1 | layer <i> |" in text
+    processors = [
+        "| Elsewhere | avx512 | 2 | 300 | 0.25 | 0.0% | 0.0% | 2025-12-31 |",
+        f"| P | avx2 | 2 | {len(NORMS)} | 0.50 | 25.0% | 12.5% | 2026-01-02 |",
+        f"| P | avx2 | 1 | {len(NORMS)} | 0.75 | 25.0% | 12.5% | 2026-01-02 |",
+    ]
+    assert "\n".join(processors) in text
+    assert [one["date"] for one in json.loads(record.read_text())] == ["2025-12-31", "2026-01-02", "2026-01-02"]
     for chart in ("performance-sweep.svg", "performance-rows-1.svg", "performance-model.svg"):
         assert f"(images/{chart})" in text
         ElementTree.parse(page.parent / "images" / chart)
