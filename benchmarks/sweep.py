@@ -372,6 +372,7 @@ def main() -> None:
             "date": str(datetime.datetime.now(tz=datetime.UTC).date()),
             "processor": facts["machine"]["processor"],
             "simd": facts["compiled"].get("simd level", "none"),
+            "torch's simd": torch.backends.cpu.get_cpu_capability().lower(),
             "threads": options.threads,
             "seed": seed,
             "summary": summary(found),

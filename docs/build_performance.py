@@ -2,10 +2,10 @@
 
 Usage: python docs/build_performance.py results.json sweep.json [more sweeps] [--page docs/performance.md]
 
-The first sweep is drawn. Of all of them measurements/sweeps.json beside the page keeps the summary, the newest of each
-processor, SIMD level and number of threads: a page has more processors than one machine. Beside the folder of the page
-lies the README, whose chart and caption stand between its markers. A run on a GPU, measurements/gpu.json beside the
-page, gets a section of its own.
+The first sweep is drawn. Of all of them measurements/sweeps.json beside the page keeps the summary, in place of that of
+the same processor, SIMD level and number of threads: a page has more processors than one machine. Beside the folder of
+the page lies the README, whose chart and caption stand between its markers. A run on a GPU, measurements/gpu.json
+beside the page, gets a section of its own.
 """
 
 import argparse
@@ -183,7 +183,7 @@ def add_sweeps(sweeps: Iterable[Result], record: Path) -> list[Result]:
     """Write sweeps' summaries into a record, in place of those of the same kind, and return all."""
     known = json.loads(record.read_text(encoding="utf-8")) if record.exists() else []
     new = [
-        {key: sweep[key] for key in ("date", "processor", "simd", "threads", "seed")}
+        {key: sweep[key] for key in ("date", "processor", "simd", "torch's simd", "threads", "seed")}
         | {"calls": len(sweep["cases"])}
         | {key: sweep["summary"][key] for key in ("mean", "slower than 1.02", "slower than 1.10")}
         for sweep in sweeps
@@ -197,12 +197,22 @@ def add_sweeps(sweeps: Iterable[Result], record: Path) -> list[Result]:
 
 def processors_table(sweeps: Iterable[Result]) -> list[str]:
     """A row for each processor, SIMD level and number of threads."""
-    heads = ["processor", "kernels", "threads", "calls", "mean share", "above 1.02", "above 1.10", "measured"]
+    heads = [
+        "processor",
+        "kernels",
+        "torch's",
+        "threads",
+        "calls",
+        "mean share",
+        "above 1.02",
+        "above 1.10",
+        "measured",
+    ]
     return markdown(
         heads,
         (
             [
-                *(str(one[key]) for key in ("processor", "simd", "threads", "calls")),
+                *(str(one[key]) for key in ("processor", "simd", "torch's simd", "threads", "calls")),
                 f"{one['mean']:.2f}",
                 f"{one['slower than 1.02']:.1%}",
                 f"{one['slower than 1.10']:.1%}",
@@ -236,7 +246,7 @@ def random_shapes(run: Result, known: Iterable[Result], folder: Path) -> list[st
         "",
         write_chart(folder / "images" / "performance-sweep.svg", drawn),
         "",
-        "Sweeps by processor, counted in the same way; with the kernels of AVX2, torch was held to AVX2 too:",
+        "Sweeps by processor, counted in the same way:",
         "",
         *processors_table(known),
         "",
@@ -263,7 +273,7 @@ def main() -> None:
     parser.add_argument("sweeps", type=Path, nargs="+", metavar="sweep")
     parser.add_argument("--page", type=Path, default=DOCS / "performance.md")
     options = parser.parse_args()
-    run, sweep, *more = (json.loads(path.read_text(encoding="utf-8")) for path in (options.results, *options.sweeps))
+    run, *sweeps = (json.loads(path.read_text(encoding="utf-8")) for path in (options.results, *options.sweeps))
     machine, versions = run["machine"], run["versions"]
     results: list[Result] = run["results"]
     limited = [(share(r, by), limit) for r in results for by, limit in r["limits"].items() if by in r["seconds"]]
@@ -287,23 +297,22 @@ def main() -> None:
         f"{run['repeats']} repeats.",
         "",
     ]
-    target = options.page
     suites: dict[str, list[Result]] = {}
     for result in results:
         suites.setdefault(result["suite"], []).append(result)
     if models := suites.pop("model", []):
-        lines += whole_models(models, target.parent)
+        lines += whole_models(models, options.page.parent)
     lines += conversions(suites.pop("convert", []))
-    known = add_sweeps([sweep, *more], target.parent / "measurements" / "sweeps.json")
-    lines += random_shapes(sweep, known, target.parent)
+    known = add_sweeps(sweeps, options.page.parent / "measurements" / "sweeps.json")
+    lines += random_shapes(sweeps[0], known, options.page.parent)
     for suite, found in suites.items():
-        lines += section(suite, found, target.parent)
-    on_gpu = target.parent / "measurements" / "gpu.json"
+        lines += section(suite, found, options.page.parent)
+    on_gpu = options.page.parent / "measurements" / "gpu.json"
     if on_gpu.exists():
-        lines += gpu_section(json.loads(on_gpu.read_text(encoding="utf-8")), target.parent)
-    write_text_atomically(target, "\n".join(lines))
-    write_speed(run, sweep, target.parents[1] / "README.md")
-    print(f"wrote {target}: {len(results)} cases, {missed} targets missed")
+        lines += gpu_section(json.loads(on_gpu.read_text(encoding="utf-8")), options.page.parent)
+    write_text_atomically(options.page, "\n".join(lines))
+    write_speed(run, sweeps[0], options.page.parents[1] / "README.md")
+    print(f"wrote {options.page}: {len(results)} cases, {missed} targets missed")
 
 
 if __name__ == "__main__":

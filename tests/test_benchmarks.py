@@ -174,6 +174,8 @@ def test_a_sweep_measures_what_its_seed_draws(sweep, threads, tmp_path, monkeypa
     assert [case["name"] for case in found[0]["cases"]] == [case["name"] for case in found[1]["cases"]]
     assert len({case["name"] for case in found[0]["cases"]}) == 4
     assert all(case["ours"] > 0 and case["theirs"] > 0 for run in found for case in run["cases"])
+    kind = [found[0][key] for key in ("simd", "torch's simd", "threads", "seed")]
+    assert kind == [torch.ops.evenkeel.simd_level(), torch.backends.cpu.get_cpu_capability().lower(), 1, 7]
     assert "seed 7" in capsys.readouterr().out
 
 
