@@ -90,8 +90,8 @@ class Channels:
         return lay_out(x.to(self.dtype), self.layout), *affine
 
     def parameter(self, seed, dtype, size):
-        largest = torch.finfo(dtype).max
-        return (size * normals(self.shape[1:2], seed, torch.float64)).clamp(-largest, largest).to(dtype)
+        limit = torch.finfo(dtype).max
+        return (size * normals(self.shape[1:2], seed, torch.float64)).clamp(-limit, limit).to(dtype)
 
     @staticmethod
     def rows_of_turned(turned):
