@@ -197,17 +197,7 @@ def add_sweeps(sweeps: Iterable[Result], record: Path) -> list[Result]:
 
 def processors_table(sweeps: Iterable[Result]) -> list[str]:
     """A row for each processor, SIMD level and number of threads."""
-    heads = [
-        "processor",
-        "kernels",
-        "torch's",
-        "threads",
-        "calls",
-        "mean share",
-        "above 1.02",
-        "above 1.10",
-        "measured",
-    ]
+    heads = ["processor", "kernels", "torch's", "threads", "calls", "mean share", "above 1.02", "above 1.10", "date"]
     return markdown(
         heads,
         (
