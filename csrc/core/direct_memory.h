@@ -5,6 +5,9 @@
 
 namespace evenkeel {
 
+// Bytes of the smallest output that lies in such a block: as many as malloc may give back to the system at once.
+constexpr int64_t smallest_pooled = int64_t{128} << 10;
+
 struct DirectMemory {
   // A block of at least so many bytes, for a call that reads and writes so many tensors of them; null where they are
   // few, or memory is short.

@@ -129,7 +129,7 @@ void give_back(void* data) {
 
 void* block_for(int64_t bytes, int64_t tensors) {
   if (bytes < smallest_pooled || pool_limit() == 0) return nullptr;
-  const int64_t unit = bytes < 2 * huge_page ? huge_page / 8 : huge_page;
+  const int64_t unit = bytes < 2 * huge_page ? smallest_pooled : huge_page;
   return take(ceil_divide(bytes, unit) * unit, is_past_caches(tensors * bytes));
 }
 

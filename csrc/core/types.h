@@ -39,9 +39,6 @@ constexpr int64_t ceil_divide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // A length rounded up to whole vectors.
 constexpr int64_t padded(int64_t count) { return ceil_divide(count, 16) * 16; }
 
-// Bytes of the smallest output that lies in a block of our own (memory.cpp).
-constexpr int64_t smallest_pooled = int64_t{1} << 20;
-
 // Scales between which float squares neither overflow nor lose bits to underflow (with or without flush-to-zero).
 constexpr double smallest_in_range = 0x1p-60, largest_in_range = 0x1p48;
 constexpr bool in_float_range(double reciprocal) {

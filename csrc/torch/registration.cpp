@@ -6,6 +6,7 @@
 #include "channels/operators.h"
 #include "columns/operators.h"
 #include "core/caches.h"
+#include "core/direct_memory.h"
 #include "core/environment.h"
 #include "core/members.h"
 #include "images/operators.h"

@@ -129,7 +129,7 @@ def test_the_caches_decide_what_is_written_past_them():
     assert (first, second, third, source) == (48 << 10, 2 << 20, 16 << 20, "EVENKEEL_CACHE_KB")
     assert past == 3 * second + -(-3 // cores) * third
     assert in_order in (past // 2, past)  # the latter on AMD, of three threads that share this little
-    assert (pooled, limit) == (1 << 20, 7 << 20)
+    assert (pooled, limit) == (128 << 10, 7 << 20)
 
 
 def test_the_processor_tells_plausible_caches():
@@ -168,4 +168,4 @@ def test_info_shows_the_choices(capsys: pytest.CaptureFixture[str]):
     facts = json.loads(capsys.readouterr().out)["compiled"]
     assert facts["caches"].endswith(")")
     assert f"({torch.get_num_threads()} threads)" in facts["streaming"]
-    assert facts["pool"] == "outputs from 1 MB; at most 256 MB wait"
+    assert facts["pool"] == "outputs from 128 kB; at most 256 MB wait"

@@ -15,9 +15,9 @@ LARGE = (4096, 512)  # 8 MB in float32
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="blocks wait on Linux alone")
 
 
-def run(program, **environment):
+def run(program, *arguments, **environment):
     return subprocess.run(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -39,6 +39,30 @@ def test_a_freed_output_is_used_again_and_a_live_one_is_not():
     assert F.rms_norm(x, LARGE[1:], backend="cpu").data_ptr() != address  # the view still holds it
     del view
     assert F.rms_norm(x, LARGE[1:], backend="cpu").data_ptr() == address
+
+
+FAULTS = """
+import resource, sys, torch
+from evenkeel import functional as F
+torch.set_num_threads(1)
+x = torch.randn(int(sys.argv[1]), 64)
+def faults(**backend):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(100):
+        F.layer_norm(x, (64,), **backend)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+for backend in ({}, {"backend": "cpu"}):  # by a compiled node and by an operator
+    faults(**backend)
+    print(faults(**backend))
+"""
+
+
+@on_linux
+@pytest.mark.parametrize("rows", [512, 2304, 4096], ids=lambda rows: f"{rows // 4} kB")
+def test_a_result_that_malloc_would_give_back_costs_no_page_faults(rows):
+    strict = {"MALLOC_TRIM_THRESHOLD_": "131072", "MALLOC_MMAP_THRESHOLD_": "131072"}  # as at the start of a process
+    counts = map(int, run(FAULTS, str(rows), **strict).split())
+    assert all(count < 100 for count in counts)  # 3300 and more of them came from malloc
 
 
 @pytest.mark.parametrize("rows", [4096, 2**14, 100], ids=lambda rows: f"{rows} rows")
