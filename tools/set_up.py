@@ -32,7 +32,7 @@ PIP = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--constra
 BUILD_REQUIRES = ["setuptools>=77", "torch", "numpy"]
 BUILD_KERNELS = ["setup.py", "-q", "build_ext", "--inplace"]
 NATIVE = ["env", "EVENKEEL_NATIVE=1"]  # this processor's instruction set alone
-KERNELS = {"report": "one or two minutes", "dev": "one to three minutes"}
+KERNELS = {"report": "one to five minutes", "dev": "three to ten minutes"}
 EXTRAS = {"report": ("report", "dev"), "dev": ("dev",), "release": ("release", "dev")}  # what is wanted -> what serves
 QUIET = 3  # seconds without output after which the seconds are shown
 CLEAR = "\r\033[K"  # of a terminal's line

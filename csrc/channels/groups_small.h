@@ -78,21 +78,39 @@ class SmallGroups {
 template <class T>
 class TurnedElements {
  public:
-  TurnedElements(const SmallGroups<T>& of, const void* tensor, int64_t statistic, int64_t samples) {
+  // not in line: the turns of all widths are most of what it would be compiled to each time
+  __attribute__((noinline)) TurnedElements(const SmallGroups<T>& of, const void* tensor, int64_t statistic,
+                                           int64_t samples) {
     if (of.groups * samples < of.lanes) std::memset(elements_, 0, of.count * of.lanes * sizeof(T));
     of.for_each_matrix(static_cast<const T*>(tensor), statistic, [&](const auto& rows, int64_t at, int64_t columns) {
       turn_one(rows, EvenRows{bits_of(elements_ + at), of.lanes}, of.groups * samples, columns);
     });
-    values_ = widen(elements_, wide_, of.count * of.lanes);
+    widen(elements_, wide_, of.count * of.lanes);
   }
-  EVENKEEL_INLINE Doubles operator()(int64_t at) const { return load_wide(values_ + at); }
-  EVENKEEL_INLINE Vector<Opmath<T>> narrow(int64_t at) const { return load(values_ + at); }
+  EVENKEEL_INLINE Doubles operator()(int64_t at) const { return load_wide(values() + at); }
+  EVENKEEL_INLINE Vector<Opmath<T>> narrow(int64_t at) const { return load(values() + at); }
 
  private:
   alignas(cache_line) T elements_[elements_together];
   Opmath<T> wide_[sizeof(T) == 2 ? elements_together : 1];
-  const Opmath<T>* values_;
+  // not a member: whoever reads it would load it anew after each store
+  EVENKEEL_INLINE const Opmath<T>* values() const {
+    if constexpr (sizeof(T) == 2) {
+      return wide_;
+    } else {
+      return elements_;
+    }
+  }
 };
+
+// Turns some samples' results into their places.
+template <class T>
+__attribute__((noinline)) void turn_results(const SmallGroups<T>& of, const T* elements, int64_t statistic,
+                                            int64_t samples) {
+  of.for_each_matrix(static_cast<T*>(of.call.out), statistic, [&](const auto& rows, int64_t at, int64_t columns) {
+    turn_one(EvenRows{bits_of(elements + at), of.lanes}, rows, columns, of.groups * samples);
+  });
+}
 
 // Of some samples. result(channel, lane) gives a function of where an element's lanes from that one on are: their results.
 template <class T, class Result>
@@ -105,10 +123,7 @@ EVENKEEL_INLINE void write_small(const SmallGroups<T>& of, int64_t statistic, in
       of.for_each_position_of(c, [&](int64_t at) { Whole<C>{at + lane}.store(elements, of_channel(at + lane)); });
     }
   }
-  of.for_each_matrix(static_cast<T*>(of.call.out), statistic, [&](const auto& rows, int64_t at, int64_t columns) {
-    const T* const turned = elements + at;
-    turn_one(EvenRows{bits_of(turned), of.lanes}, rows, columns, of.groups * samples);
-  });
+  turn_results(of, elements, statistic, samples);
 }
 
 // The affines of a vector of lanes from one on, whose parameters are those of a channel.
